@@ -140,7 +140,7 @@ def _metrics(metrics: Mapping[str, float | None]) -> str:
 
 
 def _data(stored: bytes) -> str:
-    from kfp_tfjob.features.schema import Schema  # it loads pyarrow, which most steps need not
+    from kfp_tfjob.features.schema import Schema  # it loads pyarrow, which most steps do not need
 
     schema = Schema.from_bytes(stored)
     rows = ", ".join(f"{name} {count:,}" for name, count in schema.rows.items())

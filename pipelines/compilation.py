@@ -51,7 +51,7 @@ def compile_all(
     """Compile the pipeline and each of its steps into `folder`.
 
     The same code and arguments give the same bytes: KFP reads them when the modules are imported,
-    so each compilation runs in its own process. Empty texts stand for the defaults.
+    so each compilation runs in its own process. Empty strings stand for the defaults.
 
     Raises:
         ConfigurationError: Settings of step_resources that are wrong.

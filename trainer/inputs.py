@@ -102,7 +102,7 @@ def distribute(
         return picture.decode(encoded), *more
 
     def pipeline(_context: tf.distribute.InputContext) -> tf.data.Dataset:
-        # It is endless, so the replicas need not ask each other at every step if there is more.
+        # It is endless, so the replicas do not ask each other at every step if there is more.
         # Per element, it takes half the time of Dataset.from_generator.
         batches = tf.data.Dataset.from_tensors(0).repeat().map(batch)
         if picture:

@@ -13,17 +13,17 @@ _PIPE = "SUPERVISOR_PIPE"
 
 
 def waiting() -> None:
-    """Say that this process now waits for its peers and cannot handle signals."""
+    """Report that this process now waits for its peers and cannot handle signals."""
     _say("waiting")
 
 
 def started() -> None:
-    """Say that the peers are there, and that SIGTERM now means: save and stop."""
+    """Report that the peers are there, and that SIGTERM now means: save and stop."""
     _say("started")
 
 
 def steps(done: int, last: int) -> None:
-    """Say that `done` steps are done, and that the steps up to `last` follow."""
+    """Report that `done` steps are done, and that the steps up to `last` follow."""
     _say(f"steps {done} {last}")
 
 

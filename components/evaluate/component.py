@@ -46,7 +46,7 @@ def evaluate(
         storage_endpoint: As in the form.
         storage_region: As in the form.
         pod: As in the form; pod.evaluate.gpus is the number of GPUs that the models use.
-        inputs_digest: From preflight; a later run with the same one need not train; empty
+        inputs_digest: From preflight; a later run with the same one does not have to train; empty
             to leave no record.
         gate: As in the form.
         evaluation_metrics: Every metric of the model, the champion and the baseline.

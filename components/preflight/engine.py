@@ -331,7 +331,7 @@ def _earlier(
     source_digest: str,
     evaluator_digest: str,
 ) -> tuple[str, TrainedRun | None]:
-    """Return the digest of the inputs, and the earlier run that makes training needless.
+    """Return the digest of the inputs, and the earlier run that makes training unnecessary.
 
     The digest is empty for a run that continues: an earlier try may have trained its model with
     another image, other variables or other replicas.

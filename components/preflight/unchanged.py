@@ -92,7 +92,7 @@ def _role(spec: JobSpec, role: str) -> dict[str, Any]:
 def earlier(
     step: Step, model_name: str, digest: str, gate: tuple[GateOptions | None, str]
 ) -> TrainedRun | None:
-    """Return an earlier run with these inputs and gate that makes training needless, or None."""
+    """Return an earlier run with these inputs and gate that makes training unnecessary, or None."""
     found = newest(step.store, step.layout, model_name, digest)
     if found is None:
         log.info("no evaluated run of %s has these inputs, so this run trains", model_name)

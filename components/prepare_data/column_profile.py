@@ -33,7 +33,7 @@ _MOST_ALL_FORMS = 200_000  # of a table
 
 @dataclass
 class DistinctTexts:
-    """Counts the different texts of a column that has no dictionary, in bounded memory.
+    """Counts the different strings of a column that has no dictionary, in bounded memory.
 
     A column may have MOST_TEXTS of them. A hash and the length of each text are kept, in 8 bytes,
     so a column takes at most 800 KB, and one that has too many, such as an identifier, takes
@@ -51,12 +51,12 @@ class DistinctTexts:
         return len(self.hashes)
 
     def add(self, texts: Sequence[str]) -> None:
-        """Add texts."""
+        """Add strings."""
         if not self.is_lost:
             self._add(np.fromiter(map(_hash_of, texts), np.uint64, len(texts)))
 
     def merge(self, later: DistinctTexts) -> None:
-        """Add the texts of the next part of the source."""
+        """Add the strings of the next part of the source."""
         if later.is_lost:
             self._lose()
         elif not self.is_lost:
@@ -98,7 +98,7 @@ class ColumnProfile:
         only_bits: Whether every number is 0 or 1, as float32.
         texts: The different strings, without those of `parsed_forms`: which of these are parsed
             without a look at their string depends on the blocks. None if a dictionary has them.
-        forms: The forms of some strings, which need not be determined again.
+        forms: The forms of some strings, which do not have to be determined again.
     """
 
     name: str

@@ -138,7 +138,7 @@ class Converter:
 
 
 def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.ndarray]:
-    """Return the distinct texts of a column and the index of each row; missing ones are invalid.
+    """Return the distinct strings of a column and the index of each row; missing ones are invalid.
 
     Strings in a format of `data_options.types` become plain numbers or dates in ISO 8601; others
     are invalid.

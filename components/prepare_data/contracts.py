@@ -45,7 +45,7 @@ def changes(reference: Reference, schema: Schema) -> list[Problem]:
 
 
 def consequence(reference: Reference) -> Problem:
-    """Say what changes lead to, and how to proceed."""
+    """Explain what changes lead to, and how to proceed."""
     return Problem(
         f"evaluate cannot compare a model of this data with {reference.name}, so it is published"
         " only if gate.incompatible_champion allows it",

@@ -1,4 +1,4 @@
-"""Gives each text of a category a code, in the order in which the texts occur first."""
+"""Gives each string of a category a code, in the order in which the strings occur first."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kfp_tfjob.features.types.string import bins_of
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA
 
-_MOST_BYTES = LONGEST_SCHEMA - (32 << 20)  # of the texts of all dictionaries of a table
-_AROUND = 16  # bytes around a text in schema.json
+_MOST_BYTES = LONGEST_SCHEMA - (32 << 20)  # of the strings of all dictionaries of a table
+_AROUND = 16  # bytes around a string in schema.json
 
 
 class TooManyTextsError(DataError):
-    """The texts of all categories do not fit into schema.json."""
+    """The strings of all categories do not fit into schema.json."""
 
 
 def _no_hashes() -> np.ndarray:
@@ -30,12 +30,12 @@ def _no_hashes() -> np.ndarray:
 
 @dataclass
 class Dictionary:
-    """The texts of one category over the whole source, in bounded memory.
+    """The strings of one category over the whole source, in bounded memory.
 
     Attributes:
         codes: The code of each text, in the order of the codes, which start at 1.
         is_lost: Whether there are more than MOST_TEXTS; then no text is kept, and no code counts.
-        rows: The rows with a text.
+        rows: The rows with a string.
         bytes: The most that they take in schema.json, in the dictionary and in the vocabulary.
     """
 
@@ -48,7 +48,7 @@ class Dictionary:
     _hashes: np.ndarray = field(default_factory=_no_hashes, compare=False)
 
     def merge(self, later: Dictionary) -> np.ndarray:
-        """Add the texts of a later part; return for each of its codes the one here, int32."""
+        """Add the strings of a later part; return for each of its codes the one here, int32."""
         self.rows += later.rows
         if later.is_lost:
             self._lose()
@@ -56,11 +56,11 @@ class Dictionary:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts in the order of their codes, which start at 1."""
+        """The strings in the order of their codes, which start at 1."""
         return tuple(self.codes)
 
     def add(self, column: Texts) -> tuple[np.ndarray, np.ndarray]:
-        """Add the texts of a block.
+        """Add the strings of a block.
 
         Returns:
             For each row the code, int32, 0 for a missing value; and the hash of the text, uint64.
@@ -76,7 +76,7 @@ class Dictionary:
         return found, self._hashes[found]
 
     def _coded(self, texts: Collection[str]) -> list[int]:
-        """Return the codes of texts; new ones get the next codes."""
+        """Return the codes of strings; new ones get the next codes."""
         if self.is_lost:
             return [0] * len(texts)
         known, before = self.codes, len(self.codes)
@@ -119,7 +119,7 @@ def _stored(texts: Iterable[str]) -> int:
 
 
 class Bins:
-    """The bins of a column of texts."""
+    """The bins of a column of strings."""
 
     def __init__(self, bins: int) -> None:
         self._bins = bins

@@ -125,7 +125,7 @@ def learn(
 ) -> Coding:
     """Return the coding, from counts over train and the first `sample_rows` of it.
 
-    `texts` has the texts of each category in the order of their codes.
+    `texts` has the strings of each category in the order of their codes.
     """
     at = dict.fromkeys(FIELDS, -1)
     columns = []

@@ -1,9 +1,9 @@
-"""Gives every row a hash, which decides about its split and its place.
+"""Gives every row a hash, which decides its split and its position.
 
 The hash of a row is the keyed BLAKE2b of its values, 64 bits: of its float32 numbers, then the
-BLAKE2b of each of its texts, 64 bits, then its dates. It determines the split and the order: train
-has the rows with the lowest hashes, and so on. So a row never changes its split when others are
-added, equal rows stay together, and the order of the input has no effect.
+BLAKE2b of each of its strings, 64 bits, then its dates. It determines split and order: train has
+the rows with the lowest hashes, and so on. So a row never changes its split when others are added,
+equal rows stay together, and the order of the input has no effect.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _bytes_of(array: np.ndarray) -> memoryview | bytes:
 
 
 def text_hash(text: str) -> int:
-    """Return the BLAKE2b of a text, 64 bits, read as a big-endian number."""
+    """Return the BLAKE2b of a string, 64 bits, read as a big-endian number."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 

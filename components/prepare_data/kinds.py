@@ -13,7 +13,7 @@ The rule, in this order, over the values that are not missing:
    If nine in ten values are numbers or dates written in another way, such as 1,5 or 12/31/2024,
    the run ends with the column's name, its readings and the option for each: a guess could
    be wrong.
-5. Other texts are a category. It is omitted if every value is different, as in an identifier, if
+5. Other strings are a category. It is omitted if every value is different, as in an identifier, if
    there are more than 100,000 different ones, or if one in ten is longer than 1,000 characters.
 
 The values are counted one by one, so neither the order of the files nor the size of the blocks
@@ -215,7 +215,7 @@ def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
 
 
 def too_many(name: str) -> Problem:
-    """Describe a column that was asked for as a category and has too many different texts."""
+    """Describe a column that was asked for as a category and has too many different strings."""
     return Problem(
         f"the category {name!r} has too many different values",
         received=TOO_MANY_TEXTS,

@@ -49,7 +49,7 @@ class Scan(PartDone):
 
     Attributes:
         label_codes: For each part, the code in `labels` of each of its labels.
-        text_codes: For each part and column of texts, the code of each of its texts; None if
+        text_codes: For each part and column of strings, the code of each of its strings; None if
             codes mean the same everywhere.
         shared: The names of what `split_overlap` counts.
     """
@@ -128,7 +128,7 @@ class Scan(PartDone):
         """Return the kinds by all values.
 
         Raises:
-            DataError: The column type is unclear, or it has too many texts.
+            DataError: The column type is unclear, or it has too many strings.
         """
         kinds, options = self.job.kinds, self.job.options
         if self.job.assumed:

@@ -142,7 +142,7 @@ class RawRows:
         self._rows = 0
 
     def add(self, rows: np.ndarray, labels: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
-        """Add rows, with the texts of each hashed column."""
+        """Add rows, with the strings of each hashed column."""
         hashed = iter(texts)
         columns = [
             next(hashed) if it.is_hashed else it.raw_column(rows[field.name][:, place])

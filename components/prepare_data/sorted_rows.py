@@ -86,7 +86,7 @@ def _whole(rows: np.ndarray) -> np.ndarray:
 class RunWriter:
     """Sorts the rows of a part and writes them as runs, whose names start with `name`.
 
-    `texts` is the number of columns whose texts are kept for the test split.
+    `texts` is the number of columns whose strings are kept for the test split.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RunWriter:
         self.runs: list[Run] = []
 
     def add(self, rows: np.ndarray, texts: Sequence[pa.Array] = ()) -> None:
-        """Add rows, with the texts of each column; a text is null outside the test split."""
+        """Add rows, with the strings of each column; a string is null outside the test split."""
         self._waiting.append(rows)
         for kept, column in zip(self._texts, texts, strict=True):
             kept.append(column)
@@ -187,7 +187,7 @@ class Meaning:
 
     Attributes:
         classes: The class of each code of a label; None if the label is a number.
-        codes: For each column of texts, the code of each code; None for the code itself.
+        codes: For each column of strings, the code of each code; None for the code itself.
     """
 
     classes: np.ndarray | None
@@ -200,7 +200,7 @@ class Sorted:
 
     Attributes:
         labels: Class indices or numbers, of shape [rows].
-        texts: The texts of each hashed column; none if they were not asked for.
+        texts: The strings of each hashed column; none if they were not asked for.
     """
 
     rows: np.ndarray
@@ -246,7 +246,7 @@ class SortedRows:
         Args:
             first: A bin.
             last: A bin.
-            texts: Whether to read the texts of hashed columns.
+            texts: Whether to read the strings of hashed columns.
         """
         found = (self._stretch(run, first, last, texts) for run in self._runs)
         stretches = [stretch for stretch in found if len(stretch.rows)]

@@ -95,7 +95,7 @@ class PartDone:
         counted: What rows of train say, for rows with a number as label and for others.
         dictionaries: Of the categories.
         seen: The counts of each column; none if the kinds are known.
-        reached: How far a range of a text was read: its start, its end, and its lines.
+        reached: How far a range of text was read: its start, its end, and its lines.
         overlap: The name of what `count_overlap` counts.
     """
 
@@ -219,7 +219,7 @@ class _Found:
         self._runs.add(found, self._raw(rows, split))
 
     def _coded(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Return the codes of the texts, int32 of shape [rows, texts], and their hashes, uint64."""
+        """Return the strings' codes, int32 of shape [rows, texts], and their hashes, uint64."""
         codes = np.empty((len(rows.lines), len(self.texts)), np.int32)
         hashes = np.empty(codes.shape, np.uint64)
         for j, (coder, column) in enumerate(zip(self.texts.values(), rows.texts, strict=True)):
@@ -227,7 +227,7 @@ class _Found:
         return codes, hashes
 
     def _raw(self, rows: Rows, split: np.ndarray) -> list[pa.Array]:
-        """Return the texts of test, whose shards have only their bins; null for other rows."""
+        """Return the strings of test, whose shards have only their bins; null for other rows."""
         mask = split == SPLITS.index("test")
         found = []
         for name, column in zip(self.texts, rows.texts, strict=True):

@@ -125,7 +125,7 @@ def check(pods: Mapping[str, StepPod]) -> Iterator[Problem]:
 
 
 def too_large(it: StepPod, nodes: Sequence[Object]) -> Iterator[str]:
-    """Say why no node fits a pod, unless the nodes are unknown; one that fits may still appear."""
+    """Explain why no node fits a pod, unless nodes are unknown; one that fits may still appear."""
     why = capacity.no_room(it.spec, 1, nodes, "it", lambda _: it.key) if nodes else ""
     if why:
         yield f"the pod of {it.step} ({it.key}) will wait for nodes: {why}"

@@ -97,7 +97,7 @@ class LogWriter:
         return self._tails.setdefault(replica, _Tail())
 
     def end(self) -> None:
-        """Say that no more lines come."""
+        """Signal that no more lines come."""
         self._ended.set()
 
     def flush(self, seconds: float) -> bool:

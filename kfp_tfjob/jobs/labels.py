@@ -30,7 +30,7 @@ def run_label(run_id: str) -> str:
 
 
 def dns_label(text: str, longest: int) -> str:
-    """Return `text` as a DNS label; different texts never give the same label."""
+    """Return `text` as a DNS label; different strings never give the same label."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if plain == text and len(plain) <= longest:
         return plain

@@ -26,7 +26,7 @@ from kfp_tfjob.uploader import pull
 
 SPLIT = "test"
 BATCH = 4096  # rows
-_VALUES = 2_000_000  # of a batch of a table with many columns; raw texts take about 60 bytes each
+_VALUES = 2_000_000  # of a batch of a table with many columns; raw strings take about 60 bytes
 _PICTURES = 64  # of a batch: each is decoded to its file's size
 
 

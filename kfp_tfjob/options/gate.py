@@ -146,7 +146,7 @@ def edge_value(edge: float | str) -> float:
     """Return an edge as a number; a date in microseconds since 1970, UTC.
 
     Raises:
-        ValueError: It is a text, but no date.
+        ValueError: It is a string, but no date.
     """
     if not isinstance(edge, str):
         return float(edge)

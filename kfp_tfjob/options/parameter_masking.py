@@ -90,7 +90,7 @@ def masked_job(manifest: Any, hide: Hide = _mask) -> Any:
         if set(manifest) <= {"secretKeyRef", "secret", "optional", "secretName", "name", "key"}:
             return manifest  # the names of a Secret
         return {
-            name: MASK  # a label or the like, whose value other texts may have too
+            name: MASK  # a label or the like, whose value other strings may have too
             if isinstance(item, str) and looks_secret(name, item)
             else masked_job(item, hide)
             for name, item in manifest.items()

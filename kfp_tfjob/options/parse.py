@@ -107,7 +107,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
 def bad_texts(name: str, value: Any) -> Iterator[Problem]:
     """Yield a problem for each text that is not UTF-8, or a placeholder that was not filled in.
 
-    Kubeflow Pipelines fills placeholders into the texts and dicts of a component, but not into
+    Kubeflow Pipelines fills placeholders into the strings and dicts of a component, but not into
     those of a pipeline that another pipeline loads, such as the compiled YAML of one step.
 
     Args:

@@ -55,7 +55,7 @@ def _text(value: Any) -> str:
 
 
 def _written(value: Any) -> str:
-    """Return a text of a pod; a whole number is one, but 1.10 would become 1.1."""
+    """Return a string of a pod; a whole number is one, but 1.10 would become 1.1."""
     if isinstance(value, float):
         raise ValueError('a string; write a decimal number in quotes, such as "1.10"')
     return _text(value)

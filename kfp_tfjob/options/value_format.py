@@ -1,6 +1,6 @@
 """How files write the numbers or dates of a column: a value of `data_options.types`.
 
-A format that a user names is a text in stored files: `number 1.234,5` or `date %d.%m.%Y`.
+A format that a user names is a string in stored files: `number 1.234,5` or `date %d.%m.%Y`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a request's rows into the columns that the model takes.
 
 A request names the raw columns of the training data, as the table had them: a number, true or
-false, a text, a date in ISO 8601, the bytes of an image in base64. null and an empty string are
+false, a string, a date in ISO 8601, the bytes of an image in base64. null and an empty string are
 missing values. A column that is missing, foreign or of another type is rejected by name: a model
 answers any input, so a mistake would be an answer that looks right.
 """

@@ -249,7 +249,7 @@ class RequestCounts:
     def _coded(
         self, coded: ColumnType, texts: Texts, good: np.ndarray, weight: float
     ) -> np.ndarray:
-        """Return texts by the codes of train; a new text has the code after the last one."""
+        """Return strings by the codes of train; a new string has the code after the last one."""
         if not coded.has_dictionary:
             return texts.codes
         known = self._codes[coded.name]

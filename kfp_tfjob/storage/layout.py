@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 DISTRIBUTIONS = "distributions.json"  # rows by split and bin of each column
 WORK = "work"  # below it, what is not a part of the dataset yet; gone when it is finished
-LONGEST_SCHEMA = 128 << 20  # bytes; it has the texts of the categories
+LONGEST_SCHEMA = 128 << 20  # bytes; it has the strings of the categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
 CODEC_VERSION = 3  # of the shards, and part of dataset_digest: raise it if their bytes change
 

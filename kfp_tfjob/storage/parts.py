@@ -63,7 +63,7 @@ class PartsUpload:
         file: The file to send.
         address: The destination.
         earlier: An upload to the same destination that an outage ended. If the file is still the
-            same, the store need not receive its parts again.
+            same, the store does not have to receive its parts again.
     """
 
     def __init__(

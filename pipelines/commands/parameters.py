@@ -195,7 +195,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 @cache
 def _loader() -> Any:
-    """Return a loader for which 010, 1:30 and dates are texts, 1e-3 is a number.
+    """Return a loader for which 010, 1:30 and dates are strings, 1e-3 is a number.
 
     As in JSON, a key is the text that is written: the class 1.10 must not become 1.1.
     """

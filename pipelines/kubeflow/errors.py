@@ -66,7 +66,7 @@ def said(error: Any) -> str:
 
 
 def translate(what: str, error: Any, host: str) -> StepError:
-    """Return our error for an answer of the back end.
+    """Return our error for a response of the back end.
 
     Args:
         what: The call as text, for example `read the run`.

@@ -55,7 +55,7 @@ class Ending:
     show: Callable[[str], None]
 
     def tell(self, code: int, stop_signal: int) -> int:
-        """Say how the run ended, and return the exit code for the command line."""
+        """Explain how the run ended, and return the exit code for the command line."""
         self._copied(self._keep_reports)
         path = self._folder / FAILURE_JSON
         try:

@@ -85,7 +85,7 @@ class Processes(Executor):
                         found = futures[number].result()
                         break
                     except (BrokenProcessPool, EOFError, OSError) as error:
-                        # Results of other tasks need not be computed again.
+                        # Results of other tasks do not have to be computed again.
                         futures = {i: one for i, one in futures.items() if _is_done(one)}
                         self._pool, lost = None, lost + 1
                         if lost == _MOST_LOST:

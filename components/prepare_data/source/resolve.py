@@ -61,7 +61,7 @@ def _refuse_other_folders(listings: Sequence[Listing]) -> None:
 
     Raises:
         DataError: A folder is a dataset of prepare_data, whose shards have codes where the source
-            has texts, a Delta or Iceberg table, or has partitions as Hive writes them.
+            has strings, a Delta or Iceberg table, or has partitions as Hive writes them.
     """
     for listing in listings:
         names = [file.name for file in listing.files]

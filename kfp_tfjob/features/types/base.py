@@ -114,7 +114,7 @@ class ColumnStatistics:
 
     @property
     def words(self) -> str:
-        """A text for reports, of at least one value."""
+        """A string for reports, of at least one value."""
         return f"{self.count:,} values"
 
 

@@ -45,7 +45,7 @@ class CategoryStatistics(ColumnStatistics):
 
     @property
     def words(self) -> str:
-        """The most frequent values as a text."""
+        """The most frequent values as a string."""
         most = ", ".join(f"{text} ({count:,})" for text, count in self.top[:_MOST_SHOWN])
         rare = f", {counted(self.rare, 'row')} with rare ones" if self.rare else ""
         return f"{counted(self.distinct, 'text')}{rare}: {most}"

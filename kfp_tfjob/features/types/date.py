@@ -1,6 +1,6 @@
 """Dates and times: year, month, day, weekday, hour and seconds in a packed row.
 
-A text is a date in ISO 8601: YYYY-MM-DD, with or without a time: a blank or T, then hh, hh:mm,
+A string is a date in ISO 8601: YYYY-MM-DD, with or without a time: a blank or T, then hh, hh:mm,
 hh:mm:ss or a fraction of up to nine digits, of which six count. It may end with Z or the distance
 from UTC, as in +02:00; a time without either is in UTC. The years are 1 to 9999. Shards have
 microseconds since 1970, UTC.
@@ -88,7 +88,7 @@ class DateStatistics(ColumnStatistics):
 
     @property
     def words(self) -> str:
-        """The first and the last date as a text."""
+        """The first and the last date as a string."""
         return f"{self.min} to {self.max}"
 
 
@@ -320,7 +320,7 @@ def of_dotted(text: pa.Array) -> pa.Array:
 
 
 def of_patterns(text: pa.Array, patterns: Sequence[str]) -> pa.Array:
-    """Return dates in ISO 8601; a text that fits no pattern becomes no date.
+    """Return dates in ISO 8601; a string that fits no pattern becomes no date.
 
     Args:
         text: Strings of shape [values]; null stays null.
@@ -346,7 +346,7 @@ def _in_iso(text: str, patterns: Iterable[str]) -> str:
 
 
 def _has_digits(text: str, pattern: str) -> bool:
-    """Return whether a text has all digits of the numbers that nothing separates.
+    """Return whether a string has all digits of the numbers that nothing separates.
 
     Otherwise 1152024, which is 15 January without its first zero, would be 5 November.
     """
@@ -358,7 +358,7 @@ def _has_digits(text: str, pattern: str) -> bool:
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:
-    """Return the dates of texts that are all dates of one form; None for others.
+    """Return the dates of strings that are all dates of one form; None for others.
 
     Args:
         text: Strings of shape [values]; null is a missing value.
@@ -373,7 +373,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
 
 
 def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the dates of texts, and which texts are dates.
+    """Return the dates of strings, and which strings are dates.
 
     Args:
         text: Strings of shape [values]; better each only once.
@@ -398,7 +398,7 @@ def parse_forms(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cast(text: pa.Array, unit: pa.DataType) -> np.ndarray:
-    """Return microseconds of texts that are written like dates, NO_DATE for 2024-02-31."""
+    """Return microseconds of strings that are written like dates, NO_DATE for 2024-02-31."""
     try:
         found = text.cast(unit)
     except pa.ArrowInvalid:

@@ -115,7 +115,7 @@ class ImageStatistics(ColumnStatistics):
 
     @property
     def words(self) -> str:
-        """The formats, modes and sizes as a text."""
+        """The formats, modes and sizes as a string."""
         kinds = {**self.formats, **self.modes}
         sizes = ", ".join(f"{width} x {height} ({n:,})" for width, height, n in self.sizes[:5])
         more = f" and {self.distinct_sizes - 5:,} more" if self.distinct_sizes > 5 else ""

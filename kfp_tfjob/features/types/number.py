@@ -34,7 +34,7 @@ _JSON = {int, float}
 _INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
 # TensorFlow replaces a smaller float32 by 0; rounding up to it begins at the second.
 _SMALLEST, _ROUNDED_UP = 2.0**-126, 2.0**-126 - 2.0**-150
-# Each digit can match in only one way: a text of many digits and a letter is rejected at once.
+# Each digit can match in only one way: a string of many digits and a letter is rejected at once.
 _NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 NUMBER = f"^{_NUMBER}$"
 NAMED_NOT_FINITE = r"(?i)^[+-]?(nan|inf|infinity)$"
@@ -364,7 +364,7 @@ def proof_of(format: str) -> str:
 
 
 def ungrouped(text: pa.Array, format: str) -> pa.Array:
-    """Return numbers of a format as plain ones; a text that has another meaning becomes none."""
+    """Return numbers of a format as plain ones; a string that has another meaning becomes none."""
     group, point = _SEPARATORS[format]
     pattern = rf"^[+-]?([1-9][0-9]{{0,2}}(\{group}[0-9]{{3}})+|[0-9]+)(\{point}[0-9]*)?$"
     plain = pc.replace_substring(pc.replace_substring(text, group, ""), point, ".")
@@ -393,7 +393,7 @@ def without_signs(text: pa.Array, group: str, point: str) -> pa.Array:
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:
-    """Return texts as numbers if all of them are numbers that float32 can hold; None for others.
+    """Return strings as numbers if all of them are numbers that float32 can hold; None for others.
 
     Args:
         text: Strings of shape [values]; null is a missing value.
@@ -408,7 +408,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
 
 
 def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return texts as numbers, and which are numbers, too large for float32 or not.
+    """Return strings as numbers, and which are numbers, too large for float32 or not.
 
     Args:
         text: Strings of shape [values], without a null.

@@ -1,10 +1,9 @@
 """Strings that are hashed into bins, as codes in a packed row: 0 if missing, 1 + bin.
 
 The hash is SipHash-2-4, which TensorFlow has as `to_hash_bucket_strong`. It is specified in
-"SipHash: a fast short-input PRF" (Aumasson and Bernstein, 2012). The key is the one of its test
-vectors, the bytes 00, 01, ... 0f. A text enters as its UTF-8 bytes, unchanged: neither its case nor
-its accents are folded. The bin is the hash, an unsigned number of 64 bits, modulo the number of
-bins.
+"SipHash: a fast short-input PRF" (Aumasson and Bernstein, 2012). The key is that of its test
+vectors, the bytes 00, 01, ... 0f. A string is hashed as its UTF-8 bytes, with neither case nor
+accents folded. The bin is the hash, an unsigned number of 64 bits, modulo the number of bins.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class StringStatistics(ColumnStatistics):
 
     @property
     def words(self) -> str:
-        """How many bins have rows, as a text."""
+        """How many bins have rows, as a string."""
         return f"hashed into {counted(self.bins, 'bin')}"
 
 
@@ -106,7 +105,7 @@ def bins_of(texts: Sequence[bytes], bins: int) -> np.ndarray:
     """Return (texts,) int64, the bin of each text, from 0 to `bins` - 1.
 
     Args:
-        texts: UTF-8 texts; hash each distinct text once, because long ones take long.
+        texts: UTF-8 strings; hash each distinct string once, because long ones take long.
         bins: Number of bins.
     """
     return (siphash(texts) % np.uint64(bins)).astype(np.int64)
@@ -117,12 +116,12 @@ def siphash(texts: Sequence[bytes]) -> np.ndarray:
     if not texts:
         return np.empty(0, np.uint64)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    # A text is filled up to whole words of 8 bytes; the last byte is its length modulo 256.
+    # A string is filled up to whole words of 8 bytes; the last byte is its length modulo 256.
     words = lengths // 8 + 1
     filled = b"".join(text + bytes(7 - len(text) % 8) + bytes([len(text) & 0xFF]) for text in texts)
     stream = np.frombuffer(filled, "<u8")
     starts = np.cumsum(words) - words
-    order = np.argsort(-words, kind="stable")  # so texts that have ended are at the end
+    order = np.argsort(-words, kind="stable")  # so strings that have ended are at the end
     starts, left = starts[order], -words[order]
     state = np.empty((4, len(texts)), np.uint64)
     for row, constant in enumerate(_START):

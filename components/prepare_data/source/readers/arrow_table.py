@@ -58,7 +58,7 @@ class Chunk:
             binary.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
-        nulls: The texts that mean a missing value, the empty one among them. Only a file without
+        nulls: The strings that mean a missing value, the empty one among them. Only a file without
             types has others: in a typed one, "NA" is Namibia, and a missing value is null.
     """
 
@@ -190,7 +190,7 @@ class ArrowTable:
 
     @property
     def reached(self) -> tuple[int, int, int] | None:
-        """Of a text: the offsets of the first byte and of the end of what was read, and its lines.
+        """For text: the offsets of the first byte and of the end of what was read, and its lines.
 
         No other format has ranges that begin within a row.
         """

@@ -336,7 +336,7 @@ class CsvTable(Reader):
         return Chunk(found, BlockFaults(self._name, block.lines), len(block.data), self._nulls)
 
     def _types(self, at: dict[str, int], columns: Columns) -> dict[str, pa.DataType]:
-        """Return the types of columns of text: binary, or a dictionary where texts may repeat."""
+        """Return the types of columns of text: binary, or a dictionary where strings may repeat."""
         repeated = columns.texts - {columns.label, *columns.extra}
         return {str(i): _REPEATED if name in repeated else pa.binary() for name, i in at.items()}
 

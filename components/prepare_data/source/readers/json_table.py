@@ -139,7 +139,7 @@ class JsonTable(Reader):
 
     @staticmethod
     def recognise(head: bytes) -> bool:
-        """Return whether a text begins with an object, as no header of a CSV does."""
+        """Return whether text begins with an object, as no header of a CSV does."""
         return bool(_OBJECT.match(head))
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:

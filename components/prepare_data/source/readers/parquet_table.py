@@ -63,7 +63,7 @@ class ParquetTable(Reader):
         span = self._span or Span(0, self._metadata.num_row_groups)
         row = 1 + sum(self._metadata.row_group(i).num_rows for i in range(span.start))
         numbers = list(range(span.start, span.end))
-        # A text that occurs a million times is in memory once.
+        # A string that occurs a million times is in memory once.
         repeated = {name for name in wanted if textual(self.schema.field(name).type)}
         for group in map(self._metadata.row_group, numbers):
             rows = min(rows, max(1, _CHUNK_BYTES * group.num_rows // max(1, group.total_byte_size)))

@@ -49,7 +49,7 @@ class _Feature:
 
     @property
     def type(self) -> pa.DataType:
-        """Its column's type; several texts make no columns."""
+        """Its column's type; several strings make no columns."""
         single = _KINDS[self.kind]
         if self.length == 1:
             return single
