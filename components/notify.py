@@ -1,8 +1,8 @@
 """Tells a webhook how a run ended: verdict, remedy, addresses and GPU hours.
 
 The step that ends the run sends it: evaluate without a blessing, publish, or a step that failed.
-The exit task sends it for an end that no step could tell, such as a step that ran out of memory. A
-failure that Kubeflow Pipelines retries by itself is not sent.
+The exit task sends it for an end that no step could report, such as a step that ran out of memory.
+A failure that Kubeflow Pipelines retries by itself is not sent.
 
 A webhook that is down, slow or wrong costs a few seconds and a log line, and changes nothing else.
 """

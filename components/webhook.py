@@ -1,4 +1,4 @@
-"""Sends one JSON document to a webhook, and trusts nothing that comes back.
+"""Sends one JSON document to a webhook, and trusts nothing in the response.
 
 The address is a secret: anyone who has it can write into the channel behind it. So it is a key of
 the Secret that storage_secret names, or a variable of a local run, and no message contains it.

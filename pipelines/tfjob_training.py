@@ -123,7 +123,7 @@ def only_if(task: Any, said: tuple[str, str] = CHANGED) -> None:
 
     dsl.If would do the same with a DAG around the tasks, but its driver takes ten seconds of every
     run that trains, and tasks in it cannot be `sized`. The driver of a task evaluates a condition
-    too, but the SDK has no word for it.
+    too, but the SDK does not expose that.
     """
     source = task.inputs.parameters[input_of(said)].task_output_parameter
     source.producer_task, source.output_parameter_key = said

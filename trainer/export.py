@@ -64,7 +64,7 @@ def with_signatures(model: keras.Model, dataset: Dataset) -> tuple[tf.Module, di
     holder.layers = list(model.layers)
     metrics = [variable for layer in model.layers for variable in layer.metrics_variables]
     holder.weights = [*model.variables, *metrics]
-    # What a model of the user's own holds beside layers: a lookup table, a tf.Variable.
+    # What a user's own model holds besides layers: a lookup table, a tf.Variable.
     of_keras = (keras.Layer, keras.Metric, keras.Variable, keras.optimizers.Optimizer, list, dict)
     others = model._trackable_children().items()
     if own := {name: item for name, item in others if not isinstance(item, of_keras)}:

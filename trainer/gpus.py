@@ -1,7 +1,7 @@
 """Selects the GPUs of a replica, and checks them before training.
 
-A replica with GPUs trains on them or not at all. The decisions are pure functions of the answers of
-TensorFlow and the environment.
+A replica with GPUs trains on them or not at all. The decisions are pure functions of what
+TensorFlow and the environment report.
 """
 
 from __future__ import annotations

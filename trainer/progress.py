@@ -215,7 +215,7 @@ def _truncate(path: Path, start: Position) -> None:
             ):
                 kept.append(text + "\n")
         except (ValueError, KeyError, TypeError):
-            continue  # a kill cuts off the last line
+            continue  # a kill truncates the last line
     files.write(path, "".join(kept))
 
 

@@ -216,7 +216,7 @@ class Faults:
         return [*shown, *(fault.example() for fault in rest)]
 
     def image_problems(self) -> list[Problem]:
-        """Describe files that are no images to train on: the counts, and ten of them."""
+        """Describe files that cannot be used as images: the counts, and ten of them."""
         counts = "; ".join(f"{RULES[rule]}: {count:,}" for rule, count in self.counts().items())
         whole = Problem(
             f"{self.bad:,} of {self.seen:,} images are invalid ({counts})",

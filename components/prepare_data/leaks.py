@@ -1,9 +1,9 @@
 """Finds columns that alone predict the label almost perfectly.
 
-Such a column was often written together with the label, or after it, and is not known when a model
-is asked. A sample of train is enough: one half of it says how the label depends on the bins of a
-column (or a category's values), and the other half tells how well that predicts. So a column
-with many values gets no figure by chance.
+Such a column was often written together with the label, or after it, and is not known at prediction
+time. A sample of train is enough: one half of it says how the label depends on the bins of a column
+(or a category's values), and the other half tells how well that predicts. So a column with many
+values gets no figure by chance.
 
 Two classes are judged by the area under the ROC curve, more classes by the share of the uncertainty
 about the label that the column removes: 1 minus the cross-entropy divided by that of the class

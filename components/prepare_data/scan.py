@@ -171,7 +171,7 @@ def read(
     job = Job(source, label, options, columns, limits=limits, block=block)
     DataError.raise_if(split_rules.folder_problems(source, options))
     parts = parts_of(source, options, part)
-    # Whether the kinds are right, all values show. Later rows may have missing ones.
+    # All values show whether the kinds are right. Later rows may have missing ones.
     known = {item.name for item in (*kinds.features, *kinds.left_out)}
     if not kinds.features or known != set(columns.features):
         kinds = all_hashed(columns.features)

@@ -136,7 +136,7 @@ def run(
 
 
 def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int) -> ModelVerdict:
-    """Evaluate the model against the champion of now, and store the second verdict.
+    """Evaluate the model against the current champion, and store the second verdict.
 
     Raises:
         ConfigurationError: There are fewer GPUs.

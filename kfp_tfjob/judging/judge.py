@@ -282,7 +282,7 @@ def _with_own_metrics(
 
 
 def _of_history(left: Champion, rollback: Champion) -> Check:
-    """Return the check that fails for a model that a user has taken back."""
+    """Return the check that fails for a model that a user has rolled back."""
     text = (
         f"same model as version {left.version}, which {rollback.by} rolled back to version"
         f" {rollback.version} on {rollback.at[:10]}: {rollback.why}"

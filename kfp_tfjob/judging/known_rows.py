@@ -19,7 +19,9 @@ from kfp_tfjob.storage.verdict_record import Check
 
 _OF_PICTURES = 0.5  # a larger share of known ones fails the model
 _OF_ROWS = 0.99  # the least share of known ones that may
-_OF_TRAIN = 0.05  # the fewest test rows that tell; as often, some table has each row once a day
+_OF_TRAIN = (
+    0.05  # of train's rows: the fewest test rows to decide; a table may have each row once a day
+)
 _LOOKED_AT = 100_000  # rows
 _FEWEST_REPEATS = 20  # expected, so that half as many are not chance
 
@@ -46,7 +48,7 @@ def _are_copies(data: TestData, known: int) -> bool:
     """Return whether so many test rows are in train that they must be copies.
 
     Of k equally frequent rows, n rows of train leave the share exp(-n / k) unseen. If nature leaves
-    at most 1%, k is at most n / ln(100), and so few make test rows that repeat each other, too.
+    at most 1%, k is at most n / ln(100), and with so few, test rows repeat each other, too.
     Rows of other frequencies repeat each other more. Copies of rows that differ do not.
     """
     if data.schema.picture:

@@ -1,6 +1,6 @@
 """Options that no longer exist, and what to do instead.
 
-A schedule or a script may still send them: the answer to such a key is this table.
+A schedule or a script may still send them; this table provides the reply.
 """
 
 from __future__ import annotations

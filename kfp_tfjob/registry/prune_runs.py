@@ -1,4 +1,4 @@
-"""Deletes old checkpoints, runs and datasets that nothing needs any more.
+"""Deletes old checkpoints, runs and datasets that are no longer needed.
 
 A run is as old as its newest object. What stays:
 

@@ -18,7 +18,7 @@ from kfp_tfjob.storage.store import Store
 _STORED_WEIGHTS = "weights_digest"
 # Left out of a record where they are empty.
 _OPTIONAL = ("task_key", "serving", "manifest_sha256", "action", "by", "at", "why")
-# What else than a verdict makes a version the champion.
+# What besides a verdict can make a version the champion.
 ROLLBACK, PROMOTE = "rollback", "promote"
 
 

@@ -216,7 +216,7 @@ class BackEnd:
         return next((it.experiment_id for it in found), "")
 
     def _health(self, **named: Any) -> Any:
-        """Return what the back end says about itself; refuse what is not JSON."""
+        """Return what the back end reports about itself; reject what is not JSON."""
         method = self.sdk.healthzs.healthz_service_get_healthz
         found = method(**named)
         said = json.loads(method.__self__.api_client.last_response.data)
@@ -269,7 +269,7 @@ def _client(connection: Connection) -> kfp.Client:
             return found
 
         def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
-            """Return what the back end says about itself, without five attempts."""
+            """Return what the back end reports about itself, without the SDK's five attempts."""
             return self.healthzs.healthz_service_get_healthz(_request_timeout=_SECONDS)
 
     credentials = None

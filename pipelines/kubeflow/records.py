@@ -1,6 +1,6 @@
 """What the steps of a run have stored: progress, attempts, the verdict, the failure.
 
-A back end keeps little of a run. The rest is in the store, and a person may not have its keys. So
+A back end keeps little of a run. The rest is in the store, and a user may not have its keys. So
 everything here can be missing, with a sentence that says why.
 """
 

@@ -1,7 +1,7 @@
 """Schedules of a back end, which it calls recurring runs: made, replaced, listed and ended.
 
 Deleting a schedule deletes the Workflows of its runs with it, and so their training. So a schedule
-with runs in flight is never deleted unless a person says so.
+with runs in flight is never deleted unless a user asks for it.
 
 The back end computes the next tick: its API does not tell in which time zone it reads cron. It also
 names a wrong field of an expression. But it accepts five fields, and reads the first as seconds.

@@ -48,8 +48,9 @@ def submit(
 ) -> Run:
     """Start a run.
 
-    The back end takes any name twice. A name that a person gives is rejected if a run has it.
-    `Client.submit` describes the arguments; without a name, it is made of model_name and the time.
+    The back end accepts a name twice. A name that a user chooses is rejected if a run already has
+    it. `Client.submit` describes the arguments; without a name, it is made of model_name and the
+    time.
 
     Raises:
         ConfigurationError: A run has this name, or the back end rejects the parameters.
@@ -70,7 +71,7 @@ def submit(
             "start the run", back_end.sdk.runs.run_service_create_run, run=request
         ).run_id
     except BackEndAwayError:
-        # The answer may have been lost on the way.
+        # The response may have been lost.
         found = named(back_end, used)
         if not found:
             raise

@@ -72,7 +72,7 @@ class Header(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """Why a file is no image to train on.
+    """Why a file cannot be used as an image.
 
     Attributes:
         rule: A key of `faults.RULES`.

@@ -1,4 +1,4 @@
-"""A source's digest, which tells changed data from data that a run has read before."""
+"""A source's digest, which distinguishes changed data from data that a run has read before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names files that cannot be read, by their first bytes: what people have in place of data."""
+"""Recognizes files that cannot be read, such as archives, by their first bytes."""
 
 from __future__ import annotations
 
