@@ -111,11 +111,12 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
     except StepError:
         raise
     except FAILURES as error:
+        arguments = inspect.signature(function) if isinstance(error, TypeError) else ""
         raise ConfigurationError(
             Problem(
                 f"{_name(function)} failed",
                 received=where(error),
-                expected="a compiled keras.Model",
+                expected=f"a compiled keras.Model from {_name(function)}{arguments}",
                 fix="correct the model code or model_hyperparameters",
             )
         ) from error

@@ -49,7 +49,7 @@ def push(
 
     Args:
         store: The store.
-        folder: The folder to send; `supervisor/output_files.py` defines which files count.
+        folder: The folder to send; hidden files are left out.
         address: The directory in the store.
         kind: The kind of the manifest, for example `code`.
         run_id: The run that writes it.
@@ -250,7 +250,7 @@ def _with_sha256(item: ManifestObject, digests: Mapping[str, str]) -> ManifestOb
 
 def _local_files(folder: Path) -> Mapping[str, LocalFile]:
     """Return the files to send, or raise the problems of the folder."""
-    found = scan(folder)
+    found = scan(folder, lambda name: not name.startswith("."))
     for path, kind in sorted(found.skipped.items()):
         log.warning("%r is a %s, so it is not sent", path, kind)
     problems = [Problem(f"{folder} cannot be read", received=error) for error in found.errors]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,8 +44,8 @@ class Scan:
     errors: tuple[str, ...] = ()
 
 
-def scan(folder: Path) -> Scan:
-    """Look at everything below a folder; a symbolic link is never followed.
+def scan(folder: Path, wanted: Callable[[str], bool] = counts) -> Scan:
+    """Look at everything below a folder with a wanted name; a symbolic link is never followed.
 
     A file that vanishes during the scan is omitted, but a folder that cannot be read is an error:
     code that deletes objects of missing files must not confuse the two.
@@ -60,7 +60,7 @@ def scan(folder: Path) -> Scan:
             with os.scandir(folder / directory) as entries:
                 for entry in entries:
                     path = f"{directory}/{entry.name}" if directory else entry.name
-                    if not counts(entry.name):
+                    if not wanted(entry.name):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         directories.append(path)

@@ -88,6 +88,7 @@ def run(
     Raises:
         ConfigurationError: Parameters, credentials or code are wrong; it lists every problem.
         DataError: The source is missing or its header is unusable.
+        StoreUnavailableError: The store does not answer.
     """
     given = completed(values, {"train_image": values["train_image"] or TRAIN})
     try:
@@ -111,11 +112,13 @@ def run(
     try:
         found += check_store(step.store, step.run.base, step.layout.root)
     except StepError as error:
-        if not isinstance(error, StoreUnavailableError):
+        away = isinstance(error, StoreUnavailableError)
+        if not away:
             report.step = step
         # The findings may report a missing Secret, which explains the missing keys.
-        problems = (*error.problems, *only(found, Status.PROBLEM))
-        raise ConfigurationError(*problems, notes=_notes(found)) from error
+        others = only(found, Status.PROBLEM)
+        kind_of_error = StoreUnavailableError if away and not others else ConfigurationError
+        raise kind_of_error(*error.problems, *others, notes=_notes(found)) from error
     log.info("%s can be written and read", step.layout.root)
     if folder:
         step = replace(step, place=claim(step.store, step.layout, step.run_id, folder))

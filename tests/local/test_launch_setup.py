@@ -91,8 +91,10 @@ BESIDE = {
     "logs/train/events.out.tfevents.1.host": b"event" * 100,
     "own/best.keras": bytes(3_000_000),
     "own/\u00fcn\u00ef + %\ncode.txt": b"",
+    # A program may write its best model long before its last epoch.
+    "model/saved_model.pb": b"best",
+    "model.keras": b"best",
 }
-MADE_ANEW = ("model/saved_model.pb", "model.keras", "completion.json")
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -112,7 +114,7 @@ def _mirror(store: Store, layout: RunLayout, folder: Path, attempt: int) -> Mirr
 def stored(store: Store, base: S3Address, tmp_path: Path) -> RunLayout:
     """A run with a stored checkpoint, and what its pod has left beside it and later."""
     layout, first = RunLayout(base), tmp_path / "first"
-    _write(first, {path: b"old" for path in MADE_ANEW} | BESIDE | {"checkpoints/5/data": b"five"})
+    _write(first, {"completion.json": b"old"} | BESIDE | {"checkpoints/5/data": b"five"})
     _write(first, {"own/x.tmp": b"half", ".uploader/identity.json": b"{}"})
     mirror = _mirror(store, layout, first, 1)
     _write(first, {"own/later.txt": b"of a step that is not in the checkpoint"})
@@ -131,7 +133,7 @@ def test_what_lay_beside_the_checkpoint_comes_back_and_only_that_is_sent_again(
     assert found.keys() == BESIDE.keys() | {"checkpoints/5/data"}
     for path, data in BESIDE.items():
         assert (output / path).read_bytes() == data
-    assert "4 files " in caplog.text
+    assert "6 files " in caplog.text
     assert restore(store, stored, output) == 5  # it is there
     assert not proxy.of("PUT")
 
@@ -149,9 +151,9 @@ def test_a_file_that_cannot_be_had_is_left_out(
     proxy.faults = [Fault(damage_reply, "GET", "tfevents", times=1)]
     output = tmp_path / "second"
     assert restore(Store(proxy.endpoint), stored, output) == 5
-    assert {path for path in BESIDE if (output / path).exists()} == {
-        "own/best.keras",
-        "own/\u00fcn\u00ef + %\ncode.txt",
+    assert {path for path in BESIDE if not (output / path).exists()} == {
+        "progress.jsonl",
+        "logs/train/events.out.tfevents.1.host",
     }
     assert "2 files " in caplog.text
     assert "'progress.jsonl': " in caplog.text
@@ -162,11 +164,11 @@ def test_a_file_that_cannot_be_had_is_left_out(
 def test_no_training_waits_for_its_logs(
     stored: RunLayout, proxy: FaultProxy, tmp_path: Path, caplog
 ) -> None:
-    proxy.faults = [Fault(slow_down, "GET|HEAD", "own/|logs/|progress", times=float("inf"))]
+    proxy.faults = [Fault(slow_down, "GET|HEAD", "own/|logs/|progress|model", times=float("inf"))]
     output = tmp_path / "second"
     assert restore(Store(proxy.endpoint, patience=Patience(0.1)), stored, output) == 5
     assert scan(output).files.keys() == {"checkpoints/5/data"}
-    assert "4 files " in caplog.text
+    assert "6 files " in caplog.text
 
 
 def test_a_training_that_begins_anew_finds_nothing_of_the_old_one(

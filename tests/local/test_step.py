@@ -22,9 +22,10 @@ from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.run import _environment
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.errors import DataError, Problem, StoreUnavailableError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from tests.local.published import VERDICT
 
@@ -176,6 +177,17 @@ def test_what_is_wrong_with_the_parameters_is_how_the_run_ended(
         preflight.run(report, "run-1", wrong)
     ending = finish.run(context, "m")
     assert ending.failure.step == "preflight" and "'seed'" in ending.markdown
+
+
+def test_a_store_that_is_away_is_no_error_of_the_user(
+    base: S3Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BACKEND_VARIABLE, "local")
+    monkeypatch.setattr(preflight, "_PATIENCE", Patience(seconds=0.1, silence=1))
+    given = defaults() | {"data_uri": "s3://b/x.csv", "data_label": "y", "model_name": "m"}
+    given |= {"output_uri": str(base), "storage_endpoint": "http://127.0.0.1:9"}
+    with pytest.raises(StoreUnavailableError, match="then run again"):
+        preflight.run(FailureReport(), "run-1", given)
 
 
 def test_a_step_that_was_killed_is_not_called_cancelled(context: Step) -> None:

@@ -309,7 +309,7 @@ def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
     def needs(dataset: Dataset, depth: int) -> None:
         raise ValueError(f"depth {depth}\nand more")
 
-    with pytest.raises(ConfigurationError, match="'hiden'"):
+    with pytest.raises(ConfigurationError, match=r"'hiden'.*from mlp\(.*hidden: "):
         user_model.build(models.mlp, classes, {"hiden": [3]})
     with pytest.raises(ConfigurationError, match="'depth'"):
         user_model.build(needs, classes, {})

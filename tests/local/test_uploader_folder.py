@@ -64,6 +64,7 @@ def test_pull_leaves_alone_what_is_right(store, base, tmp_path):
 
 def test_a_damaged_object_is_refused(store, base, tmp_path):
     files = {"plain.txt": b"plain", "line\nbreak": b"newline", "empty": b"", "a/b": b"b"}
+    files |= {"template.tmp": b"of the user's code", "a.part/b": b"too"}
     push(store, write_files(tmp_path / "source", files), base, "code")
     store.write(base / "plain.txt", b"PLAIN")
     store.write(base / "line\nbreak", b"longer than it was")
@@ -78,6 +79,7 @@ def test_a_damaged_object_is_refused(store, base, tmp_path):
     said = [problem.what for problem in raised.value.problems]
     assert all(any(what.startswith(f"{base}/{name} ") for what in said) for name in named), said
     assert content(copy) == {"a/b": b"b"}
+    assert (copy / "template.tmp").read_bytes() and (copy / "a.part/b").read_bytes()
 
     problems = verify(store, base, store.read_manifest(base / "manifest.json"))
     assert len(problems) == 3

@@ -20,13 +20,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.formatting import counted, listed
-from kfp_tfjob.storage.layout import (
-    CHECKPOINTS,
-    COMPLETION,
-    KERAS_MODEL,
-    MODEL,
-    RunLayout,
-)
+from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, RunLayout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.output_files import counts
@@ -35,8 +29,8 @@ from kfp_tfjob.uploader.parallel import each
 
 log = logging.getLogger(__name__)
 
-# Training creates these at its end, and checkpoints have their own manifests.
-_NOT_BESIDE = (CHECKPOINTS, MODEL, KERAS_MODEL, COMPLETION)
+# The supervisor creates the record at the end, and checkpoints have their own manifests.
+_NOT_BESIDE = (CHECKPOINTS, COMPLETION)
 _MOST_REASONS = 5  # in a line of the log
 
 
