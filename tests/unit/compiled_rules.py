@@ -125,6 +125,12 @@ RULES: tuple[Callable[[Document, Document], Iterator[str]], ...] = (
 )
 
 
+def parts_of(text: str) -> tuple[Document, Mapping[str, Document]]:
+    """Return the pipeline of a compiled file, and what Kubernetes gets for each executor."""
+    pipeline, platform = yaml.safe_load_all(text)
+    return pipeline, platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+
+
 def broken(text: str) -> list[str]:
     """Return what is wrong with a compiled file, each with the name of its rule."""
     pipeline, *platform = yaml.safe_load_all(text)

@@ -4,13 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from kfp_tfjob.options.images import PLACEHOLDER, TOOLS, is_placeholder
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, images_of
-from tests.unit.compiled_rules import broken
+from tests.unit.compiled_rules import broken, parts_of
 
 
 def test_the_committed_yaml_is_what_the_code_compiles_to(tmp_path: Path) -> None:
@@ -49,12 +48,12 @@ def test_images_and_the_user_are_baked_in(tmp_path: Path) -> None:
     images = ["registry/tools:7", "registry/trainer:8", "registry/trainer:8-gpu"]
     compile_all(tmp_path, *images[:2], "4711", train_image=images[2])
     text = (tmp_path / "tfjob_training.yaml").read_text()
+    pipeline, settings = parts_of(text)
     assert images_of(text) == images
     assert PLACEHOLDER not in text and not any(map(is_placeholder, images))
     assert text.startswith("# Images:\n#    registry/tools:7\n#    registry/trainer:8\n#    ")
-    users = [item.get("securityContext") for item in executors_of(tmp_path)]
+    users = [item.get("securityContext") for item in settings.values()]
     assert users == [{"runAsUser": "4711", "runAsNonRoot": True}] * 7
-    pipeline = next(yaml.safe_load_all(text))
     executors = pipeline["deploymentSpec"]["executors"]
     variables = {it["name"]: it["value"] for it in executors["exec-preflight"]["container"]["env"]}
     assert variables["KFP_TFJOB_TRAINER_IMAGE"] == images[1]  # preflight's evaluate_image
@@ -62,13 +61,8 @@ def test_images_and_the_user_are_baked_in(tmp_path: Path) -> None:
     assert form["train_image"]["defaultValue"] == images[2]
 
 
-def executors_of(folder: Path) -> list[dict]:
-    _, platform = yaml.safe_load_all((folder / "tfjob_training.yaml").read_text())
-    return list(platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values())
-
-
 def test_no_task_is_cached_and_every_task_has_the_secret() -> None:
-    pipeline, platform = yaml.safe_load_all((FOLDER / "tfjob_training.yaml").read_text())
+    pipeline, executors = parts_of((FOLDER / "tfjob_training.yaml").read_text())
     dags = [pipeline["root"], *pipeline["components"].values()]
     tasks = {
         name: task
@@ -79,8 +73,6 @@ def test_no_task_is_cached_and_every_task_has_the_secret() -> None:
     assert {"preflight", "prepare-data", "launch-tfjob", "sync-output", "evaluate"} <= set(tasks)
     assert [name for name, task in tasks.items() if task["cachingOptions"].get("enableCache")] == []
     assert tasks["launch-tfjob"]["retryPolicy"]["maxRetryCount"] == 2
-
-    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     assert len(executors) == 7
     for executor in executors.values():
         (volume,) = executor["secretAsVolume"]

@@ -15,7 +15,7 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.images import PLACEHOLDER, tools_in
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.credentials import MOUNT
-from kfp_tfjob.storage.errors import ConfigurationError
+from tests.problems import problem_of
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -39,15 +39,15 @@ def test_the_role_grants_what_is_checked_and_nothing_else():
     place = ("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads", "get")
     expected = checked(*needed, *rights.TO_STOP, *rights.TO_EXPLAIN) | {place}
     assert granted("base/role.yaml") == expected
+    assert not any(resource == "secrets" for _, resource, _ in expected)
 
 
 def test_the_optional_role_for_nodes():
     assert granted("optional/nodes/cluster-role.yaml") == {("", "nodes", "list")}
 
 
-def test_its_pods_have_the_tools_image_the_keys_of_the_store_and_tls(repository: Path) -> None:
-    text = (repository / "deploy/optional/dask/dask-cluster.yaml").read_text()
-    found = yaml.safe_load(text)
+def test_pods_of_dask_have_the_tools_image_the_keys_of_the_store_and_tls() -> None:
+    found = yaml.safe_load((DEPLOY / "optional/dask/dask-cluster.yaml").read_text())
     service = found["spec"]["scheduler"]["service"]
     assert not list(lost_fields(ApiClient(), service, "V1ServiceSpec"))
     address = f"tls://{found['metadata']['name']}-scheduler:8786"
@@ -64,9 +64,8 @@ def test_its_pods_have_the_tools_image_the_keys_of_the_store_and_tls(repository:
 
 @pytest.mark.parametrize("address", ["scheduler:8786", "tcp://scheduler", "http://scheduler:8787"])
 def test_what_is_no_address_of_a_scheduler_is_refused(address: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        parse(DataOptions, "data_options", {"dask": address})
-    assert [problem.path for problem in raised.value.problems] == ["data_options.dask"]
+    problem = problem_of(parse, DataOptions, "data_options", {"dask": address})
+    assert problem.path == "data_options.dask"
 
 
 def _nested(value: Any) -> Iterator[dict[str, Any]]:
@@ -77,11 +76,11 @@ def _nested(value: Any) -> Iterator[dict[str, Any]]:
             yield from _nested(item)
 
 
-def test_a_missing_secret_of_the_store_stops_no_pod(repository: Path) -> None:
+def test_a_missing_secret_of_the_store_stops_no_pod() -> None:
     """The rights may be those of the service account; and the program says which key is missing."""
     found = [
         volume["secret"]
-        for path in sorted((repository / "deploy" / "serving").rglob("*.yaml"))
+        for path in sorted((DEPLOY / "serving").rglob("*.yaml"))
         for part in _nested(list(yaml.safe_load_all(path.read_text())))
         for volume in part.get("volumes") or ()
         if "secret" in volume

@@ -12,6 +12,7 @@ from kfp_tfjob.options.removed import REMOVED
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, first
+from tests.problems import problem_of, problems_of
 
 WRONG = Problem("train_gpus is not valid", received=-1, path="train_gpus")
 
@@ -66,9 +67,8 @@ def test_a_problem_with_a_parameter_ends_with_what_to_type(problem, hint):
 
 
 def problems(group: type, value: dict) -> list[tuple]:
-    with pytest.raises(ConfigurationError) as caught:
-        parse(group, "x", value)
-    return [(item.path, item.received, item.suggestion) for item in caught.value.problems]
+    found = problems_of(parse, group, "x", value)
+    return [(item.path, item.received, item.suggestion) for item in found]
 
 
 def test_a_key_with_a_choice_of_kinds_has_one_problem() -> None:
@@ -107,10 +107,7 @@ def problem(path: str) -> Problem:
     value = True
     for key in reversed(keys):
         value = {key: value}
-    with pytest.raises(ConfigurationError) as caught:
-        parse(PARAMETERS[name].group, name, value)
-    (found,) = caught.value.problems
-    return found
+    return problem_of(parse, PARAMETERS[name].group, name, value)
 
 
 @pytest.mark.parametrize("path", [*REMOVED, "gone", "data_options.gone", "pod.all.gone"])

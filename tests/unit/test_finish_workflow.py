@@ -73,24 +73,19 @@ def workflow(*tasks: list[dict[str, Any]], **spec: Any) -> dict[str, Any]:
 
 def pods(run: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the pods of a Workflow, as the API server shows them."""
-    found = [item for item in run["status"]["nodes"].values() if item["type"] == "Pod"]
     shown = []
-    for number, item in enumerate(found):
+    for item in run["status"]["nodes"].values():
+        place = "workflows.argoproj.io/node-"
+        annotations = {f"{place}id": item["id"], f"{place}name": item["name"]}
         ended = {"exitCode": 1, "reason": "Error", "finishedAt": item["finishedAt"]}
-        annotations = {
-            "workflows.argoproj.io/node-id": item["id"],
-            "workflows.argoproj.io/node-name": item["name"],
-        }
         main = {"name": "main", "state": {"terminated": ended}}
-        shown.append(
-            {
-                "metadata": {"name": f"{RUN}-impl-{number}", "annotations": annotations},
-                "status": {
-                    "phase": item["phase"],
-                    "containerStatuses": [{"name": "wait", "state": {}}, main],
-                },
-            }
-        )
+        status = {
+            "phase": item["phase"],
+            "containerStatuses": [{"name": "wait", "state": {}}, main],
+        }
+        metadata = {"name": f"{RUN}-impl-{len(shown)}", "annotations": annotations}
+        if item["type"] == "Pod":
+            shown.append({"metadata": metadata, "status": status})
     return shown
 
 
@@ -132,10 +127,8 @@ def test_where_the_nodes_are_kept_elsewhere_the_pods_tell() -> None:
 
 
 def test_the_first_step_that_failed_is_the_cause() -> None:
-    run = workflow(
-        task("sync-output", "Failed", CRASH, 40), task("evaluate", "Error", "deleted", 35)
-    )
-    found = failed_tasks(run, [])
+    tasks = task("sync-output", "Failed", CRASH, 40), task("evaluate", "Error", "deleted", 35)
+    found = failed_tasks(workflow(*tasks), [])
     assert [item.step for item in found] == ["evaluate", "sync_output"]
     assert cause(found, None).step == "evaluate"
 
@@ -197,14 +190,11 @@ class Api:
     def get(self, path: str) -> dict[str, Any]:
         if path in self.refused:
             raise StepError("forbidden")
-        assert path == f"workflows/{RUN}"
-        return PREFLIGHT
+        return {f"workflows/{RUN}": PREFLIGHT, "pods": pods(PREFLIGHT)}[path]
 
     def list(self, path: str, labelSelector: str) -> list[dict[str, Any]]:  # noqa: N803
-        if path in self.refused:
-            raise StepError("forbidden")
         assert labelSelector == "pipeline/runid=r1"
-        return pods(PREFLIGHT)
+        return self.get(path)
 
 
 @pytest.mark.parametrize("refused", [(), (f"workflows/{RUN}",), ("pods",)])
@@ -222,9 +212,9 @@ def test_a_run_without_its_secret_says_why_without_the_store(monkeypatch, capsys
     monkeypatch.delenv("KFP_TFJOB_BACKEND", raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "STORAGE_SECRET_DIR"):
         monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/nowhere")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     markdown = engine.run_as_exit_task("r1", "s3://b/team-a", "http://127.0.0.1:9", "", "m")
     first, _, heading, *_ = markdown.splitlines()
     assert "`kfp-tfjob why r1`" in first
@@ -247,20 +237,10 @@ def test_a_failure_is_paragraphs_whatever_the_data_calls_itself() -> None:
     )
     shown = "\n".join(page.describe(Failure.of("prepare_data", error)))
     tokens = MarkdownIt("commonmark").enable("table").parse(shown)
-    kinds = {token.type for token in tokens}
-    assert kinds == {
-        *("paragraph_open", "inline", "paragraph_close"),
-        *("heading_open", "heading_close"),
-    }
-    children = [part for token in tokens for part in token.children or ()]
-    assert {part.type for part in children} <= {
-        "text",
-        "code_inline",
-        "strong_open",
-        "strong_close",
-    }
-    assert [token.content for token in tokens if token.content.startswith("Problem")] == [
-        "Problem 1",
-        "Problem 2",
-    ]
+    blocks = {token.type.removesuffix("_open").removesuffix("_close") for token in tokens}
+    assert blocks == {"paragraph", "heading", "inline"}
+    parts = {part.type for token in tokens for part in token.children or ()}
+    assert parts <= {"text", "code_inline", "strong_open", "strong_close"}
+    headings = [token.content for token in tokens if token.content.startswith("Problem")]
+    assert headings == ["Problem 1", "Problem 2"]
     assert "\x1b" not in shown and "**Fix:** correct `data_label`." in shown

@@ -55,26 +55,20 @@ def unmade(message: str) -> dict:
     return {"waiting": {"reason": "CreateContainerConfigError", "message": message}}
 
 
-FAILED = {"terminated": {"exitCode": 1}}
+CHIEF, WORKER = pod("chief-0", "Running"), pod("worker-0", "Running", running={})
+DONE, FAILED = pod("chief-0", "Succeeded"), pod("worker-0", "Failed", terminated={"exitCode": 1})
 PULL = {"waiting": {"reason": "ErrImagePull", "message": "401"}}
-RUNS = {"running": {}}
+UNMOUNTED = event("j-worker-0", "FailedMount", "no volume")
+UNPLACED = event("j-chief-0", "FailedScheduling", CPU)
 
 
 @pytest.mark.parametrize(
     ("pods", "events", "line"),
     [
-        ([pod("chief-0", "Running"), pod("worker-0", "Running")], [], "2 of 2 running"),
+        ([CHIEF, pod("worker-0", "Running")], [], "2 of 2 running"),
         ([pod("chief-0"), pod("worker-0")], [], "0 of 2 running, starting: chief-0, worker-0"),
-        (
-            [pod("chief-0", "Succeeded"), pod("worker-0", "Failed", **FAILED)],
-            [],
-            "0 of 2 running, 1 done, failed: worker-0 (exit code 1)",
-        ),
-        (
-            [pod("chief-0", "Running"), pod("worker-0", says=CPU)],
-            [],
-            f"1 of 2 running, waiting: worker-0: {TOLD}",
-        ),
+        ([DONE, FAILED], [], "0 of 2 running, 1 done, failed: worker-0 (exit code 1)"),
+        ([CHIEF, pod("worker-0", says=CPU)], [], f"1 of 2 running, waiting: worker-0: {TOLD}"),
         (
             [pod("chief-0")],
             [event("j", "FailedCreatePod", "Error creating: exceeded quota: q")],
@@ -82,20 +76,11 @@ RUNS = {"running": {}}
         ),
         (
             [pod("chief-0", **PULL), pod("worker-0")],
-            [event("j-worker-0", "FailedMount", "no volume"), event("j-x", "FailedMount", "else")],
+            [UNMOUNTED, event("j-x", "FailedMount", "else")],
             "0 of 2 running, waiting: chief-0: ErrImagePull: 401, waiting: worker-0: no volume",
         ),
-        (
-            [pod("chief-0"), pod("worker-0", "Running")],
-            [event("j-chief-0", "FailedScheduling", CPU)],
-            f"1 of 2 running, waiting: chief-0: {TOLD}",
-        ),
-        # It runs by now, and the event is an old one.
-        (
-            [pod("chief-0", "Running"), pod("worker-0", "Running", **RUNS)],
-            [event("j-worker-0", "FailedMount", "no volume")],
-            "2 of 2 running",
-        ),
+        ([pod("chief-0"), WORKER], [UNPLACED], f"1 of 2 running, waiting: chief-0: {TOLD}"),
+        ([CHIEF, WORKER], [UNMOUNTED], "2 of 2 running"),  # by now, and the event is an old one
     ],
 )
 def test_all_pods_in_one_line(pods, events, line):
@@ -128,6 +113,13 @@ def test_the_line_is_short_however_many_pods_there_are():
     assert ": 48, " in line and ": 1" in line
 
 
+LARGE = spec(worker={"ephemeral_storage": "1Ti"})
+AMD = spec(gpus=1, all={"gpu_resource": "amd.com/gpu"})
+POOL = spec(all={"node_selector": {"pool": "a"}})
+CLAIM = spec(chief={"output_claim": "c"})
+NO_MATCH = "node(s) didn't match Pod's node affinity/selector."
+
+
 @pytest.mark.parametrize(
     ("wanted", "role", "says", "words"),
     [
@@ -136,27 +128,17 @@ def test_the_line_is_short_however_many_pods_there_are():
         (spec(chief={"cpu": 9}), "worker", "1 Insufficient cpu", "lower pod.all.cpu (now 4)"),
         (spec(), "worker", "3 Insufficient memory, x", "lower pod.all.memory (now 16Gi)"),
         (
-            spec(worker={"ephemeral_storage": "1Ti"}),
+            LARGE,
             "worker",
             "1 Insufficient ephemeral-storage.",
             "lower pod.worker.ephemeral_storage (now 1Ti)",
         ),
         (spec(gpus=8), "worker", "3 Insufficient nvidia.com/gpu.", "lower train_gpus (now 8)"),
-        (
-            spec(gpus=1, all={"gpu_resource": "amd.com/gpu"}),
-            "chief",
-            "1 Insufficient amd.com/gpu.",
-            "lower train_gpus (now 1)",
-        ),
-        (
-            spec(all={"node_selector": {"pool": "a"}}),
-            "chief",
-            "3 node(s) didn't match Pod's node affinity/selector.",
-            "correct pod.all.node_selector",
-        ),
+        (AMD, "chief", "1 Insufficient amd.com/gpu.", "lower train_gpus (now 1)"),
+        (POOL, "chief", f"3 {NO_MATCH}", "correct pod.all.node_selector"),
         (spec(), "chief", "3 node(s) had untolerated taint {gpu: yes}.", "tolerate the taints"),
         (
-            spec(chief={"output_claim": "c"}),
+            CLAIM,
             "chief",
             'persistentvolumeclaim "c" not found',
             "correct pod.chief.output_claim or pod.all.volumes",
@@ -178,14 +160,10 @@ def test_partly_placed_names_the_parameter_and_what_places_pods_together():
     assert found.startswith("lower train_workers or pod.all.cpu (now 4), or ") and "Kueue" in found
 
 
-def refused(requested: str, limited: str) -> dict:
-    text = 'Error creating: pods "j-chief-0" is forbidden: exceeded quota: team, requested: '
-    text += f"{requested}, used: {requested}, limited: {limited}"
-    return event("j", "FailedCreatePod", text)
-
-
 def test_a_quota_names_itself_and_what_to_lower():
-    asked = refused("requests.nvidia.com/gpu=4", "requests.nvidia.com/gpu=3")
+    text = 'Error creating: pods "j-chief-0" is forbidden: exceeded quota: team, requested: '
+    text += "requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=4, limited: "
+    asked = event("j", "FailedCreatePod", f"{text}requests.nvidia.com/gpu=3")
     found = remedy(Verdict.UNSCHEDULABLE, spec(2, gpus=4), [], [asked])
     for part in ("train_workers (now 2)", "train_gpus (now 4)", "ResourceQuota team"):
         assert part in found
@@ -201,7 +179,8 @@ def test_what_pods_ask_for_is_counted_as_the_scheduler_does():
     assert capacity.of_pod(after)["cpu"] == Decimal("9.25")
 
 
-KEY = {"secret": "hub", "key": "k"}
+KEY, OTHER_KEY = {"secret": "hub", "key": "k"}, {"secret": "hub", "key": "l"}
+VOLUMES = [{"secret_name": "g", "path": "/g"}, {"claim": "c", "path": "/c"}]
 
 
 def test_missing_secrets_are_read_from_containers():
@@ -225,18 +204,10 @@ def test_missing_secrets_are_read_from_containers():
         (0, {"ps": {"env": {"A": KEY}}}, []),
         (0, {"ps": {"env": {"A": KEY}, "replicas": 1}}, [("hub", "k", "pod.ps.env.A")]),
         (0, {"chief": {"image_pull_secret": "p"}}, [("p", "", "pod.chief.image_pull_secret")]),
-        (
-            1,
-            {
-                "all": {
-                    "volumes": [{"secret_name": "g", "path": "/g"}, {"claim": "c", "path": "/c"}]
-                }
-            },
-            [("g", "", "pod.all.volumes")],
-        ),
+        (1, {"all": {"volumes": VOLUMES}}, [("g", "", "pod.all.volumes")]),
         (
             0,
-            {"all": {"env": {"A": KEY, "B": KEY | {"key": "l"}}, "image_pull_secret": "hub"}},
+            {"all": {"env": {"A": KEY, "B": OTHER_KEY}, "image_pull_secret": "hub"}},
             [
                 ("hub", "", "pod.all.image_pull_secret"),
                 ("hub", "k", "pod.all.env.A"),
@@ -262,7 +233,7 @@ def test_a_secret_that_is_mounted_is_created_from_files():
 
 
 def test_a_secret_of_two_variables_is_created_with_both_keys():
-    wanted = spec(all={"env": {"A": KEY, "B": KEY | {"key": "l"}}})
+    wanted = spec(all={"env": {"A": KEY, "B": OTHER_KEY}})
     missing = waiting_reasons.MissingSecret("hub", "", "chief-0", "not found")
     found = secret_remedy(wanted, [missing])
     assert "generic hub --from-literal=k=... --from-literal=l=...`" in found

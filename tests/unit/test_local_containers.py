@@ -56,12 +56,8 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
     ]
     found = environment({"env": env}, pod, {"/mnt": tmp_path / "v"}, {"MORE": "1"})
     assert found["FILE"] == f"{tmp_path}/v/x/f"
-    assert (found["PRICE"], found["ID"], found["POD"], found["LABEL"]) == (
-        "5$(DIR)",
-        "secret",
-        "p-0",
-        "c",
-    )
+    wanted = {"PRICE": "5$(DIR)", "ID": "secret", "POD": "p-0", "LABEL": "c"}
+    assert {name: found[name] for name in wanted} == wanted
     assert "NONE" not in found and not others & set(found) and found["MORE"] == "1"
     with pytest.raises(LookupError, match="key none"):
         environment({"env": [{"name": "X", "valueFrom": secret("none", False)}]}, pod, {}, {})

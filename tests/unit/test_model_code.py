@@ -12,7 +12,9 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.model_code import Code, ModelCode, as_path
 from tests.fuzz.bounds import bounded
+from tests.problems import problem_of
 
+STORE = Store("http://127.0.0.1:1")
 GOOD = b"def build_model(dataset, units=8, *, rate):\n    return dataset\n"
 
 
@@ -36,24 +38,28 @@ def test_forms(text: str, source: str, function: str, in_image: bool) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "model.py",
-        "./model.py:",
-        "/:build",
-        ":build",
-        "kfp_tfjob.trainer.models:",
-        "s3://b/m.py",
-        "a:1b",
-    ],
+    ["", "model.py", "./model.py:", "/:build", ":build", "kfp_tfjob.trainer.models:"]
+    + ["s3://b/m.py", "a:1b"],
 )
 def test_what_names_no_function_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="model_code"):
         ModelCode.parse(text)
 
 
-def read(path: Path, function: str = "build_model") -> Code:
-    return ModelCode(str(path), function).read(Store("http://127.0.0.1:1"))
+def read(path: Path) -> Code:
+    return ModelCode(str(path), "build_model").read(STORE)
+
+
+def packed(path: Path, *entries: tuple[str, bytes], **changes: object) -> Path:
+    """A zip, with attributes of its entries changed."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in entries:
+            info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            for key, value in changes.items():
+                setattr(info, key, value)
+            archive.writestr(info, data)
+    return path
 
 
 @pytest.fixture
@@ -62,8 +68,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("package/__init__.py", "loose/model.py", "own.py", "package/__pycache__/x.pyc"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(GOOD)
-    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
-        archive.writestr("zipped/__init__.py", GOOD)
+    packed(tmp_path / "zipped.zip", ("zipped/__init__.py", GOOD))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -85,7 +90,7 @@ def test_code_in_the_folder_one_stands_in_is_taken_from_there(
 ) -> None:
     code = ModelCode.parse(as_path(f"{given.replace('HERE', str(here))}:build_model"))
     assert not code.in_image
-    found = code.read(Store("http://127.0.0.1:1"))
+    found = code.read(STORE)
     assert found == Code(module, {file: GOOD})
     assert not found.problems("build_model", {"rate": 1})
 
@@ -94,21 +99,15 @@ def test_a_folder_one_stands_in_is_code(here: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(here / "package")
     for given in (".", "./"):
         code = ModelCode.parse(as_path(f"{given}:build_model"))
-        assert code.read(Store("http://127.0.0.1:1")).module == code.module == "package"
+        assert code.read(STORE).module == code.module == "package"
 
 
 def test_what_is_not_here_stays_what_it_was(here: Path) -> None:
-    for text in (
-        "kfp_tfjob.trainer.models:mlp",
-        "other:f",
-        "package",
-        "package:",
-        "s3://b/package:f",
-        "",
-    ):
+    unchanged = ("kfp_tfjob.trainer.models:mlp", "other:f", "package", "package:", "")
+    for text in (*unchanged, "s3://b/package:f"):
         assert as_path(text) == text
     with pytest.raises(ConfigurationError, match="ziped.zip.*'zipped.zip'"):
-        ModelCode.parse("ziped.zip:f").read(Store("http://127.0.0.1:1"))
+        ModelCode.parse("ziped.zip:f").read(STORE)
 
 
 def test_the_command_line_takes_a_folder_here_for_one(here: Path) -> None:
@@ -132,15 +131,13 @@ def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str) ->
 
 
 def test_missing_code_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="model_code"):
-        read(tmp_path)
+    assert "model_code" in str(problem_of(read, tmp_path))
     (tmp_path / "model.py").write_bytes(GOOD)
-    with pytest.raises(ConfigurationError, match="model_code") as error:
-        read(tmp_path / "modle.py")
-    assert str(tmp_path / "model.py") in error.value.problems[0].fix
-    with pytest.raises(ConfigurationError, match="model_code") as error:
-        read(tmp_path / "nowhere" / "other.py")
-    assert "model.py" not in error.value.problems[0].fix
+    misspelt, elsewhere = tmp_path / "modle.py", tmp_path / "nowhere" / "other.py"
+    for path, is_named in ((misspelt, True), (elsewhere, False)):
+        problem = problem_of(read, path)
+        assert "model_code" in str(problem)
+        assert (str(tmp_path / "model.py") in problem.fix) is is_named
 
 
 @pytest.mark.parametrize(
@@ -174,26 +171,6 @@ def test_the_function_is_checked_without_importing(
         assert expected in str(problem)
 
 
-def packed(path: Path, *entries: tuple[str, bytes], **changes: object) -> Path:
-    """A zip, with attributes of its entries changed."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in entries:
-            info = zipfile.ZipInfo(name)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            for key, value in changes.items():
-                setattr(info, key, value)
-            archive.writestr(info, data)
-    return path
-
-
-def damaged(path: Path) -> None:
-    """Corrupt the deflated bytes of the first entry."""
-    data = bytearray(path.read_bytes())
-    start = 30 + len("model.py")
-    data[start : start + 8] = b"\xff" * 8
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
     ("entries", "changes", "why"),
     [
@@ -214,7 +191,8 @@ def test_a_zip_whose_entries_are_no_files_is_refused(
 def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
     path = packed(tmp_path / "code.zip", ("model.py", GOOD * 50))
     data = path.read_bytes()
-    damaged(path)
+    start = 30 + len("model.py")  # of the deflated bytes of the first entry
+    path.write_bytes(data[:start] + b"\xff" * 8 + data[start + 8 :])
     with pytest.raises(ConfigurationError, match="zip"):
         read(path)
     encrypted = bytearray(data)
@@ -287,13 +265,7 @@ def test_links_are_followed_inside_of_the_folder_only(
 
 @pytest.mark.parametrize(
     "source",
-    [
-        b"-" * 100_000 + b"1",
-        b"a" + b".b" * 100_000,
-        b"(" * 5000,
-        b"\0",
-        b"# coding: nothing\n",
-    ],
+    [b"-" * 100_000 + b"1", b"a" + b".b" * 100_000, b"(" * 5000, b"\0", b"# coding: nothing\n"],
 )
 def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
     with bounded(seconds=5, memory=300 << 20):
@@ -302,15 +274,12 @@ def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
 
 
 def test_a_zip_of_a_folder_is_read_as_the_folder(tmp_path: Path) -> None:
-    for name, files, module, kept in (
-        ("package", {"own/__init__.py": GOOD, "own/a.py": b""}, "own", "own/a.py"),
-        ("model", {"my folder/model.py": GOOD, "my folder/a.py": b""}, "model", "a.py"),
+    for folder, file, module, kept in (
+        ("own", "__init__.py", "own", "own/a.py"),
+        ("my folder", "model.py", "model", "a.py"),
     ):
-        path = tmp_path / f"{name}.zip"
-        with zipfile.ZipFile(path, "w") as archive:
-            for inner, data in files.items():
-                archive.writestr(inner, data)
-        code = ModelCode.parse(f"{path}:build_model").read(Store("http://127.0.0.1:1"))
+        path = packed(tmp_path / "x.zip", (f"{folder}/{file}", GOOD), (f"{folder}/a.py", b""))
+        code = ModelCode.parse(f"{path}:build_model").read(STORE)
         assert code.module == module and kept in code.files
 
 
@@ -330,7 +299,7 @@ def test_model_code_in_a_folder_uses_its_own_package(
         "def build_model(dataset):\n"
         "    return layers.UNITS, layers.__file__, Step.__module__\n"
     )
-    code = ModelCode(str(given), "build_model").read(Store("http://127.0.0.1:1"))
+    code = read(given)
     assert code.module == "model" and not code.problems("build_model", {})
     for name, data in code.files.items():
         (unpacked / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Each step in a pipeline of the user, from its compiled YAML and from the installed package."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.task import with_store
-from kfp_tfjob.storage.errors import ConfigurationError
-from tests.unit.compiled_rules import broken
+from tests.problems import problem_of
+from tests.unit.compiled_rules import Document, broken, parts_of
 
 OUT, MODEL, DATA = "s3://b/p", "s3://b/p/runs/r/output/model", "s3://b/p/datasets/d"
 # What a user has to give; everything else has a default.
@@ -36,11 +36,12 @@ def load(step: str) -> Callable[..., dsl.PipelineTask]:
     return components.load_component_from_file(str(FOLDER / f"{step}.yaml"))
 
 
-def compiled(pipeline: Callable[..., None], folder: Path) -> tuple[str, dict, dict]:
+def compiled(pipeline: Callable[..., None], folder: Path) -> tuple[Document, Mapping[str, Any]]:
+    """Return a pipeline that a back end takes, and what Kubernetes gets for each executor."""
     path = folder / "own.yaml"
     compiler.Compiler().compile(dsl.pipeline(name="own")(pipeline), str(path))
-    text = path.read_text()
-    return (text, *yaml.safe_load_all(text))
+    assert broken(path.read_text()) == []
+    return parts_of(path.read_text())
 
 
 @pytest.mark.parametrize("step", REQUIRED)
@@ -52,19 +53,18 @@ def test_a_step_works_with_its_required_inputs_only(step: str, tmp_path: Path) -
     for name in inputs.keys() & PARAMETERS.keys() - REQUIRED[step].keys():
         assert inputs[name].default == (PARAMETERS[name].default or inputs[name].default)
 
-    text, pipeline, platform = compiled(lambda: made(**REQUIRED[step]) and None, tmp_path)
-    assert broken(text) == []
+    pipeline, executors = compiled(lambda: made(**REQUIRED[step]) and None, tmp_path)
     (executor,) = pipeline["deploymentSpec"]["executors"].values()
     image = TRAINER if step in ("evaluate", "publish") else TOOLS
     assert executor["container"]["image"] == image
     assert {item["value"] for item in executor["container"]["env"]} == {TOOLS, TRAINER, TRAIN}
-    (settings,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
+    (settings,) = executors.values()
     (secret,) = settings["secretAsVolume"]
     assert secret["optional"] is True and secret["mountPath"] == "/etc/kfp-tfjob/storage"
     assert settings["securityContext"] == {"runAsUser": "1000", "runAsNonRoot": True}
     # The run's id cannot be set.
     assert "run_id" not in inputs
-    assert f"constant: '{dsl.PIPELINE_JOB_ID_PLACEHOLDER}'" in text
+    assert f"constant: '{dsl.PIPELINE_JOB_ID_PLACEHOLDER}'" in (tmp_path / "own.yaml").read_text()
 
 
 def test_the_same_step_several_times_in_one_run_with_an_exit_task(tmp_path: Path) -> None:
@@ -77,9 +77,7 @@ def test_the_same_step_several_times_in_one_run_with_an_exit_task(tmp_path: Path
             with dsl.ParallelFor(["eu", "us"]) as region:
                 launch(output_uri=OUT, task_key=region)
 
-    text, pipeline, platform = compiled(own, tmp_path)
-    assert broken(text) == []
-    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    pipeline, executors = compiled(own, tmp_path)
     assert len(executors) == len(pipeline["deploymentSpec"]["executors"]) == 4
 
 
@@ -88,13 +86,12 @@ def test_the_objects_of_the_package_do_the_same(tmp_path: Path) -> None:
         task = launch_tfjob(run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, output_uri=OUT)
         with_store(task, storage_secret).set_memory_limit("3Gi")
 
-    text, pipeline, platform = compiled(own, tmp_path)
-    assert broken(text) == []
+    pipeline, executors = compiled(own, tmp_path)
     task = pipeline["root"]["dag"]["tasks"]["launch-tfjob"]
     assert task["retryPolicy"]["maxRetryCount"] == 2
     resources = pipeline["deploymentSpec"]["executors"]["exec-launch-tfjob"]["container"]
     assert resources["resources"]["resourceMemoryLimit"] == "3Gi"
-    (settings,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values()
+    (settings,) = executors.values()
     assert settings["secretAsVolume"][0]["secretNameParameter"] == {
         "componentInputParameter": "storage_secret"
     }
@@ -112,12 +109,9 @@ def test_the_example_compiles_to_what_works(tmp_path: Path) -> None:
 def test_a_value_that_was_not_filled_in_is_refused() -> None:
     """KFP puts nothing into the dicts of a pipeline that another pipeline loads."""
     left = "{{$.inputs.parameters['pipelinechannel--seed']}}"
-    with pytest.raises(ConfigurationError) as caught:
-        parse(TrainOptions, "train_options", {"command": ["python3", "--seed", left]})
-    (problem,) = caught.value.problems
+    given = {"command": ["python3", "--seed", left]}
+    problem = problem_of(parse, TrainOptions, "train_options", given)
     assert problem.path == "train_options.command" and problem.received == left
     assert problem.fix
-    assert [it.path for it in bad_texts("x", {"a": {"b": left}, "c": [1, left]})] == [
-        "x.a.b",
-        "x.c",
-    ]
+    found = bad_texts("x", {"a": {"b": left}, "c": [1, left]})
+    assert [it.path for it in found] == ["x.a.b", "x.c"]

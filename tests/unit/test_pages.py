@@ -44,6 +44,7 @@ HISTOGRAM = {"histogram": [1] * 20}
 _HEAD = {"count": 9, "missing": 1_234}
 _TOP = [[f"{HOSTILE} {at}", 10 - at] for at in range(10)]
 _MISSING = {"missing": {"rule": "constant", "value": 1}}
+_DATE = _MISSING | {"origin": 0}
 # The type in the schema, what the encoding learned, and the statistics of a column of every kind.
 KINDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("float32", _MISSING, _HEAD | {"kind": "number"} | NUMBERS | HISTOGRAM),
@@ -53,16 +54,8 @@ KINDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         _HEAD | {"kind": "category", "distinct": 99, "vocabulary": 9, "rare": 2, "top": _TOP},
     ),
     ("boolean", _MISSING, _HEAD | {"kind": "boolean", "true": 4, "false": 5}),
-    (
-        "date",
-        _MISSING | {"origin": 0},
-        _HEAD | {"kind": "date", "min": "2015-01-02", "max": "2024-12-28"} | HISTOGRAM,
-    ),
-    (
-        "date",
-        _MISSING | {"origin": 0},
-        {"kind": "date", "count": 0, "min": None, "max": None, "histogram": []},
-    ),
+    ("date", _DATE, _HEAD | {"kind": "date", "min": "2015-01-02", "max": "2024-12-28"} | HISTOGRAM),
+    ("date", _DATE, {"kind": "date", "count": 0, "min": None, "max": None, "histogram": []}),
     ("text", {"bins": 7}, _HEAD | {"kind": "text", "bins": 7}),
 ]
 
@@ -105,12 +98,8 @@ def judgement(names: list[str], classes: int) -> Validation:
     figures = [10**6 + 977 * i for i in range(20)]
     counts = {"train": figures, "validation": figures, "test": figures[::-1]}
     gaps, edges = dict.fromkeys(counts, 0), tuple(range(19))
-    columns = DistributionsDocument(
-        columns=tuple(
-            ColumnRows(name=name, kind="number", edges=edges, gaps=gaps, counts=counts)
-            for name in names
-        )
-    )
+    one = ColumnRows(name="", kind="number", edges=edges, gaps=gaps, counts=counts)
+    columns = DistributionsDocument(columns=tuple(replace(one, name=name) for name in names))
     label = LabelStatistics(counts={"train": {HOSTILE: 3}} if classes else None)
     before = StatisticsDocument(label=label)
     reference = Reference(HOSTILE, 3, HOSTILE, "d" * 32, {}, before, columns)
@@ -160,24 +149,24 @@ def training_page() -> str:
 
 
 PAGES = {
-    **{f"evaluation of {case}": lambda _, case=case: evaluation_page(case) for case in CASES},
-    "evaluation of hostile names": lambda _: evaluation_page("ten classes", nasty=True),
-    "dataset, classification": lambda _: data_page(250, 120),
-    "dataset, regression": lambda _: data_page(3, 0),
-    "dataset, judged": lambda _: data_page(250, 120, judged=True),
-    "dataset, judged, two classes": lambda _: data_page(3, 2, judged=True),
-    "dataset, judged, regression": lambda _: data_page(3, 0, judged=True),
-    "training": lambda _: training_page(),
-    "training without epochs": lambda _: curves_html(TrainingHistory(), HOSTILE),
-    "job": lambda _: job_html(
+    **{f"evaluation of {case}": lambda case=case: evaluation_page(case) for case in CASES},
+    "evaluation of hostile names": lambda: evaluation_page("ten classes", nasty=True),
+    "dataset, classification": lambda: data_page(250, 120),
+    "dataset, regression": lambda: data_page(3, 0),
+    "dataset, judged": lambda: data_page(250, 120, judged=True),
+    "dataset, judged, two classes": lambda: data_page(3, 2, judged=True),
+    "dataset, judged, regression": lambda: data_page(3, 0, judged=True),
+    "training": training_page,
+    "training without epochs": lambda: curves_html(TrainingHistory(), HOSTILE),
+    "job": lambda: job_html(
         {"kind": "TFJob", "metadata": {"name": HOSTILE}, "spec": [HOSTILE] * 3}, HOSTILE
     ),
 }
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str, tmp_path: Path) -> None:
-    page = PAGES[name](tmp_path)
+def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str) -> None:
+    page = PAGES[name]()
     assert len(page.encode()) < 1_000_000
     assert page.startswith("<!doctype html>\n")
     root = ElementTree.fromstring(page.removeprefix("<!doctype html>"))  # every element is closed
@@ -201,9 +190,7 @@ def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str, tmp_path
     (style,) = root.iter("style")
     assert not re.search(r"url\(|@import|https?:", style.text)
     assert "prefers-color-scheme: dark" in style.text
-    values = [
-        value for svg in root.iter("svg") for part in svg.iter() for value in part.attrib.values()
-    ]
+    values = [value for part in plots for value in part.attrib.values()]
     assert not re.search(r"\b(nan|inf)\b", " ".join(values))
 
 
@@ -234,6 +221,4 @@ def test_templates_do_not_go_around_what_makes_text_safe() -> None:
     assert len(found) >= 6
     for path in found:
         for expression in re.findall(r"{[{%].*?[%}]}", path.read_text(), re.S):
-            assert "~" not in expression and not re.search(
-                r"\|\s*safe|Markup|autoescape", expression
-            )
+            assert not re.search(r"~|\|\s*safe|Markup|autoescape", expression)

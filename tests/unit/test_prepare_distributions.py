@@ -63,6 +63,13 @@ def of_numbers(names: list[str]) -> Coding:
     return Coding(tuple(map(Number, names)))
 
 
+def stored(coding: Coding, rows: np.ndarray, *label: np.ndarray | str) -> DistributionsDocument:
+    """Return what a dataset says whose train split has these rows."""
+    found = Distributions.of(coding, rows, *label)
+    found.add("train", rows, *label[:1])
+    return DistributionsDocument.from_bytes(found.document().to_bytes())
+
+
 def entry(found: Distributions, name: str) -> ColumnRows:
     return found.document().by_name[name]
 
@@ -107,9 +114,7 @@ def test_values_beyond_those_of_train_have_a_bin_of_their_own(usual: int, beyond
     )
     rows = np.zeros(2000, _kind(1, 0, 1))
     rows["features"][:, 0] = rows["dates"][:, 0] = np.arange(2000) % usual
-    first = Distributions.of(coding, rows)
-    first.add("train", rows)
-    file = DistributionsDocument.from_bytes(first.document().to_bytes())
+    file = stored(coding, rows)
     live = rows.copy()
     live["features"][:60], live["dates"][:60] = beyond, beyond
     now = Distributions.of_file(file, coding)
@@ -125,9 +130,7 @@ def test_bins_at_the_ends_of_float32() -> None:
     least = float(np.finfo(np.float32).min)
     rows = np.zeros(3, _kind(1))
     rows["features"][:, 0] = least, 0, -least
-    first = Distributions.of(Coding((Number("x"),)), rows)
-    first.add("train", rows)
-    x = DistributionsDocument.from_bytes(first.document().to_bytes()).columns[0]
+    (x,) = stored(of_numbers(["x"]), rows).columns
     assert x.counts["train"] == [1, 1, 1, 0]  # nothing finite is below the first
 
 
@@ -169,9 +172,7 @@ def test_edges_are_exact_in_float32(values: list[float]) -> None:
 
 def test_the_bins_of_another_dataset() -> None:
     rows = people(3000)
-    first = Distributions.of(PEOPLE, rows, rows["dates"][:, 0] * 1e-9, "income")
-    first.add("train", rows, rows["dates"][:, 0] * 1e-9)
-    file = DistributionsDocument.from_bytes(first.document().to_bytes())
+    file = stored(PEOPLE, rows, rows["dates"][:, 0] * 1e-9, "income")
     # Columns move, one is new, one is of another kind, and the dictionary has another order.
     other = Coding(
         (

@@ -9,6 +9,7 @@ from kfp_tfjob.components.prepare_data.source.listing import addresses_of
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.store import Store
+from tests.problems import problem_of
 
 TREE = (
     "a.csv",
@@ -123,15 +124,11 @@ def test_links_to_folders_and_to_no_file_are_named(tree: Path) -> None:
     (tree / "self.csv").symlink_to(tree / "self.csv")
     (tree / "2026-01" / "february").symlink_to("../2026-02")
     (tree / "2026-01" / "up").symlink_to(tree)  # would never end
-    with pytest.raises(DataError) as caught:
-        found(str(tree))
-    (problem,) = caught.value.problems
+    problem = problem_of(found, str(tree), kind=DataError)
     assert problem.path == "data_uri"
     for name in ("gone.csv", "self.csv", "2026-01/february", "2026-01/up"):
         assert name in problem.received
-    with pytest.raises(DataError) as caught:
-        found(f"{tree}/self.csv")
-    assert caught.value.problems[0].path == "data_uri"
+    assert problem_of(found, f"{tree}/self.csv", kind=DataError).path == "data_uri"
     assert found(f"{tree}/2026-01/february/*.csv") == ["part-0.csv"]
 
 

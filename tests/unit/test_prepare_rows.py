@@ -1,6 +1,7 @@
 """Split, order, labels and statistics of rows."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from kfp_tfjob.components.prepare_data.labels import Label, Labels
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
 from kfp_tfjob.components.prepare_data.sorted_rows import (
     Meaning,
+    Run,
     RunWriter,
     SortedRows,
     edges_of,
@@ -74,6 +76,17 @@ def test_rows_are_joined_in_their_order():
     assert (joined([rows[:0], rows[5:9], rows[2:]]) == np.append(rows[5:9], rows[2:])).all()
 
 
+def spilled(exchange: Exchange, parts: Iterable[np.ndarray], edges: np.ndarray) -> list[Run]:
+    """Return the runs of the rows of each part."""
+    runs = []
+    for part, rows in enumerate(parts):
+        writer = RunWriter(exchange, f"part-{part}", part, rows.dtype, edges)
+        writer.add(rows)
+        writer.flush()
+        runs += writer.runs
+    return runs
+
+
 @settings(max_examples=20, deadline=None)
 @given(features=_matrix, runs=st.integers(1, 4), data=st.data())
 def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, runs, data):
@@ -84,12 +97,7 @@ def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, run
     rows["code"] = np.arange(count) % 2
     rows["number"] = np.where(rows["hash"] % np.uint64(3) == 0, np.nan, 1)
     rows["codes"] = 1
-    found = []
-    for part, places in enumerate(np.array_split(np.arange(count), runs)):
-        writer = RunWriter(exchange, f"part-{part}", part, kind, edges)
-        writer.add(rows[places])
-        writer.flush()
-        found += writer.runs
+    found = spilled(exchange, np.array_split(rows, runs), edges)
     meaning = Meaning(np.array([1, 0], np.int32), (np.array([0, 7], np.int32),))
     merged = SortedRows(exchange, found, kind, edges, True, lambda part: meaning)
     middle = data.draw(st.integers(0, len(edges)))
@@ -115,12 +123,7 @@ def test_groups_of_bins_are_in_order_and_their_index_is_small(tmp_path, monkeypa
     rows = np.zeros(3000, kind_of(1))
     rows["hash"] = random.integers(0, 2**64, len(rows), np.uint64)
     rows["number"][:300] = np.nan
-    runs = []
-    for part in range(2):
-        writer = RunWriter(exchange, f"part-{part}", part, rows.dtype, edges)
-        writer.add(rows[part::2])
-        writer.flush()
-        runs += writer.runs
+    runs = spilled(exchange, (rows[::2], rows[1::2]), edges)
     assert all(run.counts.nbytes + run.sums.nbytes <= 6 * len(edges) for run in runs)
     meaning = Meaning(None, ())
     found = SortedRows(exchange, runs, rows.dtype, edges, is_class, lambda part: meaning)
@@ -131,22 +134,20 @@ def test_groups_of_bins_are_in_order_and_their_index_is_small(tmp_path, monkeypa
 
 def test_a_damaged_run_is_noticed(tmp_path):
     exchange, kind, edges = Exchange(tmp_path), kind_of(1), edges_of(1, FRACTIONS)
-    writer = RunWriter(exchange, "part", 0, kind, edges)
     rows = np.zeros(100, kind)
     rows["hash"] = np.arange(100, dtype=np.uint64) << np.uint64(57)
-    writer.add(rows)
-    writer.flush()
-    body = bytearray((tmp_path / "part-0.rows").read_bytes())
+    (run,) = spilled(exchange, [rows], edges)
+    path = tmp_path / f"{run.name}.rows"
+    body = bytearray(path.read_bytes())
     body[len(body) // 2] ^= 1
-    (tmp_path / "part-0.rows").write_bytes(body)
-    merged = SortedRows(exchange, writer.runs, kind, edges, False, lambda part: Meaning(None, ()))
-    with pytest.raises(DataError, match="part-0.rows.*damaged"):
+    path.write_bytes(body)
+    merged = SortedRows(exchange, [run], kind, edges, False, lambda part: Meaning(None, ()))
+    with pytest.raises(DataError, match=f"{run.name}.rows.*damaged"):
         list(merged.read(0, len(edges)))
 
 
 def test_shards_depend_on_rows_and_bytes_only():
-    assert shard_rows(0, 100) == [0]
-    assert shard_rows(5, 100) == [5]
+    assert (shard_rows(0, 100), shard_rows(5, 100)) == ([0], [5])
     rows = shard_rows(SHARD_BYTES // 100 * 3 + 1000, 100)
     assert len(rows) == 4 and sum(rows) == SHARD_BYTES // 100 * 3 + 1000
     assert max(rows) - min(rows) <= 1 and max(rows) * 100 <= SHARD_BYTES
@@ -163,7 +164,8 @@ def _labels(texts: list[str], split: int = 0) -> Labels:
     return labels
 
 
-TINY = ("0e999999999999999999999", "1")
+TINY = ("0e999999999999999999999", "1")  # exponents that no arithmetic takes
+TINIER = ("1e-999999999999999999999", "1")
 CODES = ("01", "1", "1.1", "1.10", "NO", "no")  # beside texts, only 1.0 is 1
 LONG = ("9007199254740992", "9007199254740993")  # one number to float64
 
@@ -179,19 +181,14 @@ LONG = ("9007199254740992", "9007199254740993")  # one number to float64
         (["Yes", "no", "YES"] * 9, "classification", ("YES", "no")),
         (["true", "false", "0", "1.0", "1"] * 9, "classification", ("0", "1")),
         (["0", "0.0", "1", "2.00", "none"] * 9, "classification", ("0", "1", "2", "none")),
-        (["1.1", "1.10", "01", "1", "NO", "no"] * 9, "classification", CODES),
+        ([*CODES[::-1]] * 9, "classification", CODES),
         (["0", "1", "2"] * 5, "regression", None),  # five rows for each
         (["0.5", "1.5"] * 50, "regression", None),
         ([str(i) for i in range(21)] * 50, "regression", None),
         ([str(i) for i in range(20)] * 10, "classification", tuple(str(i) for i in range(20))),
-        (["9007199254740993", "9007199254740992"] * 9, "classification", LONG),
-        # An exponent that no arithmetic takes.
-        (["0e999999999999999999999", "1"] * 9, "classification", TINY),
-        (
-            ["1e-999999999999999999999", "1"] * 9,
-            "classification",
-            ("1e-999999999999999999999", "1"),
-        ),
+        ([*LONG[::-1]] * 9, "classification", LONG),
+        ([*TINY] * 9, "classification", TINY),
+        ([*TINIER] * 9, "classification", TINIER),
         (["low", "1", "2"] * 20, "classification", ("1", "2", "low")),
         ([str(i / 7) for i in range(100)] + ["oops"], "regression", None),
     ],
@@ -282,13 +279,8 @@ def test_duplicates_conflicts_and_warnings():
     assert found.bad_rows == BadRows(1, {"text": 1})
     assert found.features["same"].histogram == [3]
     said = "\n".join(found.warnings)
-    for part in (
-        "every row of train: same",
-        "not a feature: id",
-        "validation has no row",
-        "label: 1",
-    ):
-        assert part in said
+    parts = ("every row of train: same", "not a feature: id", "validation has no row", "label: 1")
+    assert all(part in said for part in parts), said
 
 
 _ROWS = 1200

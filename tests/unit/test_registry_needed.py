@@ -48,15 +48,5 @@ def test_only_a_rollback_leaves_versions_behind(
 
 
 def record(number: int, version: int, action: str) -> Champion:
-    return Champion(
-        number=number,
-        version=version,
-        version_uri="s3://b/v",
-        run_id="r",
-        exported_weights_sha256="w",
-        schema_digest="s",
-        dataset_digest="d",
-        metrics={},
-        verdict_uri="s3://b/verdict.json",
-        action=action,
-    )
+    usual = ("s3://b/v", "r", "w", "s", "d", {}, "s3://b/verdict.json")
+    return Champion(number, version, *usual, action=action)

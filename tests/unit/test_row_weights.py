@@ -36,14 +36,8 @@ def read(column: pa.Array) -> tuple[list[float], dict[int, str]]:
 def test_a_weight_is_a_number_of_0_or_more(column: pa.Array) -> None:
     found, faults = read(column)
     assert found == [2, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]
-    assert faults == {
-        4: "missing",
-        5: "missing",
-        6: "weight",
-        7: "text",
-        8: "not finite",
-        9: "not finite",
-    }
+    rules = ["missing", "missing", "weight", "text", "not finite", "not finite"]
+    assert faults == dict(enumerate(rules, 4))
 
 
 def test_weights_of_typed_columns() -> None:
@@ -72,9 +66,8 @@ def test_weights_of_typed_columns() -> None:
 def test_the_column_has_no_other_use(options: dict, said: str) -> None:
     chosen = parse(DataOptions, "data_options", {"weight": "w"} | options)
     columns, problems = choose(["a", "w", "b", "y"], "y", chosen, "f.csv")
-    assert [said in str(problem) and bool(problem.fix) for problem in problems] == [True] * bool(
-        said
-    )
+    named = [said in str(problem) and bool(problem.fix) for problem in problems]
+    assert named == [True] * bool(said)
     if not said:
         assert columns.features == ("a", "b") and columns.extra == ("w",)
         assert columns.all == ("a", "b", "y", "w")

@@ -17,9 +17,10 @@ from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.address_fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
-from kfp_tfjob.storage.errors import ConfigurationError
+from tests.problems import problem_of
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)
+OWN = {"run_id", "task_key", TICK, "step_resources"}
 GOOD = {
     "data_uri": "digits.csv",
     "data_label": "digit",
@@ -51,8 +52,7 @@ def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent)
     inputs = step.component_spec.inputs
     made = {"source_digest", "model_entry", "code_uri", "dataset_uri", "model_uri"}
     made |= {"inputs_digest", "evaluate", "job_kind"}
-    own = {"run_id", "task_key", TICK, "step_resources"}
-    assert inputs.keys() <= PARAMETERS.keys() | made | own  # `made` by earlier steps
+    assert inputs.keys() <= PARAMETERS.keys() | made | OWN  # `made` by earlier steps
     for name in inputs.keys() & PARAMETERS.keys():
         parameter = PARAMETERS[name]
         assert inputs[name].type == kinds[parameter.type]
@@ -61,8 +61,7 @@ def test_the_signatures_of_the_steps_repeat_the_declaration(step: BaseComponent)
 
 
 def test_preflight_takes_every_parameter() -> None:
-    own = {"run_id", "task_key", TICK, "step_resources"}
-    assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | own
+    assert preflight.component_spec.inputs.keys() == PARAMETERS.keys() | OWN
 
 
 @pytest.mark.parametrize(
@@ -82,9 +81,7 @@ def test_preflight_takes_every_parameter() -> None:
     ],
 )
 def test_each_problem_names_its_parameter(changed: dict, path: str, suggestion: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        check(values(**changed))
-    (problem,) = caught.value.problems
+    problem = problem_of(check, values(**changed))
     assert (problem.path, problem.suggestion) == (path, suggestion)
 
 

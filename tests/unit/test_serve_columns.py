@@ -13,6 +13,7 @@ from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.serving.tensors import inputs_of, read
 from kfp_tfjob.storage.errors import Problem
+from tests.problems import problem_of, problems_of
 from tests.typed_schema import typed
 
 MEDIAN = {"missing": {"rule": "median", "value": 1.0, "indicator": True}}
@@ -55,23 +56,21 @@ ROW = {
 class Tensor:
     def __init__(self, name: str, datatype: str, data: Any, shape: list[int] | None = None) -> None:
         self.name, self.datatype, self.data = name, datatype, data
-        self.shape = [len(data)] if shape is None else shape
+        self.shape = shape or [len(data)]
 
     def as_numpy(self) -> np.ndarray:
         return np.array(self.data)
 
 
 def problems(schema: Schema, rows: Any) -> list[Problem]:
-    with pytest.raises(RefusedRequest) as refused:
-        RequestColumns(schema).of_rows(rows)
-    return list(refused.value.problems)
+    return problems_of(RequestColumns(schema).of_rows, rows, kind=RefusedRequest)
 
 
 def test_rows_are_read_with_their_gaps() -> None:
     gaps = {name: None for name in ROW} | {"height": 0, "note": "", "member": "No"}
     rows = RequestColumns(SCHEMA).of_rows([ROW, gaps])
     assert rows.count == 2
-    found = {name: values.tolist() for name, values in rows.features.items()}
+    found = values(rows)
     assert found["age"][0] == 30 and np.isnan(found["age"][1])
     assert found["job"] == [b"nurse", b""]
     assert found["signed up"] == [1_330_588_800_000_000, NO_DATE]
@@ -150,9 +149,7 @@ def test_a_column_under_both_of_its_names_is_refused() -> None:
     columns = RequestColumns(NUMBERS, {"a": "a", "b c": "b_c"})
     row = {"a": 1, "b c": 2}
     for both in ({"b_c": 3} | row, row | {"b_c": 3}):
-        with pytest.raises(RefusedRequest) as refused:
-            columns.of_rows([row, both])
-        (problem,) = refused.value.problems
+        problem = problem_of(columns.of_rows, [row, both], kind=RefusedRequest)
         assert problem.path == "b_c" and problem.received == "'b_c' in instances[1]"
 
 
@@ -204,9 +201,8 @@ def test_tensors_are_read_by_name() -> None:
     ],
 )
 def test_wrong_tensors_are_refused_by_name(inputs: list[Any], path: str) -> None:
-    with pytest.raises(RefusedRequest) as refused:
-        read(RequestColumns(NUMBERS), [Tensor(*it) for it in inputs])
-    assert refused.value.problems[0].path == path
+    tensors = [Tensor(*it) for it in inputs]
+    assert problems_of(read, RequestColumns(NUMBERS), tensors, kind=RefusedRequest)[0].path == path
 
 
 def test_tensors_may_come_as_bytes() -> None:

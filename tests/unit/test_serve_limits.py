@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,26 +37,32 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"%d" % size})
 
 
+class Client:
+    """Sends the pieces of a body, and keeps what it is sent."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.left, self.sent = [*pieces], list[Any]()
+
+    async def receive(self) -> Any:
+        body = self.left.pop(0)
+        return {"type": "http.request", "body": body, "more_body": bool(self.left)}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def ask(self, limits: Limits, path: str = PATH, **more: Any) -> None:
+        await limits({"type": "http", "path": path, "headers": [], **more}, self.receive, self.send)
+
+
 async def ask(
-    limits: Limits, pieces: list[bytes], declared: bool = False, path: str = PATH, **more: Any
+    limits: Limits, pieces: list[bytes], declared: bool = False, **more: Any
 ) -> tuple[int, bytes, dict[bytes, bytes]]:
+    client = Client(pieces)
     length = [(b"content-length", b"%d" % sum(map(len, pieces)))] if declared else []
-    left: Iterator[tuple[int, bytes]] = iter(enumerate(pieces, 1))
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        number, body = next(left)
-        return {"type": "http.request", "body": body, "more_body": number < len(pieces)}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "path": path, "headers": length, **more}
-    await limits(scope, receive, send)
-    starts = [it for it in sent if it["type"] == "http.response.start"]
-    assert len(starts) == 1
-    body = b"".join(it["body"] for it in sent if it["type"] == "http.response.body")
-    return starts[0]["status"], body, dict(starts[0]["headers"])
+    await client.ask(limits, headers=length, **more)
+    (start,) = (it for it in client.sent if it["type"] == "http.response.start")
+    body = b"".join(it["body"] for it in client.sent if it["type"] == "http.response.body")
+    return start["status"], body, dict(start["headers"])
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -123,21 +128,20 @@ def test_a_body_that_stalls_or_trickles_is_given_up(
 ) -> None:
     monkeypatch.setattr("kfp_tfjob.serving.limits.STALLED", 0.2)
     monkeypatch.setattr("kfp_tfjob.serving.limits.LONGEST", 0.5)
-    counts, sent = Counts(), []
-    limits = Limits(application, MOST, counts)
     left = iter(range(pieces))
 
-    async def receive() -> Any:
-        if next(left, None) is None or len(sent) > pieces:
-            await asyncio.sleep(pause)
-        await asyncio.sleep(pause if pieces > 1 else 0)
-        return {"type": "http.request", "body": b"x" * 10, "more_body": True}
+    class Slow(Client):
+        async def receive(self) -> Any:
+            if next(left, None) is None or len(self.sent) > pieces:
+                await asyncio.sleep(pause)
+            await asyncio.sleep(pause if pieces > 1 else 0)
+            return {"type": "http.request", "body": b"x" * 10, "more_body": True}
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(limits({"type": "http", "path": PATH, "headers": []}, receive, send))
-    assert sent[0]["status"] == 408 and (b"connection", b"close") in sent[0]["headers"]
+    counts, client = Counts(), Slow([])
+    limits = Limits(application, MOST, counts)
+    asyncio.run(client.ask(limits))
+    start = client.sent[0]
+    assert start["status"] == 408 and (b"connection", b"close") in start["headers"]
     assert counts.answers == [("v1", 408)] and limits._open == 0
 
 
@@ -154,31 +158,22 @@ def test_a_client_waits_for_its_answer_as_long_as_it_takes(monkeypatch: pytest.M
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
-    messages = iter([{"type": "http.request", "body": b"x", "more_body": False}])
-    sent: list[Any] = []
+    class Patient(Client):
+        async def receive(self) -> Any:
+            if not self.left:
+                await asyncio.sleep(60)
+            return await super().receive()
 
-    async def receive() -> Any:
-        if (message := next(messages, None)) is None:
-            await asyncio.sleep(60)
-        return message
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    limits = Limits(slow, MOST, Counts())
-    asyncio.run(limits({"type": "http", "path": PATH, "headers": []}, receive, send))
-    assert sent[0]["status"] == 200
+    client = Patient([b"x"])
+    asyncio.run(client.ask(Limits(slow, MOST, Counts())))
+    assert client.sent[0]["status"] == 200
 
 
 def test_a_client_that_leaves_is_counted_and_no_error_of_the_server() -> None:
-    counts, sent = Counts(), []
+    class Leaving(Client):
+        async def receive(self) -> Any:
+            return {"type": "http.disconnect"}
 
-    async def receive() -> Any:
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    limits = Limits(application, MOST, counts)  # type: ignore[arg-type]
-    asyncio.run(limits({"type": "http", "path": PATH, "headers": []}, receive, send))
-    assert sent == [] and counts.answers == [("v1", 499)]
+    counts, client = Counts(), Leaving([])
+    asyncio.run(client.ask(Limits(application, MOST, counts)))
+    assert client.sent == [] and counts.answers == [("v1", 499)]

@@ -7,7 +7,8 @@ import pytest
 
 from kfp_tfjob.serving import listening
 from kfp_tfjob.serving.listening import default_host, listen
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError
+from tests.problems import problem_of
 
 
 def test_only_a_pod_listens_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +35,8 @@ def test_an_address_that_is_taken_or_foreign_is_refused() -> None:
         first.listen()
         port = first.getsockname()[1]
         for host in ("127.0.0.1", "192.0.2.7"):
-            with pytest.raises(ConfigurationError) as caught:
-                listen(host, port)
-            (problem,) = caught.value.problems
-            assert isinstance(problem, Problem) and problem.path == "--port"
+            problem = problem_of(listen, host, port)
+            assert problem.path == "--port"
             assert host in str(problem.received) and str(port) in str(problem.received)
     with patch("socket.getaddrinfo", side_effect=socket.gaierror(-2, "unknown")):
         with pytest.raises(ConfigurationError):

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from kfp_tfjob.checks.step_pods import asked_for, check, outputs, step_pods, too_large
@@ -16,6 +15,7 @@ from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
+from tests.unit.compiled_rules import Document, parts_of
 
 SELECTOR, TOLERATIONS = {"disk": "ssd"}, [{"key": "a", "operator": "Exists"}]
 PLACE = {"node_selector": SELECTOR, "tolerations": TOLERATIONS}
@@ -87,14 +87,10 @@ def test_a_request_above_the_compiled_limit_is_refused() -> None:
     assert "publish.cpu_limit=2" in wrong.fix
 
 
-def node(labels: dict | None = None, taints: list | None = None, **has: str) -> dict[str, Any]:
+def node(labels: dict | None = None, **has: str) -> dict[str, Any]:
     metadata = {"name": "n", "labels": labels or {}}
-    found = {"cpu": "4", "memory": "8Gi"} | has
-    return {
-        "metadata": metadata,
-        "spec": {"taints": taints or []},
-        "status": {"allocatable": found},
-    }
+    status = {"allocatable": {"cpu": "4", "memory": "8Gi"} | has}
+    return {"metadata": metadata, "spec": {"taints": []}, "status": status}
 
 
 def test_a_pod_that_no_node_fits_waits() -> None:
@@ -118,14 +114,16 @@ def test_cores_and_gpus_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
 STEPS = ("prepare-data", "evaluate", "publish")
 
 
+def tasks_of(pipeline: Document) -> Document:
+    """Return the tasks of the steps by name."""
+    dags = (component["dag"] for component in pipeline["components"].values() if "dag" in component)
+    (tasks,) = (dag["tasks"] for dag in dags if "preflight" in dag["tasks"])
+    return tasks
+
+
 def test_the_pipeline_passes_them_to_the_setters() -> None:
-    pipeline, platform = yaml.safe_load_all((FOLDER / "tfjob_training.yaml").read_text())
-    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    (tasks,) = (
-        dag["dag"]["tasks"]
-        for dag in pipeline["components"].values()
-        if "preflight" in dag.get("dag", {}).get("tasks", {})
-    )
+    pipeline, executors = parts_of((FOLDER / "tfjob_training.yaml").read_text())
+    tasks = tasks_of(pipeline)
     for step in STEPS:
         assert "preflight" in tasks[step]["dependentTasks"]  # the setters make no edge
         settings, kind = executors[f"exec-{step}"], step.replace("publish", "evaluate")
@@ -150,17 +148,12 @@ def test_plain_steps_have_constants_and_the_user_may_be_left_to_the_cluster(tmp_
     assert done.exit_code == 0, done.output
     text = (tmp_path / "tfjob_training.yaml").read_text()
     assert "$.inputs.parameters[" not in text and "nodeSelector" not in text
-    pipeline, platform = yaml.safe_load_all(text)
-    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    pipeline, executors = parts_of(text)
     assert [it.get("securityContext") for it in executors.values()] == [None] * 7
     for step in STEPS:
         container = pipeline["deploymentSpec"]["executors"][f"exec-{step}"]["container"]
         wanted = DEFAULTS[step.replace("-", "_")]
         assert container["resources"]["resourceMemoryLimit"] == wanted["memory"]
         assert container["resources"]["resourceCpuRequest"] == wanted["cpu"]
-    (given,) = (
-        dag["dag"]["tasks"]["preflight"]["inputs"]["parameters"]["step_resources"]
-        for dag in pipeline["components"].values()
-        if "preflight" in dag.get("dag", {}).get("tasks", {})
-    )
+    given = tasks_of(pipeline)["preflight"]["inputs"]["parameters"]["step_resources"]
     assert given == {"runtimeValue": {"constant": {}}}

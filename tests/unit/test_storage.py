@@ -4,6 +4,7 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import boto3
 import pytest
@@ -70,9 +71,8 @@ def test_a_manifest_is_read_back_as_it_was_whatever_the_order(
     attempt = attempt if run_id else 0
     manifest = Manifest.of("output", found, run_id, attempt, {"step": 3})
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest
-    assert (
-        Manifest.of("output", found[::-1], run_id, attempt, {"step": 3}).digest == manifest.digest
-    )
+    turned = Manifest.of("output", found[::-1], run_id, attempt, {"step": 3})
+    assert turned.digest == manifest.digest
 
 
 GOOD = {
@@ -147,44 +147,26 @@ def test_a_manifest_that_no_reader_takes_is_not_written(monkeypatch: pytest.Monk
         Manifest.of("code", objects).to_bytes()
 
 
-class Clock:
-    """A clock that moves when a caller sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+@pytest.fixture
+def slept() -> list[float]:
+    return []
 
 
-def test_patience_ends_and_names_the_last_error() -> None:
-    clock = Clock()
-    patience = Patience(30, clock=clock, sleep=clock.sleep)
+@pytest.fixture
+def patience(slept: list[float]) -> Patience:
+    """Has a clock that moves only while a caller sleeps."""
+    return Patience(30, clock=lambda: sum(slept), sleep=slept.append)
 
-    def call() -> None:
-        raise OSError("connection refused")
 
+def test_patience_ends_and_names_the_last_error(patience: Patience, slept: list[float]) -> None:
     with pytest.raises(StoreUnavailableError, match="30 s.*refused"):
-        patience.run("read x", call, lambda error: True)
-    assert 30 <= clock.now < 31
+        patience.run("read x", Mock(side_effect=OSError("connection refused")), lambda error: True)
+    assert 30 <= sum(slept) < 31
 
 
-def test_patience_outlasts_failures_and_never_repeats_what_is_final() -> None:
-    clock = Clock()
-    patience = Patience(30, clock=clock, sleep=clock.sleep)
-    answers = iter([OSError("1"), OSError("2"), 7])
-
-    def call() -> int:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
+def test_patience_outlasts_failures_and_never_repeats_what_is_final(patience: Patience) -> None:
+    call = Mock(side_effect=[OSError("1"), OSError("2"), 7, OSError("final")])
     assert patience.run("x", call, lambda error: True) == 7
-    answers = iter([OSError("final")])
     with pytest.raises(OSError, match="final"):
         patience.run("x", call, lambda error: False)
 

@@ -20,6 +20,20 @@ def _content(step: int, **variables: np.ndarray) -> Checkpoint:
     return Checkpoint(Position(step, 0, step), SETTINGS, list(values.items()), [b"\x01\x02"])
 
 
+def newest_step(folder: Path) -> int:
+    found = newest(folder)
+    assert found is not None
+    return found.position.step
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """A folder with the checkpoints 1 and 2."""
+    for step in (1, 2):
+        _content(step).write(tmp_path)
+    return tmp_path
+
+
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     values = {
         "w": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -46,18 +60,13 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["variables.bin", "checkpoint.json"])
 @pytest.mark.parametrize("kept", [0, 1, 20])
 def test_a_torn_checkpoint_is_never_restored_and_can_be_written_again(
-    tmp_path: Path, file: str, kept: int
+    two: Path, file: str, kept: int
 ) -> None:
-    for step in (1, 2):
-        _content(step).write(tmp_path)
-    torn = tmp_path / "2" / file
+    torn = two / "2" / file
     torn.write_bytes(torn.read_bytes()[:kept])
-    found = newest(tmp_path)
-    assert found is not None and found.position.step == 1
-    assert steps(tmp_path) == [1]
-    assert _content(2).write(tmp_path)
-    again = newest(tmp_path)
-    assert again is not None and again.position.step == 2
+    assert newest_step(two) == 1 and steps(two) == [1]
+    assert _content(2).write(two)
+    assert newest_step(two) == 2
 
 
 def test_what_an_end_by_force_left_is_no_checkpoint(tmp_path: Path) -> None:
@@ -95,31 +104,25 @@ def test_what_lies_beside_checkpoints_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "12").write_text("a file")
     before = sorted(tmp_path.iterdir())
-    found = newest(tmp_path)
-    assert found is not None and found.position.step == 3
+    assert newest_step(tmp_path) == 3
     assert steps(tmp_path) == [3]
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_checkpoint_of_a_newer_program_is_refused_and_stays(tmp_path: Path) -> None:
-    for step in (1, 2):
-        _content(step).write(tmp_path)
-    state = tmp_path / "2" / "checkpoint.json"
+def test_a_checkpoint_of_a_newer_program_is_refused_and_stays(two: Path) -> None:
+    state = two / "2" / "checkpoint.json"
     state.write_text(state.read_text().replace("checkpoint/1", "checkpoint/2"))
     with pytest.raises(ConfigurationError, match="step 2"):
-        newest(tmp_path)
-    assert steps(tmp_path) == [1, 2]
+        newest(two)
+    assert steps(two) == [1, 2]
 
 
-def test_a_checkpoint_the_disk_does_not_give_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
-    for step in (1, 2):
-        _content(step).write(tmp_path)
-    variables = tmp_path / "2" / "variables.bin"
+def test_a_checkpoint_the_disk_does_not_give_is_not_taken_for_a_damaged_one(two: Path) -> None:
+    variables = two / "2" / "variables.bin"
     variables.unlink()
     variables.symlink_to("/proc/self/mem")  # reading it is an input/output error
     with pytest.raises(NotStartedError, match="step 2 "):
-        newest(tmp_path)
-    assert steps(tmp_path) == [1, 2]
+        newest(two)
+    assert steps(two) == [1, 2]
     variables.unlink()
-    found = newest(tmp_path)
-    assert found is not None and found.position.step == 1
+    assert newest_step(two) == 1

@@ -19,6 +19,7 @@ from kfp_tfjob.features.types.date import Date, date_parts
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String
 from kfp_tfjob.storage.errors import DataError
+from tests.problems import problem_of
 
 _CITIES = ("Rome", "Bonn", "Paris")
 _CODING = Coding(
@@ -113,18 +114,13 @@ def test_the_schema_says_everything() -> None:
 def test_a_forbidden_gap_is_named(column: ColumnType) -> None:
     floats, dates = np.full((2, 1), np.nan, np.float32), np.full((2, 1), NO_DATE)
     lengths = Coding((column,)).lengths
-    with pytest.raises(DataError) as caught:
-        Coding((column,)).pack(
-            floats[:, : lengths[0]], np.empty((2, 0), int), dates[:, : lengths[2]]
-        )
-    assert repr(column.name) in caught.value.problems[0].what
+    given = floats[:, : lengths[0]], np.empty((2, 0), int), dates[:, : lengths[2]]
+    assert repr(column.name) in problem_of(Coding((column,)).pack, *given, kind=DataError).what
 
 
 @pytest.mark.parametrize(("code", "name"), [([4, 0], "city"), ([-1, 0], "city"), ([0, 17], "note")])
 def test_a_code_outside_its_dictionary_is_damage(code: list[int], name: str) -> None:
-    with pytest.raises(DataError) as caught:
-        _pack([[0, 0]], [code], [[0]])
-    assert repr(name) in caught.value.problems[0].what
+    assert repr(name) in problem_of(_pack, [[0, 0]], [code], [[0]], kind=DataError).what
 
 
 # From the reference implementation of SipHash-2-4: the text of n bytes is 00 01 02 ...

@@ -10,6 +10,7 @@ from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
+from tests.problems import problem_of
 
 RIGHT = {
     "DATASET_URI": "s3://bucket/datasets/abc",
@@ -83,9 +84,7 @@ def test_options_that_are_null_or_false_are_not_set() -> None:
     ],
 )
 def test_a_wrong_variable_is_named(path: str, value: str, suggestion: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        Config.from_environment(RIGHT | {path.partition(".")[0]: value})
-    (problem,) = caught.value.problems
+    problem = problem_of(Config.from_environment, RIGHT | {path.partition(".")[0]: value})
     assert (problem.path, problem.suggestion) == (path, suggestion)
 
 

@@ -129,9 +129,7 @@ def test_a_split_without_rows_has_no_labels(tmp_path: Path) -> None:
 
 
 def _shard(path: Path, records: list[bytes]) -> Path:
-    path.write_bytes(
-        b"".join(struct.pack("<QI", len(item), 0) + item + bytes(4) for item in records)
-    )
+    path.write_bytes(_framed(*records))
     return path
 
 
