@@ -10,9 +10,15 @@ from kfp_tfjob.features.statistics import StatisticsDocument
 
 
 def typed(body: Mapping[str, Any]) -> Schema:
-    """Return a schema with these keys of schema.json, and what every one has."""
-    usual = {"task": "classification", "features": [], "label": {"name": "label"}}
-    return Schema.from_bytes(json.dumps(usual | dict(body)).encode())
+    """Return a schema with these keys of schema.json, and what every one has.
+
+    Features may be given as the type of each name.
+    """
+    usual = {"task": "classification", "features": [], "label": {"name": "label"}} | dict(body)
+    if isinstance(usual["features"], Mapping):
+        types = usual["features"].items()
+        usual["features"] = [{"name": name, "type": type} for name, type in types]
+    return Schema.from_bytes(json.dumps(usual).encode())
 
 
 def statistics_of(body: Mapping[str, Any]) -> StatisticsDocument:

@@ -33,7 +33,7 @@ def options(**given: object) -> DataOptions:
 
 def check(path: Path, label: str = "y", **given: object) -> list[str]:
     """Return what preflight says of a file or folder."""
-    source = list_source(_STORE, str(path))
+    source = list_source(_STORE, str(path), options(**given))
     return list(map(str, check_header(source, label, options(**given))))
 
 

@@ -1,15 +1,20 @@
-"""The command line as a whole: it starts fast, and every command is a file of its own."""
+"""The command line as a whole: it starts fast, explains, and knows a run by the start of its id."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import kfp_tfjob.pipelines.__main__ as start
 from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.commands.run import _earlier
+from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
+from kfp_tfjob.pipelines.stored_run import _local
 from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.run_folder import full_id
 
 HEAVY = ("kfp", "kubernetes", "tensorflow", "keras", "boto3", "botocore", "numpy", "pyarrow")
 
@@ -64,3 +69,27 @@ def test_the_command_explains_one_key_and_tells_where_another_is() -> None:
     wrong = command("seed")
     assert wrong.exit_code == ConfigurationError.code
     assert "kfp-tfjob explain train_options.seed" in wrong.stderr and "--set" not in wrong.stderr
+
+
+KNOWN = ["c82b2f4a-1", "c82b9999-1", "c82b9999-10", "f00d"]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("f", "f00d"), ("c82b2", "c82b2f4a-1"), ("c82b9999-1", "c82b9999-1"), ("", ""), ("x", "x")],
+)
+def test_a_unique_beginning_is_enough(given: str, found: str) -> None:
+    assert full_id(given, KNOWN) == found
+
+
+def test_a_run_on_this_machine_is_found_by_its_beginning(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    for name in ("20261123-193500-ab12", "20261123-204500-cd34"):
+        home.run(name).mkdir(parents=True)
+        (home.run(name) / PARAMETERS).write_text('{"a": 1}')
+    assert _local(home, "20261123-19", local=True) == home.run("20261123-193500-ab12")
+    assert _local(home, "c82b2f4a", local=False) is None  # of Kubeflow Pipelines
+    with pytest.raises(ConfigurationError, match="begin with 2026"):
+        _local(home, "2026", local=False)
+    known = [path.name for path in home.run("x").parent.glob("*")]
+    assert _earlier(home, full_id("20261123-20", known)) == {"a": 1}

@@ -11,19 +11,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from kfp_tfjob.storage import escaping
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.escaping import (
-    MOST,
-    MOST_OF_NAME,
-    code,
-    fence,
-    html,
-    line,
-    lines,
-    log_to,
-    prose,
-    row,
-)
+from kfp_tfjob.storage.escaping import MOST, MOST_OF_NAME
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 # What breaks a page most easily, between arbitrary characters.
@@ -72,9 +62,9 @@ def is_safe(text: str) -> bool:
 @PROPERTY
 @given(TEXT)
 def test_a_line_is_one_line_without_control_characters(text: str) -> None:
-    shown = line(text)
+    shown = escaping.line(text)
     assert is_safe(shown) and len(shown) <= MOST
-    assert line(shown) == shown
+    assert escaping.line(shown) == shown
     if text.isprintable() and len(text) <= MOST:
         assert shown == text
 
@@ -83,7 +73,7 @@ def test_a_line_is_one_line_without_control_characters(text: str) -> None:
 @given(TEXT)
 def test_no_line_of_a_log_is_made_by_what_it_says(text: str) -> None:
     stream = io.StringIO()
-    log_to(stream).handle(logging.LogRecord("x", 20, "", 0, "column %s", (text,), None))
+    escaping.log_to(stream).handle(logging.LogRecord("x", 20, "", 0, "column %s", (text,), None))
     first, *more = stream.getvalue().removesuffix("\n").split("\n")
     assert re.match(r"\d\d:\d\d:\d\d column ", first)
     assert all(item.startswith("  ") for item in more)
@@ -93,7 +83,7 @@ def test_no_line_of_a_log_is_made_by_what_it_says(text: str) -> None:
 @PROPERTY
 @given(TEXT)
 def test_a_name_is_one_code_span(text: str) -> None:
-    shown = code(text)
+    shown = escaping.code(text)
     assert len(shown) <= MOST_OF_NAME + 4
     (only,) = inline(shown)
     assert only.type == ("code_inline" if text else "text")
@@ -103,7 +93,7 @@ def test_a_name_is_one_code_span(text: str) -> None:
 @PROPERTY
 @given(TEXT)
 def test_a_sentence_is_text_and_code_spans(text: str) -> None:
-    shown = prose(text)
+    shown = escaping.prose(text)
     if not text.strip():
         return
     found = inline(shown)
@@ -116,19 +106,20 @@ def test_a_sentence_is_text_and_code_spans(text: str) -> None:
 @PROPERTY
 @given(TEXT, TEXT)
 def test_a_row_has_the_cells_it_was_given(one: str, other: str) -> None:
-    table = "\n".join([row("a", "b"), "|---|---|", row(code(one), prose(other)), "", "after"])
+    cells = escaping.row(escaping.code(one), escaping.prose(other))
+    table = "\n".join([escaping.row("a", "b"), "|---|---|", cells, "", "after"])
     tokens = MARKDOWN.parse(table)
     assert [token.type for token in tokens].count("td_open") == 2
     assert tokens[-2].content == "after"
     cell = next(token for token in tokens if token.type == "td_open")
     (shown,) = tokens[tokens.index(cell) + 1].children
-    assert shown.content == (code(one).strip("`") if one else "(empty)")
+    assert shown.content == (escaping.code(one).strip("`") if one else "(empty)")
 
 
 @PROPERTY
 @given(st.lists(TEXT, max_size=4))
 def test_a_block_is_one_block_of_short_lines(text: list[str]) -> None:
-    shown = fence(text)
+    shown = escaping.fence(text)
     (only,) = MARKDOWN.parse("\n".join(shown))
     assert only.type == "fence" and not only.info
     assert all(len(part) <= 60 and is_safe(part) for part in shown)
@@ -147,8 +138,8 @@ def test_html_holds_no_element(text: str) -> None:
             assert is_safe(data)
 
     page = Page()
-    page.feed(f"<p title='{html(text)}'>{html(text)}</p>")
-    assert seen == [("p", [("title", line(text))])]
+    page.feed(f"<p title='{escaping.html(text)}'>{escaping.html(text)}</p>")
+    assert seen == [("p", [("title", escaping.line(text))])]
 
 
 @pytest.mark.parametrize(
@@ -171,11 +162,11 @@ def test_html_holds_no_element(text: str) -> None:
     ],
 )
 def test_names_are_marked_and_words_are_not(text: str, shown: str) -> None:
-    assert prose(text) == shown
+    assert escaping.prose(text) == shown
 
 
 def test_colours_of_a_program_are_left_out_of_its_lines() -> None:
-    assert lines("\x1b[31mred\x1b[0m\nplain\x07") == "red\nplain\\x07"
+    assert escaping.lines("\x1b[31mred\x1b[0m\nplain\x07") == "red\nplain\\x07"
 
 
 def test_every_message_is_safe_on_a_terminal() -> None:

@@ -1,14 +1,19 @@
-"""The packed test rows that evaluate reads, by their places in the bytes."""
+"""The test rows that evaluate reads, and those that the model was trained on.
+
+Copies of rows fail a model; rows that are equal by nature do not."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.statistics import StatisticsDocument
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging import rows
+from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.rows import TestData as Split
 from kfp_tfjob.storage.errors import DataError
 from tests.typed_schema import typed
@@ -20,7 +25,7 @@ def _split(paths: Sequence[Path], count: int, classes: int | None, weighted: boo
     names = [f"c{at}" for at in range(classes or 0)]
     schema = {
         "task": "classification" if classes else "regression",
-        "features": [{"name": name, "type": "float32"} for name in COLUMNS],
+        "features": dict.fromkeys(COLUMNS, "float32"),
         "label": {"name": "label", "classes": names} if classes else {"name": "label"},
     }
     schema |= {"weight": {"name": "counts"}} if weighted else {}
@@ -28,9 +33,7 @@ def _split(paths: Sequence[Path], count: int, classes: int | None, weighted: boo
 
 
 @pytest.mark.parametrize(("classes", "weighted"), [(2, False), (300, True), (None, True)])
-def test_every_row_is_read_once_and_in_order(
-    tmp_path: Path, classes: int | None, weighted: bool
-) -> None:
+def test_every_row_is_read_once_and_in_order(tmp_path, classes: int | None, weighted: bool) -> None:
     random = np.random.default_rng(1)
     features = random.integers(0, 2**32, (40, len(COLUMNS)), np.uint32).view(np.float32)
     labels = random.integers(0, classes, 40) if classes else random.normal(size=40)
@@ -64,12 +67,95 @@ def test_damaged_test_rows_are_named(tmp_path: Path) -> None:
             list(_split([path], count, 2, False).batches(4))
 
 
-def test_a_batch_of_a_wide_table_has_fewer_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_of_a_wide_table_has_fewer_rows(tmp_path, monkeypatch) -> None:
     path = tmp_path / "test-00000.tfrecord"
     path.write_bytes(Encoder(len(COLUMNS), 2).encode(np.zeros((9, 3), np.float32), np.ones(9, int)))
     for values, sizes in ((12, [4, 4, 1]), (2, [1] * 9), (1000, [5, 4])):
         monkeypatch.setattr(rows, "_VALUES", values)
         found = _split([path], 9, 2, False).batches(5)
         assert [len(it.labels) for it in found] == sizes
+
+
+ROWS = 2000
+
+
+def known(
+    features: np.ndarray, folder: Path, train: int = 4 * ROWS, share: float = 1.0
+) -> list[Any]:
+    """Return the failed checks of packed test rows, of which a share is also in train."""
+    rows, columns = features.shape
+    path = folder / "test-00000.tfrecord"
+    labels = np.zeros(rows, int)
+    path.write_bytes(Encoder(columns, 2).encode(features.astype(np.float32), labels))
+    schema = {
+        "features": {f"x{at}": "float32" for at in range(columns)},
+        "label": {"name": "y", "classes": ["a", "b"]},
+        "splits": {"train": {"rows": train}},
+    }
+    counted = StatisticsDocument(also_in_train={"validation": 0, "test": int(share * rows)})
+    return failed_checks(Split("d", typed(schema), counted, (path,), rows))
+
+
+def test_copies_of_rows_that_differ_fail_the_model(tmp_path: Path) -> None:
+    features = np.random.default_rng(1).normal(size=(ROWS, 2))
+    (check,) = known(features, tmp_path)
+    assert (check.name, check.passed) == ("trained_on", False)
+    assert "2,000 of 2,000" in (check.explanation)
+    assert known(features, tmp_path, share=0.995)
+    assert not known(features, tmp_path, share=0.98)
+    # Of 50 times as many rows of train, these may be a day of a table that repeats each day.
+    assert not known(features, tmp_path, train=50 * ROWS)
+    # So few rows tell nothing.
+    assert not known(features[:20], tmp_path, train=80)
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("share", [0.1, 0.25, 1])
+def test_rows_that_are_equal_by_nature_pass(tmp_path: Path, share: float, skewed: bool) -> None:
+    """As many different rows as leave 1 % of the test rows unseen in train."""
+    rng = np.random.default_rng(2)
+    train = int(ROWS / share)
+    kinds = train / (6.5 if skewed else 4.6)
+    drawn = rng.random((2, train)) ** (1.5 if skewed else 1) * kinds
+    of_train, of_test = drawn.astype(int)
+    of_test = of_test[:ROWS]
+    found = np.isin(of_test, of_train).mean()
+    assert found > 0.98
+    assert not known(of_test[:, None], tmp_path, train, max(found, 0.99))
+
+
+def test_gaps_and_texts_of_tables_are_equal_to_each_other(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = {
+        "task": "regression",
+        "features": {"age": "float32", "city": "category", "since": "date"},
+        "label": {"name": "y"},
+        "splits": {"train": {"rows": 4 * ROWS}},
+    }
+    counted = StatisticsDocument(also_in_train={"test": ROWS})
+    for different in (False, True):
+        columns = {
+            "age": pa.array([None] * ROWS, pa.float64()),
+            "city": pa.array(["Rome", None] * (ROWS // 2)),
+            "since": np.arange(ROWS) if different else np.full(ROWS, NO_DATE),
+            "y": np.zeros(ROWS),
+        }
+        parquet.write_table(pa.table(columns), tmp_path / "test.parquet")
+        data = Split("d", typed(schema), counted, (), ROWS, (tmp_path / "test.parquet",))
+        assert bool(failed_checks(data)) is different
+
+
+def test_pictures_that_were_copied_fail_the_model() -> None:
+    picture = {"height": 8, "width": 8, "channels": 1, "resize": "stretch", "interpolation": "area"}
+    schema = {"picture": picture, "splits": {"train": {"rows": 900}}}
+    for count, failed in ((50, False), (51, True)):
+        counted = StatisticsDocument(also_in_train={"test": count})
+        data = Split("d", typed(schema), counted, (), 100)
+        assert bool(failed_checks(data)) is failed
+
+
+def test_data_without_the_number_is_as_before() -> None:
+    data = Split("d", typed({"splits": {"train": {"rows": 9}}}), StatisticsDocument(), (), 100)
+    assert also_in_train(data) is None and failed_checks(data) == []

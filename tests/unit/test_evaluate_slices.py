@@ -23,15 +23,8 @@ from tests.typed_schema import typed
 ROWS = 6000
 CLASSES = ["no", "yes"]
 DAY = 86_400_000_000
-SCHEMA = typed({
-    "features": [
-        {"name": "city", "type": "category"},
-        {"name": "age", "type": "float32"},
-        {"name": "member", "type": "boolean"},
-        {"name": "since", "type": "date"},
-    ],
-    "label": {"name": "bought", "classes": CLASSES},
-})  # fmt: skip
+TYPES = {"city": "category", "age": "float32", "member": "boolean", "since": "date"}
+SCHEMA = typed({"features": TYPES, "label": {"name": "bought", "classes": CLASSES}})
 
 
 def rows() -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -143,15 +136,12 @@ def test_a_value_that_equals_an_edge_is_in_the_range_from_it(raw: bool) -> None:
     edges = [0.1, 0.7, 9.99]  # as float32, the last two are smaller
     values = np.repeat(np.float32(edges), 100)
     declared = Slice.model_validate({"column": "x", "edges": edges})
-    found = Slices([declared], typed({"features": [{"name": "x", "type": "float32"}]}))
+    found = Slices([declared], typed({"features": {"x": "float32"}}))
     labels = np.zeros(300, np.int64)
     found.add(Batch({"x": values.astype(np.float64) if raw else values}, labels))
     equal = ClassPredictions.of(labels, np.full((300, 2), 0.5))
-    assert {part.name: part.rows for part in found.parts(equal)} == {
-        "0.1 ≤ x < 0.7": 100,
-        "0.7 ≤ x < 9.99": 100,
-        "x ≥ 9.99": 100,
-    }
+    counts = {"0.1 ≤ x < 0.7": 100, "0.7 ≤ x < 9.99": 100, "x ≥ 9.99": 100}
+    assert {part.name: part.rows for part in found.parts(equal)} == counts
 
 
 def test_many_values_share_a_slice() -> None:
@@ -163,8 +153,7 @@ def test_many_values_share_a_slice() -> None:
 
 def test_packed_rows_have_the_same_slices() -> None:
     declared = Slice.model_validate({"column": "age", "edges": [30]})
-    schema = {"features": [{"name": "x", "type": "float32"}, {"name": "age", "type": "float32"}]}
-    found = Slices([declared], typed(schema))
+    found = Slices([declared], typed({"features": {"x": "float32", "age": "float32"}}))
     packed = {"x": np.zeros(ROWS, np.float32), "age": COLUMNS["age"].astype(np.float32)}
     stored, whole = [], model(1)
     for at in range(0, ROWS, 900):
@@ -255,8 +244,8 @@ def test_slices_in_which_the_metric_has_no_value_do_not_pass() -> None:
 
 def test_ranges_of_a_label_are_those_of_its_values() -> None:
     labels = np.repeat(np.float32([1, 2, 3, 4, 10]), [10, 20, 30, 40, 50])
-    features = [{"name": "x", "type": "float32"}]
-    schema = typed({"task": "regression", "features": features, "label": {"name": "stars"}})
+    label = {"name": "stars"}
+    schema = typed({"task": "regression", "features": {"x": "float32"}, "label": label})
     declared = {"column": "stars", "edges": [3, 9.5]}
     found = Slices([Slice.model_validate(declared)], schema)
     found.add(Batch({"x": np.zeros(150, np.float32)}, labels))

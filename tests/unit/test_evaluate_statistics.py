@@ -199,10 +199,7 @@ def test_intervals_are_as_wide_as_those_of_bootstraps(kind: str, metric: str) ->
     assert np.mean(ratios) == pytest.approx(1, abs=0.03)
 
 
-SCHEMA = typed({
-    "features": [{"name": "part", "type": "float32"}],
-    "label": {"name": "y", "classes": ["a", "b"]},
-})  # fmt: skip
+SCHEMA = typed({"features": {"part": "float32"}, "label": {"name": "y", "classes": ["a", "b"]}})
 
 
 @pytest.mark.parametrize("metric", ["auc", "accuracy", "log_loss", "average_precision"])

@@ -65,11 +65,11 @@ def test_every_verdict_says_what_to_do_and_only_infrastructure_is_tried_again():
     assert recovered == infrastructure | {Verdict.PARTLY_PLACED}
 
 
-def removed(name: str, at: int, code: int | None = None, grace: int = 30, **status) -> dict:
-    """A pod that was told at second `at` to go, within `grace` seconds."""
+def removed(name: str, at: int, code: int | None = None, **status) -> dict:
+    """A pod that was told at second `at` to go, within 30 seconds."""
     found = pod(name, code, at + 1, **status)
-    gone = f"2026-01-01T00:{(at + grace) // 60:02d}:{(at + grace) % 60:02d}Z"
-    found["metadata"] |= {"deletionTimestamp": gone, "deletionGracePeriodSeconds": grace}
+    gone = f"2026-01-01T00:00:{at + 30:02d}Z"
+    found["metadata"] |= {"deletionTimestamp": gone, "deletionGracePeriodSeconds": 30}
     return found
 
 

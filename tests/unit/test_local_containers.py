@@ -73,9 +73,7 @@ print("\\nall done", end="")
 """
 
 
-def test_a_progress_bar_has_lines_before_its_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_progress_bar_has_lines_before_its_end(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(container, "_BAR_SECONDS", 0.5)
     lines: list[str] = []
     command = [sys.executable, "-c", BAR]

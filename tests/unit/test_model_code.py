@@ -218,18 +218,14 @@ def test_a_zip_that_lies_about_its_size_costs_what_is_allowed(tmp_path: Path) ->
             read(path)
 
 
-def test_a_zip_with_too_many_entries_is_refused_before_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zip_with_too_many_entries_is_refused_before_they_are_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(code_files, "MOST_FILES", 20)
     path = packed(tmp_path / "code.zip", *((f"{i}.py", b"") for i in range(21)))
     with pytest.raises(ConfigurationError, match="more than 20 files"):
         read(path)
 
 
-def test_a_large_folder_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_folder_is_refused_before_it_is_read(tmp_path, monkeypatch) -> None:
     (tmp_path / "model.py").write_bytes(GOOD)
     with open(tmp_path / "weights.bin", "wb") as file:
         file.truncate(1500 << 20)
@@ -246,9 +242,7 @@ def test_a_large_folder_is_refused_before_it_is_read(
         read(tmp_path)
 
 
-def test_links_are_followed_inside_of_the_folder_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_links_are_followed_inside_of_the_folder_only(tmp_path, caplog) -> None:
     folder, secret = tmp_path / "code", tmp_path / "secret"
     folder.mkdir()
     secret.write_bytes(b"key")
@@ -283,9 +277,7 @@ def test_a_zip_of_a_folder_is_read_as_the_folder(tmp_path: Path) -> None:
         assert code.module == module and kept in code.files
 
 
-def test_model_code_in_a_folder_uses_its_own_package(
-    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_code_in_a_folder_uses_its_own_package(tmp_path, repository, monkeypatch) -> None:
     """As preflight reads the folder, setup unpacks it and the trainer imports it."""
     from kfp_tfjob.trainer.user_model import find
 

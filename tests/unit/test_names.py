@@ -52,9 +52,7 @@ def test_where_case_is_folded_two_names_are_one_file(monkeypatch: pytest.MonkeyP
         assert len(names.problems(pair, "the zip")) == 1
 
 
-def test_an_s3_key_cannot_lead_preflight_out_of_its_folder(
-    store: Store, base: S3Address, tmp_path: Path
-) -> None:
+def test_an_s3_key_cannot_lead_preflight_out_of_its_folder(store, base, tmp_path) -> None:
     target = tmp_path / "evil.py"
     store.write(base / "code/model.py", b"def build_model(dataset):\n    return dataset\n")
     store.write(base / f"code/{target}", b"evil")  # as in shared/code//etc/x
@@ -74,23 +72,19 @@ def test_the_mark_of_a_folder_is_no_file_of_it(store: Store, base: S3Address) ->
     assert code_files.stored(store, base / "own") == {"model.py": b"x"}
 
 
+TOO_LARGE = ManifestObject("a", 10**400, "")
+NO_FILES = [["a", "a/b"], ["a//b"], ["/etc/out"], ["a/../../out"], ["x\0"], ["n" * 256]]
+
+
 @pytest.mark.parametrize(
-    "keys", [["a", "a/b"], ["a//b"], ["/etc/out"], ["a/../../out"], ["x\0"], ["n" * 256]]
+    ("objects", "why"),
+    [([ManifestObject(key, 1, "") for key in keys], "folder") for keys in NO_FILES]
+    + [([TOO_LARGE], "larger than")],
 )
-def test_a_manifest_with_names_that_are_no_files_writes_none(
-    store: Store, base: S3Address, tmp_path: Path, keys: list[str]
+def test_a_manifest_with_objects_that_are_no_files_writes_none(
+    store: Store, base: S3Address, tmp_path: Path, objects: list[ManifestObject], why: str
 ) -> None:
-    manifest = Manifest.of("code", [ManifestObject(key, 1, "") for key in keys])
-    store.write(base / "manifest.json", manifest.to_bytes())
-    with pytest.raises(DataError, match="folder"):
+    store.write(base / "manifest.json", Manifest.of("code", objects).to_bytes())
+    with pytest.raises(DataError, match=why):
         pull(store, base, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
-
-
-def test_a_manifest_with_an_object_that_no_store_keeps_is_refused(
-    store: Store, base: S3Address, tmp_path: Path
-) -> None:
-    manifest = Manifest.of("code", [ManifestObject("a", 10**400, "")])
-    store.write(base / "manifest.json", manifest.to_bytes())
-    with pytest.raises(DataError, match="larger than"):
-        pull(store, base, tmp_path / "copy")

@@ -157,18 +157,14 @@ def test_an_endpoint_with_a_password_is_refused_without_repeating_it(
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_an_endpoint_of_the_environment_has_no_password_either(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endpoint_of_the_environment_has_no_password_either(variable: str, monkeypatch) -> None:
     monkeypatch.setenv(variable, f"http://me:{SECRET}@127.0.0.1:9")
     with pytest.raises(ConfigurationError, match="user") as refused:
         Store()
     assert SECRET not in str(refused.value)
 
 
-def test_an_address_and_a_back_end_with_a_password_are_refused_without_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_address_and_a_back_end_with_a_password_are_refused_without_it(monkeypatch) -> None:
     with pytest.raises(ConfigurationError) as refused:
         S3Address.parse(f"s3://AKIA:{SECRET}@bucket/x", "output_uri")
     assert SECRET not in str(refused.value) and "s3://******@bucket/x" in str(refused.value)

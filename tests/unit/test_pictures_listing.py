@@ -7,39 +7,29 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
-from kfp_tfjob.components.prepare_data.source.resolve import (
-    check_header,
-    list_source,
-)
+from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.unit.picture_files import animals, drawn, encoded, png_of_size, tree
+from tests.unit.prepared_files import check, options
 
 STORE = Store("http://127.0.0.1:1")
 ONE = encoded(drawn())
 
 
-def listed(top: Path, **options: object):
-    return list_source(STORE, str(top), parse(DataOptions, "data_options", options))
+def listed(top: Path, **given: object):
+    return list_source(STORE, str(top), options(**given))
 
 
-def problems(top: Path, **options: object) -> str:
-    source = listed(top, **options)
-    typed = parse(DataOptions, "data_options", options)
-    return "\n".join(map(str, check_header(source, "", typed)))
+def problems(top: Path, **given: object) -> str:
+    return "\n".join(check(top, "", **given))
 
 
 def test_the_folder_is_the_class(tmp_path: Path) -> None:
-    names = (
-        "cat/1.jpg",
-        "cat/with space ü.PNG",
-        "cat/2024/07/1.jpg",
-        "dog/no ending",
-        "日本/1.jpeg",
-    )
+    names = ("cat/1.jpg", "cat/with space ü.PNG", "cat/2024/07/1.jpg")
+    names += ("dog/no ending", "日本/1.jpeg")
     source = listed(tree(tmp_path / "p", dict.fromkeys(names, ONE)))
     assert source.pictures.classes == ("cat", "dog", "日本")
     assert [file.name for file in source.files] == sorted(names)
@@ -49,9 +39,8 @@ def test_the_folder_is_the_class(tmp_path: Path) -> None:
 
 
 def test_two_forms_of_one_name_are_one_class(tmp_path: Path) -> None:
-    source = listed(
-        tree(tmp_path, {"caf\u00e9/1.jpg": ONE, "cafe\u0301/2.jpg": ONE, "b/1.jpg": ONE})
-    )
+    names = ("caf\u00e9/1.jpg", "cafe\u0301/2.jpg", "b/1.jpg")
+    source = listed(tree(tmp_path, dict.fromkeys(names, ONE)))
     assert source.pictures.classes == ("b", "caf\u00e9")
 
 
@@ -128,7 +117,7 @@ def test_what_preflight_names(tmp_path: Path, files: dict[str, bytes], expected:
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("given", "expected"),
     [
         ({"columns": ["a"]}, "data_options.columns"),
         ({"types": {"a": "text"}}, "data_options.types"),
@@ -136,8 +125,8 @@ def test_what_preflight_names(tmp_path: Path, files: dict[str, bytes], expected:
         ({"task": "regression"}, "data_options.task"),
     ],
 )
-def test_options_of_tables_are_refused(tmp_path: Path, options: dict, expected: str) -> None:
-    assert expected in problems(tree(tmp_path, animals(2)), **options)
+def test_options_of_tables_are_refused(tmp_path: Path, given: dict, expected: str) -> None:
+    assert expected in problems(tree(tmp_path, animals(2)), **given)
 
 
 def test_a_table_among_pictures_is_a_table(tmp_path: Path) -> None:
@@ -149,12 +138,8 @@ def test_a_table_among_pictures_is_a_table(tmp_path: Path) -> None:
 
 def test_a_picture_is_no_table(tmp_path: Path) -> None:
     tree(tmp_path, {"cat/1.jpg": ONE, "dog/1.png": encoded(drawn(), "PNG")})
-    for address in (
-        tmp_path / "cat" / "1.jpg",
-        tmp_path / "dog" / "1.png",
-        tmp_path / "*" / "*.png",
-    ):
-        assert "of images" in problems(address)
+    for address in ("cat/1.jpg", "dog/1.png", "*/*.png"):
+        assert "of images" in problems(tmp_path / address)
 
 
 def test_what_cannot_be_listed(tmp_path: Path) -> None:
@@ -184,8 +169,8 @@ def test_the_digest_depends_on_names_and_bytes(tmp_path: Path) -> None:
 def test_the_size_of_the_input() -> None:
     for given in ({"height": 32}, {"height": -1, "width": 2}, {"channels": 2}, {"resize": "zoom"}):
         with pytest.raises(ConfigurationError):
-            parse(DataOptions, "data_options", {"pictures": given})
+            options(pictures=given)
     plain = DataOptions()
     assert plain.dataset_digest("s", "l") == DataOptions(pictures={}).dataset_digest("s", "l")
-    other = parse(DataOptions, "data_options", {"pictures": {"channels": 1}})
+    other = options(pictures={"channels": 1})
     assert plain.dataset_digest("s", "l") != other.dataset_digest("s", "l")

@@ -73,12 +73,8 @@ def test_several_addresses(tree: Path, between: str) -> None:
 
 
 def test_addresses_in_s3_are_separated_where_the_next_one_begins() -> None:
-    assert addresses_of("s3://b/x,y.csv, s3://c/z,s3://c/{date}/\n s3://d/q ") == [
-        "s3://b/x,y.csv",
-        "s3://c/z",
-        "s3://c/{date}/",
-        "s3://d/q",
-    ]
+    found = addresses_of("s3://b/x,y.csv, s3://c/z,s3://c/{date}/\n s3://d/q ")
+    assert found == ["s3://b/x,y.csv", "s3://c/z", "s3://c/{date}/", "s3://d/q"]
 
 
 @pytest.mark.parametrize(

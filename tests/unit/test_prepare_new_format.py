@@ -30,9 +30,7 @@ def write(path: Path, rows: int, start: int = 0) -> None:
         fastavro.writer(file, SCHEMA, records)
 
 
-def test_a_format_is_one_module_and_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_format_is_one_module_and_one_line(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(data, "FORMATS", (*data.FORMATS, AVRO))
     write(tmp_path / "a.avro", 100)
     write(tmp_path / "b.avro", 60, 100)

@@ -19,7 +19,7 @@ from tests.unit.prepared_files import check, read, rows_of, write_table
 RANDOM = np.random.default_rng(3)
 AMOUNTS = np.round(np.exp(RANDOM.normal(6.5, 1.5, 400)), 2)
 DAYS = [date(2022, 1, 1) + timedelta(days=int(day)) for day in RANDOM.integers(0, 700, 400)]
-LABELS = [f"l{above:d}" for above in AMOUNTS > np.median(AMOUNTS)]
+LABELS = [int(above) for above in AMOUNTS > np.median(AMOUNTS)]
 MICROSECONDS = sorted((day - date(1970, 1, 1)) // timedelta(microseconds=1) for day in DAYS)
 LIMITS = [float(MICROSECONDS[at]) for at in (280, 340)]  # of 70 % and 85 % of the rows
 
@@ -69,7 +69,7 @@ def test_an_office_table_has_numbers_and_dates(
     As numbers, they tell the label of every row; as a category, every amount has its own code.
     """
     amounts, days = [*map(write_amount, AMOUNTS)], [*map(dotted, DAYS)]
-    columns = {"amount": amounts, "day": days, "y": LABELS}
+    columns = {"amount": amounts, "day": days, "y": [f"l{label}" for label in LABELS]}
     path = write_table(tmp_path / f"f.{ending}", columns, delimiter=";", row_group_size=100)
     given = {"delimiter": ";"} if ending == "csv" else {}
     assert check(path, **given) == []
@@ -217,7 +217,7 @@ def test_typed_values_of_a_column_with_a_named_format_stay_as_they_are(tmp_path:
 @pytest.mark.parametrize("wrong", [None, 20241399])
 def test_days_that_are_whole_numbers(tmp_path: Path, scanned, ending: str, wrong) -> None:
     days = [*(int(f"{day:%Y%m%d}") for day in DAYS), wrong]
-    columns = {"amount": [*AMOUNTS, 1.0], "day": days, "y": [*LABELS, "l0"]}
+    columns = {"amount": [*AMOUNTS, 1.0], "day": days, "y": [*LABELS, 0]}
     path = write_table(tmp_path / f"f.{ending}", columns)
     given = {"types": {"day": {"date": "%Y%m%d"}}, "on_bad_row": "drop"}
     found = scanned(path, **given)
@@ -251,9 +251,7 @@ def test_a_date_without_its_first_zero_is_no_other_date(
     assert found[1] == f"{lost}?"
 
 
-def test_a_zone_in_a_date_is_utc_whatever_that_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_zone_in_a_date_is_utc_whatever_that_of_the_machine(monkeypatch) -> None:
     """Python's strptime knows the local zone, too, and says nothing of the hours between."""
     monkeypatch.setenv("TZ", "EST5EDT")
     time.tzset()

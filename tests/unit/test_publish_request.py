@@ -15,11 +15,9 @@ from tests.typed_schema import statistics_of, typed
 
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
 VERDICT = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
-NUMBERS = typed({"features": [{"name": name, "type": "float32"} for name in ("a", "b c")]})
-PICTURE = typed({
-    "features": [{"name": "picture", "type": "picture"}],
-    "picture": {"height": 2, "width": 2, "channels": 1},
-})  # fmt: skip
+NUMBERS = typed({"features": {"a": "float32", "b c": "float32"}})
+SIZE = {"height": 2, "width": 2, "channels": 1}
+PICTURE = typed({"features": {"picture": "picture"}, "picture": SIZE})
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,10 @@ MEDIAN = {"missing": {"rule": "median", "value": 1.0, "indicator": True}}
 FAIL = {"missing": {"rule": "fail", "value": None}}
 SCHEMA = typed({
     "task": "classification",
-    "features": [
-        {"name": "age", "type": "float32"},
-        {"name": "job", "type": "category"},
-        {"name": "signed up", "type": "date"},
-        {"name": "member", "type": "boolean"},
-        {"name": "note", "type": "text"},
-        {"name": "height", "type": "float32"},
-    ],
+    "features": {
+        "age": "float32", "job": "category", "signed up": "date",
+        "member": "boolean", "note": "text", "height": "float32",
+    },
     "label": {"name": "income", "classes": ["low", "high"]},
     "coding": [
         MEDIAN,
@@ -38,11 +34,8 @@ SCHEMA = typed({
         FAIL,
     ],
 })  # fmt: skip
-NUMBERS = typed({
-    "task": "regression",
-    "features": [{"name": "a", "type": "float32"}, {"name": "b c", "type": "float32"}],
-    "label": {"name": "y"},
-})  # fmt: skip
+TWO = {"a": "float32", "b c": "float32"}
+NUMBERS = typed({"task": "regression", "features": TWO, "label": {"name": "y"}})
 ROW = {
     "age": 30,
     "job": "nurse",
@@ -167,10 +160,8 @@ def test_what_is_no_list_of_objects_is_refused(rows: Any) -> None:
 def test_pictures_come_in_base64() -> None:
     import base64
 
-    schema = typed({
-        "features": [{"name": "picture", "type": "picture"}],
-        "picture": {"height": 4, "width": 4, "channels": 1},
-    })  # fmt: skip
+    size = {"height": 4, "width": 4, "channels": 1}
+    schema = typed({"features": {"picture": "picture"}, "picture": size})
     text = base64.b64encode(ONE_PIXEL).decode()
     rows = RequestColumns(schema).of_rows([{"picture": {"b64": text}}, {"picture": text}])
     assert rows.features["picture"].tolist() == [ONE_PIXEL] * 2

@@ -77,9 +77,7 @@ def test_a_request_above_the_limit_is_refused(declared: bool) -> None:
 
 
 @pytest.mark.parametrize("one", [b"{},", b"[],"])
-def test_more_objects_than_rows_are_refused_while_they_come(
-    monkeypatch: pytest.MonkeyPatch, one: bytes
-) -> None:
+def test_more_objects_than_rows_are_refused_while_they_come(monkeypatch, one: bytes) -> None:
     monkeypatch.setattr("kfp_tfjob.serving.limits.MOST_ROWS", 100)
     monkeypatch.setattr("kfp_tfjob.serving.limits._OTHER_OBJECTS", 10)
     counts = Counts()
@@ -123,9 +121,7 @@ def test_an_error_of_the_application_stays_one() -> None:
 
 
 @pytest.mark.parametrize(("pause", "pieces"), [(9.0, 1), (0.04, 50)])
-def test_a_body_that_stalls_or_trickles_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, pause: float, pieces: int
-) -> None:
+def test_a_body_that_stalls_or_trickles_is_given_up(monkeypatch, pause: float, pieces: int) -> None:
     monkeypatch.setattr("kfp_tfjob.serving.limits.STALLED", 0.2)
     monkeypatch.setattr("kfp_tfjob.serving.limits.LONGEST", 0.5)
     left = iter(range(pieces))

@@ -55,9 +55,7 @@ def test_only_the_beginning_of_a_long_string_is_kept(stored: list[Any]) -> None:
     assert about.left_out == ("photo",) and about.rows == 3 and list(columns) == ["size", "note"]
 
 
-def test_the_rows_in_memory_are_bounded_and_a_fair_sample(
-    stored: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rows_in_memory_are_bounded_and_a_fair_sample(stored: list[Any], monkeypatch) -> None:
     monkeypatch.setattr(sampler, "MOST_BYTES", 100_000)
     for _ in range(40):
         found = _sampler(1000)

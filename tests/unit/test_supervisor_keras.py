@@ -65,9 +65,7 @@ def test_a_program_of_the_image_is_read_too(tmp_path: Path) -> None:
     assert choose([sys.executable, f"{'x' * 300}.py", f"{tmp_path}/none/train.py"], {}, 2) == {}
 
 
-def test_the_interpreter_of_the_program_is_asked(
-    job_dir: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_interpreter_of_the_program_is_asked(job_dir: Path, capfd) -> None:
     bare = job_dir / "python-without-packages"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)

@@ -14,7 +14,6 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.supervisor.tf_config import Topology
 from tests.unit.launch_parameters import DEFAULTS
 
-NAME = "x-1"
 PARAMETERS = DEFAULTS | {"train_batch_size": 60, "train_options": {"command": ["true"]}}
 
 
@@ -54,12 +53,8 @@ def test_a_jobset_tells_every_replica_where_the_others_are():
     # As torch.distributed reads it; parameter servers and evaluators take no part in it.
     torch = found["worker-1"].variables
     del torch["TF_CONFIG"]
-    assert torch == {
-        "MASTER_ADDR": "js-x-1-chief-0-0.js-x-1",
-        "MASTER_PORT": "2222",
-        "RANK": "2",
-        "WORLD_SIZE": "3",
-    }
+    address = {"MASTER_ADDR": "js-x-1-chief-0-0.js-x-1", "MASTER_PORT": "2222"}
+    assert torch == address | {"RANK": "2", "WORLD_SIZE": "3"}
     assert "RANK" not in found["ps-0"].variables
 
 
@@ -86,18 +81,11 @@ def test_a_pytorchjob_names_the_services_of_its_operator():
 def test_one_replica_alone_has_no_cluster(kind):
     ((_, read),) = replicas(kind, train_workers=0)
     assert read == Topology()
-    assert read.variables == {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-    }
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert read.variables == address | {"RANK": "0", "WORLD_SIZE": "1"}
 
 
 def test_an_operators_variable_comes_first():
-    config = {
-        "cluster": {"chief": ["a:1"], "worker": ["b:1"]},
-        "task": {"type": "chief", "index": 0},
-    }
-    read = Topology.read({"TF_CONFIG": json.dumps(config), "TOPOLOGY": "{"})
-    assert read.members == config["cluster"]
+    cluster = {"chief": ["a:1"], "worker": ["b:1"]}
+    config = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    assert Topology.read({"TF_CONFIG": config, "TOPOLOGY": "{"}).members == cluster

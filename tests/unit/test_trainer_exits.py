@@ -48,9 +48,7 @@ def test_a_long_error_is_cut_off_and_still_understood() -> None:
     assert found is not None and 1000 < len(str(found)) < 3000
 
 
-def test_last_words_that_cannot_be_left_do_not_hide_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_last_words_that_cannot_be_left_do_not_hide_the_exit_code(monkeypatch) -> None:
     monkeypatch.setenv("TERMINATION_LOG", "/dev/full")  # where every write finds a full disk
     write_termination_message("why")
 
@@ -63,9 +61,7 @@ def test_a_full_disk_is_told_as_one(kind: type[Exception]) -> None:
     assert "/job/output" in str(found) and "No space" in str(found)
 
 
-def test_words_that_no_encoding_takes_are_left_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_that_no_encoding_takes_are_left_all_the_same(tmp_path, monkeypatch) -> None:
     words = tmp_path / "words"
     words.touch()
     monkeypatch.setenv("TERMINATION_LOG", str(words))

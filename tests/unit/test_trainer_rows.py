@@ -93,9 +93,7 @@ def test_what_prepare_data_writes_is_read_in_any_order(
     assert rows.labels().tolist() == labels.tolist()
 
 
-def test_a_record_of_the_same_length_but_other_columns_is_not_taken_for_a_row(
-    tmp_path: Path,
-) -> None:
+def test_a_record_of_the_same_length_but_other_columns_is_not_taken_for_a_row(tmp_path) -> None:
     other = _example([3, 4], 1).replace(b"features", b"Features")
     rows = _rows(tmp_path, 2, 3, [_framed(_example([1, 2], 0), other)])
     assert rows.take(np.array([0]))[0].tolist() == [[1, 2]]
