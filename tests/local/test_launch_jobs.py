@@ -427,7 +427,7 @@ def test_a_run_that_was_ended_gets_no_attempt_more(
     losing = threading.Thread(target=lose, daemon=True)
     if not why:
         losing.start()
-    with pytest.raises(JobFailedError, match="ended: ") as failed:
+    with pytest.raises(JobFailedError, match="stopped: ") as failed:
         engine.train(step, spec(), backend)
     assert failed.value.verdict == "cancelled"
     assert step.store.numbers(step.run.attempts) == ([1] if losing.ident else [])

@@ -45,7 +45,7 @@ def test_the_answer_of_the_back_end_is_shown(fake, package):
     assert made.runtime_config.parameters["data_uri"] == "s3://data/{date-1d}/"
     yesterday = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
     assert f"data:      s3://data/{yesterday}/" in found.output
-    answer = found.output.partition("answers:")[2]
+    answer = found.output.partition("stored this schedule:")[2]
     for part in (made.recurring_run_id, "active", "0 0 3 * * *"):
         assert part in answer, found.output
     (listed,) = json.loads(schedule("list", "--json").output)
