@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path: (folder / path).read_bytes() for path in scan(folder).files}
 
 
-def write_files(folder: Path, files: dict[str, bytes]) -> Path:
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     for path, data in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)

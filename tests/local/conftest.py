@@ -1,7 +1,5 @@
 """Jobs of trainers, a laptop with a back end, and the worlds that the tables of faults run in."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

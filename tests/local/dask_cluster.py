@@ -1,7 +1,5 @@
 """A Dask cluster of a user: `dask scheduler` and `dask worker` as processes of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,14 +5,12 @@ as it parses the real server's. Errors have the form of the real server. Nothing
 test moves its runs on by changing `runs`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import kfp_server_api as api
@@ -44,7 +42,7 @@ class FakePipelines:
         self.broken: Callable[[str, str], None] = lambda method, path: None
         self._serving = serving(_Requests, fake=self)
 
-    def __enter__(self) -> FakePipelines:
+    def __enter__(self) -> Self:
         self.host = self._serving.__enter__().url
         return self
 
@@ -241,9 +239,6 @@ def _chosen(items: Any, query: Mapping[str, str]) -> list[Any]:
     for predicate in json.loads(query.get("filter") or "{}").get("predicates", ()):
         key = {"name": "display_name"}.get(predicate["key"], predicate["key"])
         wanted = predicate.get("stringValue", predicate.get("string_value"))
-        test = {
-            "EQUALS": lambda value, wanted=wanted: value == wanted,
-            "IS_SUBSTRING": lambda value, wanted=wanted: wanted in value,
-        }[predicate["operation"]]
-        found = [item for item in found if test(str(getattr(item, key)))]
+        assert predicate["operation"] == "EQUALS"
+        found = [item for item in found if str(getattr(item, key)) == wanted]
     return found

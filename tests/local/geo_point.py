@@ -3,8 +3,6 @@
 Shards have a place as one whole number of millionths of a degree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """What a person does on a laptop: types a command, and starts a run in the UI."""
 
-from __future__ import annotations
-
 import kfp_server_api as api
 from click.testing import CliRunner, Result
 

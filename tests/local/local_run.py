@@ -1,7 +1,5 @@
 """`kfp-tfjob run` as a process that a test reads, signals and waits for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A small prepared dataset with columns of every type and missing values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small tables with one fault, and what prepare_data says of them."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tries of prepare_data that are killed, and what they leave in the store."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -22,6 +20,7 @@ import psutil
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
 
+Words = Mapping[str, Any]
 # Forks a process for each try, so that the libraries are loaded once.
 PROGRAM = """
 import json, os, sys
@@ -70,23 +69,13 @@ class Attempts:
     share: float = 1.0
     workers: psutil.Process | None = None
 
-    def finish(
-        self, out: S3Address, uri: str, options: Mapping[str, Any], how: Mapping[str, Any]
-    ) -> float:
+    def finish(self, out: S3Address, uri: str, options: Words, how: Words) -> float:
         begin = time.monotonic()
         self._start(out, uri, options, how)
-        status = int(self.process.stdout.readline())
-        assert status == 0, f"the step ended with {status}"
+        self._end()
         return time.monotonic() - begin
 
-    def kill(
-        self,
-        out: S3Address,
-        uri: str,
-        options: Mapping[str, Any],
-        how: Mapping[str, Any],
-        within: float,
-    ) -> None:
+    def kill(self, out: S3Address, uri: str, options: Words, how: Words, within: float) -> None:
         """Run the step, and kill it or one of its workers at some moment.
 
         Args:
@@ -95,8 +84,7 @@ class Attempts:
         step = self._start(out, uri, options, how)
         moment = self.random.uniform(0, within * self.share)
         if select.select([self.process.stdout], [], [], moment)[0]:
-            status = int(self.process.stdout.readline())
-            assert status == 0, f"the step ended with {status}"
+            self._end()
             self.share *= 0.8
             return
         self.share = min(self.share / 0.8, 1.0)
@@ -104,20 +92,24 @@ class Attempts:
             workers = (self.workers or psutil.Process(step)).children(recursive=True)
         except psutil.NoSuchProcess:
             workers = []
+        victim, name = step, "step"
         if workers and self.random.random() < 0.5:
             victim, name = self.random.choice(workers).pid, "worker"
-        else:
-            victim, name = step, "step"
         try:
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
             name = ""
-        status = int(self.process.stdout.readline())
-        assert status in (0, signal.SIGKILL), f"the step ended with {status} without {name}"
+        status = self._end(signal.SIGKILL)
         if name and not (name == "step" and status == 0):
             self.killed.append(name)
 
-    def _start(self, out: S3Address, uri: str, *more: Mapping[str, Any]) -> int:
+    def _end(self, *others: int) -> int:
+        """Return how the step ended: well, or as one of the others."""
+        status = int(self.process.stdout.readline())
+        assert status in (0, *others), f"the step ended with {status}"
+        return status
+
+    def _start(self, out: S3Address, uri: str, *more: Words) -> int:
         self.process.stdin.write(json.dumps([str(out), uri, *more]) + "\n")
         self.process.stdin.flush()
         return int(self.process.stdout.readline())

@@ -1,7 +1,5 @@
 """What a dataset in the store holds: its objects, and its rows as TensorFlow reads them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.dataset import Prepared

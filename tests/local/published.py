@@ -1,7 +1,5 @@
 """Publishes small models without training: folders with the files of a version, and records."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from kfp_tfjob.storage.layout import DISTRIBUTIONS, SCHEMA, STATISTICS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import push
+from tests.faults.world import write_files
 from tests.typed_schema import typed
 
 NAME = "pets"
@@ -73,9 +72,7 @@ def write_version(
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             written = {"verdict.json": json.dumps(verdict).encode()}
-            for path, data in (written | dict(files or model)).items():
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                (folder / path).write_bytes(data)
+            write_files(folder, written | dict(files or model))
             complete = push(store, folder, version, "model", run_id, details=about, sha256=True)
     return Champion(
         number=champion.number + 1 if champion else 1,
@@ -136,16 +133,11 @@ def judged(
     store: Store, layout: Layout, run_id: str, folder: Path, blessed: bool = False
 ) -> ModelVerdict:
     """Leave a run that was judged against the present champion; return its verdict."""
-    files = {"output/model/saved_model.pb": "a graph", "output/model.keras": "k"}
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    write_files(folder, {"output/model/saved_model.pb": b"a graph", "output/model.keras": b"k"})
     run = run_folder.find(store, layout, run_id)
     manifest = push(store, folder, run.base, "output", run_id, 1)
     data = folder.parent / "data"
-    data.mkdir(exist_ok=True)
-    (data / "schema.json").write_bytes(typed({}).to_bytes())
-    (data / "statistics.json").write_text("{}")
+    write_files(data, {"schema.json": typed({}).to_bytes(), "statistics.json": b"{}"})
     push(store, data, layout.dataset(DATASET), "dataset")
     newest = read_champion(store, layout, NAME)
     champion = {"number": newest.number, "version": newest.version} if newest else None

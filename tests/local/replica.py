@@ -1,7 +1,5 @@
 """Supervisors as processes, and what they leave in the folder of a replica."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

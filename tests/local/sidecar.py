@@ -1,7 +1,5 @@
 """An output folder with what mirrors it: sidecars as processes, and the trainer's questions."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

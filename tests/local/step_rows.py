@@ -4,8 +4,6 @@
 prints one JSON object. With LOGICAL=1 it does so twice, alone and on two CPUs of one process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -188,6 +186,10 @@ class Row:
     jit_compile: bool = False
 
 
+def _loss(**more: Any) -> keras.losses.Loss:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **more)
+
+
 def _model(
     optimizer: Any = None,
     hidden: Any = (),
@@ -209,7 +211,7 @@ def _model(
         model = kind(inputs, layers.Dense(3, dtype="float32")(x))
         model.compile(
             optimizer() if optimizer else optimizers.Adam(1e-2),
-            loss=loss() if loss else keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            loss=loss() if loss else _loss(),
             metrics=[item if isinstance(item, str) else item() for item in metrics],
         )
         return model
@@ -245,22 +247,13 @@ def _batch_normalization(**more: Any) -> tuple[Callable[[], Any]]:
     return (lambda: layers.BatchNormalization(momentum=0.9, **more),)
 
 
-def _weighted_mean() -> Any:
-    return keras.losses.SparseCategoricalCrossentropy(
-        from_logits=True, reduction="mean_with_sample_weight"
-    )
-
-
 def _embedding(dataset: Dataset) -> keras.Model:
     """Rows of a table occur many times in a batch: a sparse gradient."""
     inputs = keras.Input((dataset.num_features,))
     buckets = layers.Discretization(bin_boundaries=[0.0, 2.0, 4.0], output_mode="int")(inputs)
     x = layers.Flatten()(layers.Embedding(4, 3)(buckets))
     model = keras.Model(inputs, layers.Dense(3)(x))
-    model.compile(
-        optimizers.SGD(0.1, global_clipnorm=0.05),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
+    model.compile(optimizers.SGD(0.1, global_clipnorm=0.05), _loss())
     return model
 
 
@@ -271,8 +264,7 @@ def _masked(dataset: Dataset) -> keras.Model:
     x = layers.Dense(4)(layers.Embedding(5, 3, mask_zero=True)(buckets))
     x = layers.BatchNormalization(name="of_words")(x)
     model = keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss)
+    model.compile("adam", _loss())
     return model
 
 
@@ -315,13 +307,7 @@ ROWS = {
         _model(_scaled, hidden=(Overflow,), kernel_regularizer=_l2), jit_compile=True
     ),
     "own loss, scaled": Row(_model(kind=OwnScaledLoss)),
-    "a loss that is a sum": Row(
-        _model(
-            loss=lambda: keras.losses.SparseCategoricalCrossentropy(
-                from_logits=True, reduction="sum"
-            )
-        )
-    ),
+    "a loss that is a sum": Row(_model(loss=lambda: _loss(reduction="sum"))),
     "own state, averaged": Row(_model(hidden=(lambda: LocalMean("mean"),))),
     "own state": Row(_model(hidden=(lambda: LocalMean("none"),)), tolerance=0),
     "masked BatchNormalization": Row(_masked, TrainerOptions(sync_batch_norm=True), tolerance=0),
@@ -331,7 +317,9 @@ ROWS = {
     "own loss without weights": Row(_model(kind=OwnScaledLoss), WEIGHTS, tolerance=0),
     "a root of the mean": Row(_model(loss=lambda: root_of_all), tolerance=0),
     "own loss": Row(_model(kind=OwnLoss), tolerance=0),
-    "mean over weights": Row(_model(loss=_weighted_mean), WEIGHTS, tolerance=0),
+    "mean over weights": Row(
+        _model(loss=lambda: _loss(reduction="mean_with_sample_weight")), WEIGHTS, tolerance=0
+    ),
     "plain BatchNormalization": Row(_model(hidden=_batch_normalization()), tolerance=0),
     "accumulation by Keras": Row(_model(_sgd(gradient_accumulation_steps=4)), tolerance=0),
 }

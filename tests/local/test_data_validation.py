@@ -1,7 +1,5 @@
 """Datasets judged against that of a champion: contracts, drift, leaks, the page."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

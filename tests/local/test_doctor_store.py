@@ -1,20 +1,11 @@
 """doctor's check of the store, on a real one."""
 
-from __future__ import annotations
-
 import pytest
 
 from kfp_tfjob.pipelines.doctor import check_own_store
-from kfp_tfjob.pipelines.local.s3_server import Server
 
 
-@pytest.fixture(autouse=True)
-def environment(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The credentials and the address of the store, as a person sets them."""
-    for path in s3.secret.iterdir():
-        monkeypatch.setenv(path.name, path.read_text())
-
-
+@pytest.mark.usefixtures("ci_job")  # which has keys and the address of the store
 @pytest.mark.parametrize(("reached", "status"), [(True, "ok"), (False, "unknown")])
 def test_this_machine_has_an_address_of_its_own_for_the_store(
     monkeypatch: pytest.MonkeyPatch, reached: bool, status: str

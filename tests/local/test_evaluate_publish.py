@@ -21,6 +21,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
+from tests.problems import problem_of
 
 Export = Callable[[np.ndarray, Path], None]
 FEATURES, CLASSES, ROWS = 6, ["cat", "dog", "<b>owl</b>"], 900
@@ -97,7 +98,6 @@ class Bench:
         push(self.store, folder, self.layout.dataset(digest), "dataset", details=details)
 
     def step(self, run_id: str) -> Step:
-        """Return what the engines of a run are given."""
         return Step("test", run_id, self.layout, self.store)
 
     def model_uri(self, run_id: str) -> str:
@@ -123,11 +123,22 @@ class Bench:
         verdict = json.loads(self.store.read(S3Address.parse(done.verdict_uri)))
         return done, verdict
 
-    def crown(self, run_id: str, noise: float, **gate: Any) -> publish.Published:
-        """Train, judge and publish the first champion."""
-        self.train(run_id, noise, packed)
-        done, verdict = self.evaluate(run_id, **gate)
+    def judge(
+        self, run_id: str, noise: float, export: Export, digest: str = "d1", **gate: Any
+    ) -> Any:
+        """Train and judge a run; returns the evaluation and the verdict."""
+        self.train(run_id, noise, export)
+        return self.evaluate(run_id, digest, **gate)
+
+    def bless(self, run_id: str, noise: float, export: Export, **gate: Any) -> Any:
+        """Train and judge a run that has to be blessed; returns the verdict."""
+        done, verdict = self.judge(run_id, noise, export, **gate)
         assert done.blessed, verdict["reasons"]
+        return verdict
+
+    def crown(self, run_id: str, noise: float) -> publish.Published:
+        """Train, judge and publish the first champion."""
+        self.bless(run_id, noise, packed)
         return self.publish(run_id)
 
     def publish(self, run_id: str, judged: str = "") -> publish.Published:
@@ -188,8 +199,7 @@ value = exporter(lambda features, weights: {"value": features @ weights[:, :1]})
 
 def test_the_life_of_a_model(bench: Bench) -> None:
     # The first run beats the baseline and is published.
-    bench.train("r1", 0.6, packed)
-    done, verdict = bench.evaluate("r1")
+    done, verdict = bench.judge("r1", 0.6, packed)
     assert done.blessed, verdict["reasons"]
     assert verdict["champion"] is None
     first = bench.publish("r1")
@@ -218,8 +228,7 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert bench.store.numbers(bench.layout.model(MODEL).versions) == [1]
 
     # The same weights in another run are the same model.
-    bench.train("r2", 0.6, packed)
-    done, verdict = bench.evaluate("r2")
+    done, verdict = bench.judge("r2", 0.6, packed)
     assert not done.blessed
     (reason,) = verdict["reasons"]
     assert reason.endswith("champion 1")
@@ -227,8 +236,7 @@ def test_the_life_of_a_model(bench: Bench) -> None:
         bench.publish("r2")
 
     # With another graph they are not.
-    bench.train("r3", 0.6, cooler)
-    done, other = bench.evaluate("r3", primary_metric="log_loss", mode="point")
+    done, other = bench.judge("r3", 0.6, cooler, primary_metric="log_loss", mode="point")
     assert other["exported_weights_sha256"] == verdict["exported_weights_sha256"]
     assert other["champion"]["compared"] and "same_model" not in {
         check["name"] for check in other["checks"]
@@ -236,9 +244,7 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert other["metrics"]["log_loss"] != other["champion"]["metrics"]["log_loss"]
 
     # A better one, exported by Keras, is judged on the same rows and promoted.
-    bench.train("better", 0.0, keras_model)
-    done, verdict = bench.evaluate("better")
-    assert done.blessed, verdict["reasons"]
+    verdict = bench.bless("better", 0.0, keras_model)
     assert verdict["champion"]["compared"] and verdict["champion"]["version"] == 1
     assert verdict["champion"]["metrics"] == pytest.approx(champion.metrics, abs=1e-6)
     assert bench.publish("better").version == 2
@@ -246,8 +252,7 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert copy["version"] == 2
 
     # A worse one is refused, and so is a verdict of another run.
-    bench.train("worse!", 2.0, packed)
-    done, verdict = bench.evaluate("worse!")
+    done, verdict = bench.judge("worse!", 2.0, packed)
     assert not done.blessed
     assert "champion 2" in verdict["reasons"][0]
     with pytest.raises(ConfigurationError, match="model_uri"):
@@ -288,8 +293,7 @@ def test_metrics_of_ones_own(bench: Bench) -> None:
     assert verdict["metrics"]["own/columns"] == FEATURES
     assert len(verdict["evaluator_digest"]) == 64
     bench.publish("r1")
-    bench.train("next", 0.0, packed)
-    done, verdict = bench.evaluate("next", **gate)
+    done, verdict = bench.judge("next", 0.0, packed, **gate)
     assert done.blessed and "own/cost" in verdict["reasons"][0]
     assert "beats champion 1" in verdict["reasons"][0]
     assert verdict["champion"]["metrics"]["own/cost"] == cost
@@ -301,8 +305,7 @@ def test_metrics_of_ones_own(bench: Bench) -> None:
 def test_another_schema_is_not_compared(bench: Bench) -> None:
     bench.crown("r1", 0.5)
     bench.write_dataset("d2", "s2")
-    bench.train("other", 0.1, packed)
-    done, verdict = bench.evaluate("other", "d2")
+    done, verdict = bench.judge("other", 0.1, packed, "d2")
     assert not done.blessed and not verdict["champion"]["compared"]
     assert "schema" in verdict["champion"]["obstacle"]
     done, verdict = bench.evaluate("other", "d2", incompatible_champion="treat_as_first")
@@ -311,8 +314,7 @@ def test_another_schema_is_not_compared(bench: Bench) -> None:
 
 def test_test_rows_that_were_trained_on_bless_nothing(bench: Bench) -> None:
     bench.write_dataset("d2", trained_on=True)
-    bench.train("r1", 0.0, packed)
-    done, verdict = bench.evaluate("r1", "d2")
+    done, verdict = bench.judge("r1", 0.0, packed, "d2")
     assert not done.blessed
     assert "test-00001.tfrecord" in verdict["reasons"][0]
     # Neither shard is in train, but all rows but one are.
@@ -330,8 +332,7 @@ def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Ben
     # The champion's dataset has a shard for training that is a test shard of the next one.
     bench.write_dataset("d1", trained_on=True)
     bench.write_dataset("d2", known=0)
-    bench.train("next", 0.0, packed)
-    done, verdict = bench.evaluate("next", "d2")
+    done, verdict = bench.judge("next", 0.0, packed, "d2")
     assert not done.blessed
     # A folder with a name of its own is known by its content.
     manifest = bench.store.read_manifest(bench.layout.dataset("d2") / "manifest.json")
@@ -341,18 +342,13 @@ def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Ben
 
 def test_a_label_outside_the_classes_is_refused(bench: Bench) -> None:
     bench.write_dataset("d2", classes=CLASSES[:2])
-    bench.train("r1", 0.0, packed)
-    with pytest.raises(DataError) as error:
-        bench.evaluate("r1", "d2")
-    (problem,) = error.value.problems
+    problem = problem_of(bench.judge, "r1", 0.0, packed, "d2", kind=DataError)
     assert ("0 to 2" in problem.received) and ("0 to 1" in problem.expected)
 
 
 def test_slices_of_two_models(bench: Bench) -> None:
     slices = [{"column": "column 0", "edges": [-0.5, 0.5]}, "species"]
-    bench.train("r1", 0.6, packed)
-    done, verdict = bench.evaluate("r1", slices=slices)
-    assert done.blessed, verdict["reasons"]
+    verdict = bench.bless("r1", 0.6, packed, slices=slices)
     names = {it["name"]: it for it in verdict["slices"]}
     assert {"column 0 < -0.5", "-0.5 ≤ column 0 < 0.5", "species = cat"} < set(names)
     assert sum(it["rows"] for it in names.values() if it["column"] == "species") == ROWS
@@ -375,8 +371,7 @@ def test_slices_of_two_models(bench: Bench) -> None:
 def test_a_damaged_champion_fails_closed(bench: Bench) -> None:
     version = S3Address.parse(bench.crown("r1", 0.5).version_uri)
     bench.store.write(version / "model" / "saved_model.pb", b"damaged")
-    bench.train("next", 0.0, packed)
-    done, verdict = bench.evaluate("next")
+    done, verdict = bench.judge("next", 0.0, packed)
     assert not done.blessed
     assert "champion 1" in verdict["reasons"][0]
     assert "saved_model.pb" in verdict["champion"]["obstacle"]
@@ -384,8 +379,7 @@ def test_a_damaged_champion_fails_closed(bench: Bench) -> None:
 
 def test_a_regression(bench: Bench) -> None:
     bench.write_dataset("d2", "s2", "regression")
-    bench.train("r1", 0.05, value)
-    done, verdict = bench.evaluate("r1", "d2")
+    done, verdict = bench.judge("r1", 0.05, value, "d2")
     assert done.blessed, verdict["reasons"]
     assert verdict["primary_metric"] == "rmse"
     assert verdict["metrics"]["r2"] > 0.9
@@ -400,8 +394,7 @@ def test_infinite_probabilities_are_not_clipped_to_certain_ones(bench: Bench) ->
         highest = tf.reduce_max(scores, axis=1, keepdims=True)
         return {"probabilities": tf.where(scores == highest, np.float32(np.inf), 0)}
 
-    bench.train("r1", 0.1, exporter(infinite))
-    done, verdict = bench.evaluate("r1")
+    done, verdict = bench.judge("r1", 0.1, exporter(infinite))
     assert not done.blessed
     assert "finite" in verdict["reasons"][0]
 

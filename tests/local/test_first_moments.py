@@ -1,7 +1,5 @@
 """A signal that comes while a program is still being loaded: it is neither lost nor a traceback."""
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

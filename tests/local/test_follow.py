@@ -1,7 +1,5 @@
 """A folder that follows the champion: whole or not there, whatever happens."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path

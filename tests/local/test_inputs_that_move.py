@@ -15,6 +15,7 @@ from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
+from tests.problems import problem_of
 
 TIME = "2026-11-22T03:00:00Z"
 
@@ -53,9 +54,8 @@ def test_the_tick_and_not_the_clock_decides_which_data_is_read(
 
 
 def test_data_that_is_not_there_yet_names_the_tick(base: S3Address) -> None:
-    with pytest.raises(DataError) as caught:
-        preflight.run(FailureReport(), "r1", values(base), TIME)
-    (problem,) = caught.value.problems
+    given = (FailureReport(), "r1", values(base), TIME)
+    problem = problem_of(preflight.run, *given, kind=DataError)
     assert TIME in problem.what and "2026-11-21" in problem.received
     assert problem.fix
 
@@ -64,9 +64,8 @@ def test_a_back_end_without_ticks_is_named_only_if_a_field_needs_one(base: S3Add
     unknown = "{{$.pipeline_job_schedule_time_utc}}"
     plain = values(base, data_uri=f"{base}/in/rows.csv")
     assert preflight.run(FailureReport(), "r1", plain, unknown).data_uri == plain["data_uri"]
-    with pytest.raises(preflight.ConfigurationError) as caught:
-        preflight.run(FailureReport(), "r1", values(base), unknown)
-    assert "Kubeflow Pipelines" in caught.value.problems[0].fix
+    problem = problem_of(preflight.run, FailureReport(), "r1", values(base), unknown)
+    assert "Kubeflow Pipelines" in problem.fix
 
 
 def test_every_step_finds_the_folder_that_preflight_claimed(store: Store, base: S3Address) -> None:

@@ -2,8 +2,7 @@
 
 import json
 import re
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -27,13 +26,14 @@ from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.registry import versions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local import test_launch_jobs as jobs
+from tests.problems import problem_of, problems_of
 
-script, tell = jobs.script, jobs.tell
+program = jobs.program
 
 # The program of a user: it leaves what it was given, and fails for the key `bad`.
 PROGRAM = """
@@ -99,17 +99,17 @@ def test_a_program_of_ones_own_needs_no_dataset(
 
 
 def test_the_component_trains_and_leaves_what_people_look_at(
-    s3, store, base, script, tell, tmp_path, monkeypatch, capsys
+    s3, store, base, program: jobs.Program, tmp_path, monkeypatch, capsys
 ):
     (tmp_path / "secrets/hub").mkdir(parents=True)
     (tmp_path / "secrets/hub/token").write_text("from-the-secret")
     env = {"API_TOKEN": "plain-4711", "HUB_TOKEN": {"secret": "hub", "key": "token"}}
     monkeypatch.setenv(RUN_ID, "run-of-the-component")
-    tell(chief_0="exit 0")
+    program.tell(chief_0="exit 0")
     given = values(
         base,
         model_hyperparameters={"db": {"password": "pass-4711"}},
-        train_options={"command": ["python3", str(script), str(tmp_path)]},
+        train_options={"command": program.command},
         pod={"all": {"env": env}},
     )
     made = component(tmp_path, run_id="1", **given)
@@ -126,7 +126,7 @@ def test_the_component_trains_and_leaves_what_people_look_at(
     run_uri = model_uri.removesuffix("/output/model")
     assert f"kfp-tfjob tensorboard {run_uri} --endpoint {s3.endpoint}" in page
     # With one replica the operator sets no TF_CONFIG.
-    seen = json.loads((tmp_path / "chief-0.1.json").read_text())
+    seen = program.environment()
     assert "TF_CONFIG" not in seen
     # The program is given every secret, and nothing that people look at has one.
     assert (seen["API_TOKEN"], seen["HUB_TOKEN"]) == ("plain-4711", "from-the-secret")
@@ -158,59 +158,45 @@ def test_every_problem_comes_at_once_and_nothing_is_created(store: Store, base: 
         train_workers=-1,
         pod={"cheif": {}},
     )
-    with pytest.raises(ConfigurationError) as caught:
-        prepared(step_of(base, store), wrong)
-    text = str(caught.value)
+    text = "\n".join(map(str, problems_of(prepared, step_of(base, store), wrong)))
     for part in ("train_workers is not valid", "did you mean 'chief'", "no function built"):
         assert part in text
     right = wrong | {"train_workers": 0, "pod": {}, "model_code": f"{base}/mine/own.py:build"}
-    with pytest.raises(ConfigurationError) as caught:
-        prepared(step_of(base, store), right)
-    text = str(caught.value)
+    text = "\n".join(map(str, problems_of(prepared, step_of(base, store), right)))
     for part in ("dataset_uri is missing", "needs the hyperparameter 'units'"):
         assert part in text
     far = {"dataset_uri": str(base / "datasets/none"), "model_hyperparameters": {"units": 8}}
-    with pytest.raises(ConfigurationError) as caught:
-        prepared(step_of(base, store), right | far)
-    (problem,) = caught.value.problems
-    assert "prepared dataset" in str(problem)
+    assert "prepared dataset" in str(problem_of(prepared, step_of(base, store), right | far))
     assert store.folders(base) == ["mine"]
 
 
 def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_path: Path) -> None:
     """Three launches at once: two train, one fails, and each keeps to its own folder."""
-    ended: dict[str, Any] = {}
 
-    def launch(key: str) -> Callable[[], None]:
-        def run() -> None:
-            step = step_of(base, store, key)
-            given = values(base, model_hyperparameters={"key": key})
-            pages = (str(tmp_path / f"{key}{page}.html") for page in ("curves", "job"))
-            try:
-                ended[key] = engine.run(step, given, *pages)
-            except StepError as error:
-                ended[key] = error
-                failure = Failure.of("launch_tfjob", error)
-                store.write(step.run.failure("json"), failure.to_bytes())
+    def launch(key: str) -> Any:
+        step = step_of(base, store, key)
+        given = values(base, model_hyperparameters={"key": key})
+        pages = (str(tmp_path / f"{key}{page}.html") for page in ("curves", "job"))
+        try:
+            return engine.run(step, given, *pages)
+        except StepError as error:
+            failure = Failure.of("launch_tfjob", error)
+            store.write(step.run.failure("json"), failure.to_bytes())
+            return error
 
-        return run
-
-    threads = [threading.Thread(target=launch(key)) for key in ("eu", "us", "bad")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        eu, us, bad = pool.map(launch, ("eu", "us", "bad"))
     tasks = base / "runs/r1/tasks"
-    for key in ("eu", "us"):
-        assert ended[key].job_name == f"tfjob-r1-{key}-1"
+    for key, ended in (("eu", eu), ("us", us)):
+        assert ended.job_name == f"tfjob-r1-{key}-1"
         seen = read(store, tasks / key / "output/seen.json")
         assert seen["RUN_URI"] == str(tasks / key)
         assert json.loads(seen["HYPERPARAMETERS"]) == {"key": key}
         assert read(store, tasks / key / "attempts/0001.json")["job"] == f"tfjob-r1-{key}-1"
         # Again, as after a retry of the whole run: nothing is trained twice.
-        launch(key)()
+        launch(key)
         assert store.numbers(tasks / key / "attempts") == [1]
-    assert (ended["bad"].code, store.folders(base / "runs/r1")) == (3, ["tasks"])
+    assert (bad.code, store.folders(base / "runs/r1")) == (3, ["tasks"])
     with pytest.raises(StepError, match="model"):
         sync.run(step_of(base, store, "eu"))
 

@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +21,13 @@ from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.attempt_record import AttemptEnd
+from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (
-    ConfigurationError,
     ObjectNotFoundError,
     Problem,
     StoreUnavailableError,
@@ -36,6 +36,8 @@ from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
+from tests.problems import problem_of
+from tests.unit.launch_parameters import DEFAULTS
 from tests.waiting import until
 
 MARK = "KFP_TFJOB_TEST"
@@ -73,27 +75,71 @@ sys.exit(int(what.split()[1]))
 """
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    return path
+class Program:
+    """The program of each replica: what it was given, and what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.script = folder, folder / "program.py"
+        self.script.write_text(PROGRAM)
+        self.command = ["python3", str(self.script), str(folder)]
+
+    def tell(self, **replicas: str) -> None:
+        for name, what in replicas.items():
+            part = self.folder / f".{name}.part"
+            part.write_text(what)
+            part.rename(self.folder / f"{name.replace('_', '-')}.todo")
+
+    def wait(self, attempt: int = 1) -> None:
+        until((self.folder / f"chief-0.{attempt}.json").exists)
+
+    def environment(self, replica: str = "chief-0") -> dict[str, str]:
+        """Return the variables, and the PID, of a replica of the first attempt."""
+        return json.loads((self.folder / f"{replica}.1.json").read_text())
 
 
-@pytest.fixture
-def backend(tmp_path: Path, s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBackend]:
-    """A back end, none of whose processes may be left when it is closed."""
-    secrets = tmp_path / "secrets"
-    secrets.mkdir()
-    (secrets / "objstore-cred").symlink_to(s3.secret, target_is_directory=True)
-    monkeypatch.setenv(MARK, str(tmp_path))
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    with LocalBackend(tmp_path / "jobs", secrets) as found:
-        yield found
-    assert not _left(str(tmp_path))
+class Launcher:
+    def __init__(self, step: Step, program: Program, backend: LocalBackend) -> None:
+        self.step, self.program, self.backend = step, program, backend
+        self.store, self.run, self.tell = step.store, step.run, program.tell
+
+    def spec(self, workers: int = 0, **options: object) -> JobSpec:
+        known = {"command": self.program.command, "stage_data": False, "backoff_seconds": 0}
+        values = {
+            "output_uri": str(self.step.layout.root),
+            "dataset_uri": str(self.step.layout.dataset("d")),
+            "model_hyperparameters": {"units": [8], "text": "$(RUN_ID) $$"},
+            "train_workers": workers,
+            "train_epochs": 1,
+            "train_options": known | options,
+        }
+        return JobSpec.parse(**DEFAULTS | values)
+
+    def train(self, spec: JobSpec | None = None, **options: Any) -> engine.Launched:
+        """Launch the job, and follow it to its end."""
+        return engine.train(self.step, spec or self.spec(**options), self.backend)
+
+    def fail(self, **options: Any) -> JobFailedError:
+        """Launch a job that fails; return the error."""
+        with pytest.raises(JobFailedError) as failed:
+            self.train(**options)
+        return failed.value
+
+    def job(self, attempt: int) -> str:
+        return f"tfjob-{self.step.run_id}-{attempt}"
+
+    @property
+    def attempts(self) -> list[int]:
+        return self.store.numbers(self.run.attempts)
+
+    def claims(self) -> list[dict[str, Any]]:
+        return [json.loads(self.store.read(self.run.attempt(it))) for it in self.attempts]
+
+    def ends(self) -> dict[int, Any]:
+        return read_ends(self.store, self.run)
 
 
-def _left(mark: str) -> list[psutil.Process]:
+def left(mark: str) -> list[psutil.Process]:
+    """Return the processes of a test that are still there."""
     return [
         process
         for process in psutil.process_iter(["environ", "status"])
@@ -104,57 +150,33 @@ def _left(mark: str) -> list[psutil.Process]:
 
 
 @pytest.fixture
-def step(store: Store, base: S3Address) -> Step:
-    return Step("launch_tfjob", f"run-{base.name}", Layout(base), store)
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path)
 
 
 @pytest.fixture
-def spec(step: Step, tmp_path: Path, script: Path) -> Callable[..., JobSpec]:
-    def make(workers: int = 0, **options: object) -> JobSpec:
-        command = ["python3", str(script), str(tmp_path)]
-        return JobSpec.parse(
-            output_uri=str(step.layout.root),
-            storage_secret="objstore-cred",
-            dataset_uri=str(step.layout.dataset("d")),
-            model_name="digits",
-            model_entry="kfp_tfjob.trainer.models:mlp",
-            model_hyperparameters={"units": [8], "text": "$(RUN_ID) $$"},
-            train_workers=workers,
-            train_gpus=0,
-            train_epochs=1,
-            train_batch_size=64,
-            train_image="none",
-            train_options={"command": command, "stage_data": False, "backoff_seconds": 0} | options,
-            pod={},
-        )
-
-    return make
+def launcher(
+    program: Program, store: Store, base: S3Address, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Launcher]:
+    """The launchers of a run on a back end none of whose processes may be left at the end."""
+    secrets = program.folder / "secrets"
+    secrets.mkdir()
+    (secrets / "objstore-cred").symlink_to(s3.secret, target_is_directory=True)
+    monkeypatch.setenv(MARK, str(program.folder))
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    step = Step("launch_tfjob", f"run-{base.name}", Layout(base), store)
+    with LocalBackend(program.folder / "jobs", secrets) as backend:
+        yield Launcher(step, program, backend)
+    assert not left(str(program.folder))
 
 
-@pytest.fixture
-def tell(tmp_path: Path) -> Callable[..., None]:
-    def write(**replicas: str) -> None:
-        for name, what in replicas.items():
-            part = tmp_path / f".{name}.part"
-            part.write_text(what)
-            part.rename(tmp_path / f"{name.replace('_', '-')}.todo")
-
-    return write
-
-
-def test_a_chief_and_two_workers_end_with_a_proven_output(
-    backend, spec, step, tell, tmp_path, capsys
-):
-    tell(chief_0="exit 0", worker_0="exit 0", worker_1="exit 0")
-    launched = engine.train(step, spec(workers=2), backend)
-    assert launched.job_name == f"tfjob-{step.run_id}-1"
-    assert launched.attempts == 1
+def test_a_chief_and_two_workers_end_with_a_proven_output(launcher: Launcher, tmp_path, capsys):
+    launcher.tell(chief_0="exit 0", worker_0="exit 0", worker_1="exit 0")
+    launched = launcher.train(workers=2)
+    assert (launched.job_name, launched.attempts) == (launcher.job(1), 1)
     assert launched.progress.final == {"loss": 0.25}
 
-    seen = {
-        name: json.loads((tmp_path / f"{name}.1.json").read_text())
-        for name in ("chief-0", "worker-0", "worker-1")
-    }
+    seen = {it: launcher.program.environment(it) for it in ("chief-0", "worker-0", "worker-1")}
     configs = {name: json.loads(value["TF_CONFIG"]) for name, value in seen.items()}
     cluster = configs["chief-0"]["cluster"]
     assert {kind: len(hosts) for kind, hosts in cluster.items()} == {"chief": 1, "worker": 2}
@@ -171,38 +193,40 @@ def test_a_chief_and_two_workers_end_with_a_proven_output(
     # The program of a user finds the keys of the store as boto3 and others expect them.
     assert chief["AWS_ACCESS_KEY_ID"] and chief["AWS_ENDPOINT_URL"]
 
-    manifest = step.store.read_manifest(step.run.manifest)
-    assert (manifest.run_id, manifest.attempt) == (step.run_id, 1)
+    manifest = launcher.store.read_manifest(launcher.run.manifest)
+    assert (manifest.run_id, manifest.attempt) == (launcher.step.run_id, 1)
     assert any(item.key.endswith("model/weights.bin") for item in manifest.objects)
-    claim = json.loads(step.store.read(step.run.attempts / "0001.json"))
+    (claim,) = launcher.claims()
     assert (claim["job"], claim["attempt"]) == (launched.job_name, 1)
     assert "[worker-1] hello from worker-1" in capsys.readouterr().out.splitlines()
-    assert backend.get(launched.job_name)["status"]["conditions"][-1]["type"] == "Succeeded"
+    job = launcher.backend.get(launched.job_name)
+    assert job["status"]["conditions"][-1]["type"] == "Succeeded"
 
     # A finished run is not trained again.
     (tmp_path / "chief-0.1.json").unlink()
-    again = engine.train(step, spec(workers=2), backend)
-    assert (again.job_name, again.attempts) == (f"tfjob-{step.run_id}-1", 1)
-    assert step.store.numbers(step.run.attempts) == [1]
+    again = launcher.train(workers=2)
+    assert (again.job_name, again.attempts) == (launcher.job(1), 1)
+    assert launcher.attempts == [1]
     assert not list(tmp_path.glob("chief-0.*.json"))
 
 
-def test_what_was_trained_is_not_continued_with_other_inputs(backend, spec, step, tell):
+def test_what_was_trained_is_not_continued_with_other_inputs(launcher: Launcher):
     manifest = Manifest.of("dataset", [])
-    other = step.layout.root / "daily" / "dataset"
-    step.store.write(other / MANIFEST, manifest.to_bytes())
-    tell(chief_0="exit 0")
-    first = replace(spec(), hyperparameters={"units": [8], "lr": 0.1, "password": "hunter2"})
-    engine.train(step, first, backend)
-    record = step.store.read(step.run.attempt(1))
+    other = launcher.step.layout.root / "daily" / "dataset"
+    launcher.store.write(other / MANIFEST, manifest.to_bytes())
+    launcher.tell(chief_0="exit 0")
+    secret = {"units": [8], "lr": 0.1, "password": "hunter2"}
+    first = replace(launcher.spec(), hyperparameters=secret)
+    launcher.train(first)
+    record = launcher.store.read(launcher.run.attempt(1))
     assert b"hunter2" not in record
     inputs = json.loads(record)["inputs"]
     assert (inputs["data"], inputs["train_epochs"]) == (first.dataset_uri, 1)
     # More memory is why people continue a run.
     pod = PodOptions.model_validate({"all": {"memory": "9Gi"}})
-    same = spec(checkpoint_keep=9, micro_batches=2, deadline_seconds=99)
-    same = replace(same, hyperparameters=first.hyperparameters, pod=pod)
-    assert engine.train(step, same, backend).attempts == 1
+    same = launcher.spec(checkpoint_keep=9, micro_batches=2, deadline_seconds=99)
+    same = replace(same, hyperparameters=secret, pod=pod)
+    assert launcher.train(same).attempts == 1
     weight = first.options.model_copy(update={"class_weight": "balanced"})
     wrong = {
         "data": replace(first, dataset_uri=str(other)),
@@ -211,33 +235,28 @@ def test_what_was_trained_is_not_continued_with_other_inputs(backend, spec, step
         "train_options.class_weight": replace(first, options=weight),
     }
 
-    def refused(changed: JobSpec) -> list[Problem]:
-        with pytest.raises(ConfigurationError) as caught:
-            engine.train(step, changed, backend)
-        return list(caught.value.problems)
-
     for name, changed in wrong.items():
-        (problem,) = refused(changed)
+        problem = problem_of(launcher.train, changed)
         assert problem.what.startswith(name)
         assert problem.path == ("" if name == "data" else name)
     assert (problem.received, problem.expected) == ('"balanced"', "null")
-    (problem,) = refused(wrong["data"])
+    problem = problem_of(launcher.train, wrong["data"])
     assert problem.received == f'"{manifest.digest[:32]}"'
     # The output is not complete, but there is a checkpoint.
-    step.store.delete(step.run.completion)
-    step.store.write(step.run.checkpoints / "3" / MANIFEST, b"{}")
-    assert len(refused(wrong["train_epochs"])) == 1
+    launcher.store.delete(launcher.run.completion)
+    launcher.store.write(launcher.run.checkpoints / "3" / MANIFEST, b"{}")
+    assert problem_of(launcher.train, wrong["train_epochs"])
     # A claim of an earlier version does not say what was trained.
-    step.store.delete(step.run.attempt(1))
+    launcher.store.delete(launcher.run.attempt(1))
     body = json.loads(record)
     del body["inputs"]
-    step.store.create(step.run.attempt(1), json.dumps(body).encode())
-    records = Records(step)
+    launcher.store.create(launcher.run.attempt(1), json.dumps(body).encode())
+    records = Records(launcher.step)
     require_same(records.claim(1).inputs, records.inputs(wrong["train_epochs"]))
 
 
 def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winner(
-    backend, spec, step, tell, tmp_path, monkeypatch
+    launcher: Launcher, monkeypatch
 ):
     both, claim, create = threading.Barrier(2), Records.keep_claim, LocalBackend.create
     lost = threading.Event()
@@ -257,177 +276,153 @@ def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winne
 
     monkeypatch.setattr(Records, "keep_claim", at_once)
     monkeypatch.setattr(LocalBackend, "create", late)
-    done: list[engine.Launched] = []
-
-    def launch() -> None:
-        done.append(engine.train(step, spec(), backend))
-
-    running = [threading.Thread(target=launch, daemon=True) for _ in range(2)]
-    for one in running:
-        one.start()
-    tell(chief_0="exit 0")
-    for one in running:
-        one.join(120)
-    assert step.store.numbers(step.run.attempts) == [1]
-    assert [(one.job_name, one.attempts) for one in done] == [(f"tfjob-{step.run_id}-1", 1)] * 2
-    assert [path.name for path in tmp_path.glob("chief-0.*.json")] == ["chief-0.1.json"]
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(launcher.train) for _ in range(2)]
+        launcher.tell(chief_0="exit 0")
+        done = [one.result(120) for one in running]
+    assert launcher.attempts == [1]
+    assert [(one.job_name, one.attempts) for one in done] == [(launcher.job(1), 1)] * 2
+    started = launcher.program.folder.glob("chief-0.*.json")
+    assert [path.name for path in started] == ["chief-0.1.json"]
 
 
-def test_a_secret_that_is_missing_is_named(backend, spec, step):
+def test_a_secret_that_is_missing_is_named(launcher: Launcher):
     """On a cluster the pod would wait, and the launcher says so; here nothing is started."""
     missing = {"all": {"env": {"HUB_TOKEN": {"secret": "hub", "key": "token"}}}}
-    wanted = replace(spec(max_attempts=1), pod=PodOptions.model_validate(missing))
+    wanted = replace(launcher.spec(max_attempts=1), pod=PodOptions.model_validate(missing))
     with pytest.raises(JobRefusedError, match="hub.*token.*HUB_TOKEN"):
-        engine.train(step, wanted, backend)
+        launcher.train(wanted)
 
 
-def test_a_worker_that_fails_fails_the_step_with_its_code_and_words(backend, spec, step, tell):
-    tell(worker_0="exit 3")
-    with pytest.raises(JobFailedError) as failed:
-        engine.train(step, spec(workers=1), backend)
-    assert (failed.value.code, failed.value.verdict) == (3, "user_error")
-    assert "worker-0" in str(failed.value)
-    assert failed.value.last_lines[-1].endswith("told to exit 3")
-    name = f"tfjob-{step.run_id}-1"
-    assert step.store.numbers(step.run.attempts) == [1]  # the user's fault is not tried again
+def test_a_worker_that_fails_fails_the_step_with_its_code_and_words(launcher: Launcher):
+    launcher.tell(worker_0="exit 3")
+    failed = launcher.fail(workers=1)
+    assert (failed.code, failed.verdict) == (3, "user_error")
+    assert "worker-0" in str(failed)
+    assert failed.last_lines[-1].endswith("told to exit 3")
+    assert launcher.attempts == [1]  # the user's fault is not tried again
     with pytest.raises(ObjectNotFoundError):
-        step.store.read(step.run.manifest)
+        launcher.store.read(launcher.run.manifest)
 
     # It trained nothing, so it continues with any inputs.
-    backend.delete(name)  # a local run has a back end of its own
-    until(lambda: backend.get(name) is None)
-    tell(chief_0="exit 0", worker_0="exit 0")
-    launched = engine.train(step, replace(spec(workers=1), epochs=3), backend)
-    assert launched.attempts == 2
-    claims = [json.loads(step.store.read(step.run.attempt(number))) for number in (1, 2)]
-    assert [claim["inputs"]["train_epochs"] for claim in claims] == [1, 3]
+    launcher.backend.delete(launcher.job(1))  # a local run has a back end of its own
+    until(lambda: launcher.backend.get(launcher.job(1)) is None)
+    launcher.tell(chief_0="exit 0", worker_0="exit 0")
+    assert launcher.train(replace(launcher.spec(workers=1), epochs=3)).attempts == 2
+    assert [claim["inputs"]["train_epochs"] for claim in launcher.claims()] == [1, 3]
 
 
 def test_a_job_that_succeeds_without_its_output_has_the_same_verdict_everywhere(
-    backend, spec, step, tell, monkeypatch
+    launcher: Launcher, monkeypatch
 ):
-    tell(chief_0="exit 0")
+    launcher.tell(chief_0="exit 0")
     monkeypatch.setattr(Records, "completed", lambda self: 0)
-    with pytest.raises(JobFailedError) as failed:
-        engine.train(step, spec(max_attempts=1), backend)
-    end = AttemptEnd.from_bytes(step.store.read(step.run.attempts / "0001.end.json"))
+    failed = launcher.fail(max_attempts=1)
+    end = AttemptEnd.from_bytes(launcher.store.read(launcher.run.attempt_end(1)))
     verdict = Verdict.STORE_UNAVAILABLE
-    assert failed.value.verdict == end.verdict == verdict
+    assert failed.verdict == end.verdict == verdict
     assert end.code and end.remedy == verdict.remedy
     assert f"## Attempt 1: `{verdict}`" in explain([end]) and "succeeded`" not in explain([end])
-    assert backend.get(f"tfjob-{step.run_id}-1") is None
+    assert launcher.backend.get(launcher.job(1)) is None
 
 
 def test_a_store_that_is_away_at_the_end_leaves_the_job_to_the_next_launcher(
-    backend, spec, step, tell, monkeypatch
+    launcher: Launcher, monkeypatch
 ):
-    tell(chief_0="exit 0")
+    launcher.tell(chief_0="exit 0")
     deleted: list[str] = []
-    monkeypatch.setattr(backend, "delete", deleted.append)
+    monkeypatch.setattr(launcher.backend, "delete", deleted.append)
 
     def away(self: Records) -> int:
         raise StoreUnavailableError(Problem("the store does not answer"))
 
     monkeypatch.setattr(Records, "completed", away)
     with pytest.raises(StoreUnavailableError):
-        engine.train(step, spec(max_attempts=1), backend)
+        launcher.train(max_attempts=1)
     assert not deleted
     assert not [it for it in threading.enumerate() if it.name.startswith("logs ")]
 
 
-def test_attempts_are_bounded_for_each_start_by_a_person(backend, spec, step, script, monkeypatch):
-    script.write_text("import os; os.kill(os.getppid(), 9)")
-    with pytest.raises(JobFailedError) as failed:
-        engine.train(step, spec(max_attempts=2), backend)
-    assert (failed.value.code, failed.value.verdict) == (137, "preempted_or_lost")
-    assert "2 attempts" in str(failed.value)
-    assert step.store.numbers(step.run.attempts) == [1, 2]
+def test_attempts_are_bounded_for_each_start_by_a_person(launcher: Launcher, monkeypatch):
+    launcher.program.script.write_text("import os; os.kill(os.getppid(), 9)")
+    failed = launcher.fail(max_attempts=2)
+    assert (failed.code, failed.verdict) == (137, "preempted_or_lost")
+    assert "2 attempts" in str(failed)
+    assert launcher.attempts == [1, 2]
     # Kubeflow Pipelines retries a failed step: it says the same at once.
-    failure = Failure.of("launch_tfjob", failed.value)
-    step.store.write(step.run.failure("json"), failure.to_bytes())
+    failure = Failure.of("launch_tfjob", failed)
+    launcher.store.write(launcher.run.failure("json"), failure.to_bytes())
     monkeypatch.setenv("KFP_RETRY_INDEX", "1")
-    with pytest.raises(JobFailedError) as again:
-        engine.train(step, spec(max_attempts=2), backend)
-    assert (str(again.value), again.value.code) == (str(failed.value), 137)
-    assert step.store.numbers(step.run.attempts) == [1, 2]
+    again = launcher.fail(max_attempts=2)
+    assert (str(again), again.code) == (str(failed), 137)
+    assert launcher.attempts == [1, 2]
     # A person who starts the run again expects a new attempt.
     monkeypatch.setenv("KFP_RETRY_INDEX", "0")
-    with pytest.raises(JobFailedError):
-        engine.train(step, spec(max_attempts=1), backend)
-    assert step.store.numbers(step.run.attempts) == [1, 2, 3]
+    launcher.fail(max_attempts=1)
+    assert launcher.attempts == [1, 2, 3]
 
 
-def checkpoint(step: Step, number: int) -> None:
+def checkpoint(launcher: Launcher, number: int) -> None:
     """Store a checkpoint as the sidecar does."""
-    folder = step.run.checkpoints / str(number)
-    step.store.write(folder / "state", bytes([number]))
-    entry = step.store.entry(folder / "state", "state")
-    step.store.create(folder / MANIFEST, Manifest.of("checkpoint", [entry]).to_bytes())
+    folder = launcher.run.checkpoints / str(number)
+    launcher.store.write(folder / "state", bytes([number]))
+    entry = launcher.store.entry(folder / "state", "state")
+    launcher.store.create(folder / MANIFEST, Manifest.of("checkpoint", [entry]).to_bytes())
 
 
-def test_two_kills_of_a_training_that_progressed_each_time_end_green(
-    backend, spec, step, tell, tmp_path
-):
+def test_two_kills_of_a_training_that_progressed_each_time_end_green(launcher: Launcher):
     def progress_and_die() -> None:
         for attempt, last in ((1, "die 1"), (2, "die 2"), (3, "exit 0")):
-            until((tmp_path / f"chief-0.{attempt}.json").exists)
-            checkpoint(step, attempt)
-            tell(chief_0=last)
+            launcher.program.wait(attempt)
+            checkpoint(launcher, attempt)
+            launcher.tell(chief_0=last)
 
     threading.Thread(target=progress_and_die, daemon=True).start()
-    launched = engine.train(step, spec(max_attempts=1), backend)
-    assert launched.attempts == 3
-    claims = [json.loads(step.store.read(step.run.attempt(number))) for number in (1, 2, 3)]
+    assert launcher.train(max_attempts=1).attempts == 3
+    claims = launcher.claims()
     assert [claim["checkpoint"] for claim in claims] == [0, 1, 2]
     assert {claim["fruitless"] for claim in claims} == {0}
     assert len({claim["began"] for claim in claims}) == 1
 
 
-def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(
-    backend, spec, step, tell, tmp_path
-):
+def test_a_chief_with_a_short_orphan_timeout_hears_of_its_launcher_in_time(launcher: Launcher):
     def later() -> None:
-        until((tmp_path / "chief-0.1.json").exists)
+        launcher.program.wait()
         time.sleep(7)  # nothing happens for longer than the timeout
-        tell(chief_0="exit 0")
+        launcher.tell(chief_0="exit 0")
 
     threading.Thread(target=later, daemon=True).start()
-    assert engine.train(step, spec(orphan_timeout_seconds=5), backend).attempts == 1
+    assert launcher.train(orphan_timeout_seconds=5).attempts == 1
 
 
-def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(
-    backend, spec, step, tell, tmp_path
-):
+def test_the_next_attempt_goes_on_from_the_newest_checkpoint_that_verifies(launcher: Launcher):
     for number in (2, 3, 7):
-        checkpoint(step, number)
-    step.store.write(step.run.checkpoints / "7" / "state", b"rotten")
-    step.store.write(step.run.checkpoints / "9" / "state", b"without a manifest")
-    tell(chief_0="exit 0")
-    engine.train(step, spec(), backend)
-    keys = [item.key for item in step.store.read_manifest(step.run.manifest).objects]
+        checkpoint(launcher, number)
+    launcher.store.write(launcher.run.checkpoints / "7" / "state", b"rotten")
+    launcher.store.write(launcher.run.checkpoints / "9" / "state", b"without a manifest")
+    launcher.tell(chief_0="exit 0")
+    launcher.train()
+    manifest = launcher.store.read_manifest(launcher.run.manifest)
+    keys = [item.key for item in manifest.objects]
     assert any(key.endswith("checkpoints/3/state") for key in keys)
     assert not any(f"checkpoints/{number}" in key for key in keys for number in (2, 7, 9))
 
 
 @pytest.mark.parametrize("when", ["before its job", "while its job is lost"])
-def test_a_run_that_was_ended_gets_no_attempt_more(
-    backend, spec, step, tell, tmp_path, monkeypatch, when
-):
+def test_a_run_that_was_ended_gets_no_attempt_more(launcher: Launcher, monkeypatch, when):
     """Stopping a job looks like a chief that was lost, which costs an attempt otherwise."""
     why = ["its Workflow was deleted"] if when == "before its job" else []
     ended = nullcontext(lambda: "".join(why))
-    monkeypatch.setattr(backend, "watch_workflow", lambda *_: ended)
+    monkeypatch.setattr(launcher.backend, "watch_workflow", lambda *_: ended)
 
     def lose() -> None:
-        until((tmp_path / "chief-0.1.json").exists)
+        launcher.program.wait()
         why.append("a user terminated it")
-        pid = json.loads((tmp_path / "chief-0.1.json").read_text())["PID"]
-        os.kill(int(pid), signal.SIGKILL)
+        os.kill(int(launcher.program.environment()["PID"]), signal.SIGKILL)
 
     losing = threading.Thread(target=lose, daemon=True)
     if not why:
         losing.start()
-    with pytest.raises(JobFailedError, match="stopped: ") as failed:
-        engine.train(step, spec(), backend)
-    assert failed.value.verdict == "cancelled"
-    assert step.store.numbers(step.run.attempts) == ([1] if losing.ident else [])
+    failed = launcher.fail()
+    assert "stopped: " in str(failed) and failed.verdict == "cancelled"
+    assert launcher.attempts == ([1] if losing.ident else [])

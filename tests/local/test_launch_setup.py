@@ -1,10 +1,7 @@
 """The init container: what a program finds when it starts, and a chief when it starts again."""
 
-from __future__ import annotations
-
 import logging
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,15 +10,15 @@ from kfp_tfjob.components.launch_tfjob.setup.__main__ import run
 from kfp_tfjob.components.launch_tfjob.setup.restore import restore
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_crc64nvme
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
-from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
 from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
+from tests.faults.world import write_files
 from tests.local.sidecar import Pod
 from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
 
@@ -29,11 +26,9 @@ from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
 @pytest.fixture
 def environment(store: Store, base: S3Address, tmp_path: Path) -> dict[str, str]:
     """That of a worker whose program reads the dataset from a folder."""
-    (tmp_path / "dataset").mkdir()
-    for name in ("train-00000.tfrecord", "validation-00000.tfrecord", "test-00000.tfrecord"):
-        (tmp_path / "dataset" / name).write_text(name)
-    (tmp_path / "dataset" / "schema.json").write_text("{}")
-    push(store, tmp_path / "dataset", base / "datasets" / "d", "dataset")
+    names = [f"{split}-00000.tfrecord" for split in ("train", "validation", "test")]
+    files = dict.fromkeys(["schema.json", *names], b"{}")
+    push(store, write_files(tmp_path / "dataset", files), base / "datasets" / "d", "dataset")
     return {
         "JOB_DIR": str(tmp_path / "job"),
         "OUTPUT_DIR": str(tmp_path / "job" / "output"),
@@ -48,11 +43,8 @@ def test_a_program_finds_the_dataset_without_its_test_rows(
 ) -> None:
     assert run(environment, lambda: store) is None
     folder = Path(environment["DATA_DIR"])
-    assert {path.name for path in folder.iterdir()} == {
-        "schema.json",
-        "train-00000.tfrecord",
-        "validation-00000.tfrecord",
-    }
+    found = sorted(path.name for path in folder.iterdir())
+    assert found == ["schema.json", "train-00000.tfrecord", "validation-00000.tfrecord"]
     assert (folder.parent / "supervisor.pyz").exists()
 
 
@@ -77,8 +69,7 @@ def test_the_newest_complete_checkpoint_comes_back(
 ) -> None:
     layout = RunLayout(S3Address.parse(environment["RUN_URI"]))
     for step in (3, 7, 9):
-        source = tmp_path / f"checkpoint-{step}"
-        _write(source, {"variables.bin": bytes([step])})
+        source = write_files(tmp_path / f"checkpoint-{step}", {"variables.bin": bytes([step])})
         push(store, source, layout.checkpoints / str(step), "checkpoint")
     store.delete(layout.checkpoints / "9" / MANIFEST)  # it was being stored when the pod died
     assert run(environment | {"RESTORE": "1"}, lambda: store) == 7
@@ -97,12 +88,6 @@ BESIDE = {
 }
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    for path, data in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(data)
-
-
 def _mirror(store: Store, layout: RunLayout, folder: Path, attempt: int) -> Mirror:
     """Store what a folder holds, as the sidecar does."""
     mirror = Mirror(store, folder, layout, "r", attempt)
@@ -113,11 +98,12 @@ def _mirror(store: Store, layout: RunLayout, folder: Path, attempt: int) -> Mirr
 @pytest.fixture
 def stored(store: Store, base: S3Address, tmp_path: Path) -> RunLayout:
     """A run with a stored checkpoint, and what its pod has left beside it and later."""
-    layout, first = RunLayout(base), tmp_path / "first"
-    _write(first, {"completion.json": b"old"} | BESIDE | {"checkpoints/5/data": b"five"})
-    _write(first, {"own/x.tmp": b"half", ".uploader/identity.json": b"{}"})
+    layout = RunLayout(base)
+    files = {"completion.json": b"old"} | BESIDE | {"checkpoints/5/data": b"five"}
+    files |= {"own/x.tmp": b"half", ".uploader/identity.json": b"{}"}
+    first = write_files(tmp_path / "first", files)
     mirror = _mirror(store, layout, first, 1)
-    _write(first, {"own/later.txt": b"of a step that is not in the checkpoint"})
+    write_files(first, {"own/later.txt": b"of a step that is not in the checkpoint"})
     mirror.store(scan(first), scan(first))
     store.write(layout.output / "own/removed.txt", b"the callback itself has removed it")
     return layout
@@ -184,9 +170,9 @@ def test_nothing_is_written_outside_of_the_output(
 ) -> None:
     layout = RunLayout(base)
     names = ["../evil", "own/../../evil", "/evil", ".uploader/flush-reply.json", "a//b", "good"]
-    _write(tmp_path / "source", {"data": b"x"})
+    source = write_files(tmp_path / "source", {"data": b"x"})
     details = {"step": 5, "files": names}
-    push(store, tmp_path / "source", layout.checkpoints / "5", "checkpoint", details=details)
+    push(store, source, layout.checkpoints / "5", "checkpoint", details=details)
     for name in names:
         store.write(S3Address(base.bucket, f"{layout.output.key}/{name}"), b"x")
     output = tmp_path / "deep" / "output"
@@ -243,12 +229,6 @@ def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
     request.addfinalizer(pod.stop)
     output = pod.output
 
-    def stored() -> Manifest | None:
-        try:
-            return store.read_manifest(manifest)
-        except ObjectNotFoundError:
-            return None
-
     pod.sidecar()
     job: Job = jobs(
         "moved",
@@ -259,7 +239,7 @@ def test_a_chief_on_a_new_disk_ends_with_all_it_ever_wrote(
         FLUSH_BARRIER="1",
         STORE_DEADLINE=str(SECONDS),
     )
-    job.until(lambda: stored() is not None)
+    job.until(lambda: store.has(manifest))
     pod.stop()
     job.processes[0].kill()
     job.processes[0].wait()

@@ -1,7 +1,5 @@
 """A whole run on a table of people: its model serves, and everything has the form of before."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

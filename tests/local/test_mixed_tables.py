@@ -1,7 +1,5 @@
 """A table with every kind of column is read, trained, exported and scored."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from pathlib import Path

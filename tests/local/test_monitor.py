@@ -1,7 +1,5 @@
 """Requests compared with the champion's data: drift, missing values, weights, bad files."""
 
-from __future__ import annotations
-
 import csv
 import json
 from datetime import UTC, datetime, timedelta
@@ -82,7 +80,6 @@ class World:
         )
 
     def ask(self, *options: str) -> Result:
-        """Give the command."""
         asked = ["monitor", MODEL, "--output", str(self.layout.root), *options]
         return CliRunner().invoke(main, asked)
 

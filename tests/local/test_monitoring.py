@@ -1,7 +1,5 @@
 """deploy/optional/monitoring on promtool and a real Prometheus, without a cluster."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A new column type is one file and one line: a place, which the product does not have."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

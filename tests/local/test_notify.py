@@ -1,7 +1,5 @@
 """Notifications to a real HTTP server; no webhook changes what a step does."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

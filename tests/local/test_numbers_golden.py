@@ -6,6 +6,7 @@ Champions and earlier datasets stay comparable only while these bytes do not cha
 import json
 import os
 import random
+import re
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -17,9 +18,7 @@ import pytest
 
 from examples import digits
 from kfp_tfjob.components.prepare_data.engine import run
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.layout import Layout
+from tests.local.prepared import objects
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "datasets-of-numbers.json"
 
@@ -38,12 +37,8 @@ def _bad_rows(folder: Path) -> None:
     rows = [f"{choose.gauss(0, 9):.4f};{i * 7 % 1000};{choose.random()}" for i in range(700)]
     rows[30], rows[300], rows[500] = "x;3;0.25", "1;2", "inf;1;0.5"
     (folder / "a.csv").write_text("\r\n".join(["a;b;y", *rows[:400], ""]))
-    (folder / "b.csv").write_text("\n".join(["b;y;a", *(_turned(row) for row in rows[400:]), ""]))
-
-
-def _turned(row: str) -> str:
-    first, *rest = row.split(";")
-    return ";".join([*rest, first])
+    turned = [re.sub("([^;]*);(.*)", r"\2;\1", row) for row in rows[400:]]
+    (folder / "b.csv").write_text("\n".join(["b;y;a", *turned, ""]))
 
 
 def _parquet(folder: Path) -> None:
@@ -59,29 +54,24 @@ def _parquet(folder: Path) -> None:
     pa.parquet.write_table(table, folder / "t.parquet", row_group_size=300)
 
 
-def _digits(folder: Path) -> None:
-    digits.write(folder / "digits.csv")
-
-
 CASES: dict[str, tuple[Callable[[Path], None], str, dict]] = {
     "classes": (_classes, "species", {"drop": ["name"]}),
     "bad rows": (_bad_rows, "y", {"delimiter": ";", "on_bad_row": "drop"}),
     "parquet": (_parquet, "y", {}),
-    "digits": (_digits, "digit", {"split": {"salt": "7"}}),
+    "digits": (
+        lambda folder: digits.write(folder / "digits.csv"),
+        "digit",
+        {"split": {"salt": "7"}},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_byte_is_as_before(name, store, base, tmp_path):
+def test_every_byte_is_as_before(name, step, store, tmp_path):
     make, label, options = CASES[name]
     make(tmp_path)
-    step = Step("prepare_data", "r1", Layout(base / "out"), store)
     done = run(step, str(tmp_path), label, options)
-    folder = S3Address.parse(done.dataset_uri)
-    found = {
-        item.address.name: sha256(store.read(item.address)).hexdigest()
-        for item in store.list(folder)
-    }
+    found = {name: sha256(data).hexdigest() for name, data in objects(store, done).items()}
     # Later versions describe more, in an object of its own, which the manifest lists.
     assert found.pop("distributions.json") and found.pop("manifest.json")
     found["dataset_digest"] = done.dataset_digest

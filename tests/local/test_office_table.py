@@ -11,18 +11,20 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.prepared import objects
 from tests.typed_schema import typed
 
-FORMATS = {"english": ("1,234.5", "31.12.2024"), "german": ("1.234,5", "31.12.2024")}
+FORMATS = {
+    "english": ("1,234.5", "31.12.2024"),
+    "german": ("1.234,5", "31.12.2024"),
+    "swiss": ("number 1'234.5", "date %d/%m/%Y or %d %b %y"),
+    "french": ("number 1 234,5", "date %Y%m%d"),
+}
 # Nothing in these columns proves a format, so the user names it.
 NAMED = {
     "swiss": {"amount": {"number": {"thousands": "'"}}, "day": {"date": ["%d/%m/%Y", "%d %b %y"]}},
     "french": {"amount": {"number": {"decimal": ",", "thousands": " "}}, "day": {"date": "%Y%m%d"}},
 }
-FORMATS["swiss"] = ("number 1'234.5", "date %d/%m/%Y or %d %b %y")
-FORMATS["french"] = ("number 1 234,5", "date %Y%m%d")
-
-
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
@@ -59,8 +61,7 @@ def test_every_object_is_that_of_plain_values(
         step = Step("prepare_data", "r1", Layout(base / name), store)
         options = {"delimiter": ";", "types": NAMED.get(name, {})}
         done = run(step, str(tmp_path / f"{name}.csv"), "y", options)
-        folder = S3Address.parse(done.dataset_uri)
-        found[name] = {item.address.name: store.read(item.address) for item in store.list(folder)}
+        found[name] = objects(store, done)
         schemas[name] = json.loads(found[name].pop(SCHEMA))
         found[name].pop(MANIFEST)
     assert found["plain"] == found[style] and "test-00000.parquet" in found[style]

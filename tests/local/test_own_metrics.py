@@ -17,7 +17,8 @@ from kfp_tfjob.judging.own_metrics import Evaluator, of_parquet
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import parse_gate
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.errors import DataError
+from tests.problems import problem_of
 from tests.typed_schema import typed
 
 LABELS = np.array([0, 1, 1, 0, 1])
@@ -98,9 +99,7 @@ def test_values_by_row(evaluator: Made) -> None:
 def test_all_that_needs_a_value_for_each_row_gets_one(evaluator: Made) -> None:
     code = "def score(labels, predictions):\n    return {'cost': 1, 'const': labels}\n"
     own = evaluator(code, **COST)
-    with pytest.raises(DataError) as caught:
-        own.of_model(EQUAL)
-    (problem,) = caught.value.problems
+    problem = problem_of(own.of_model, EQUAL, kind=DataError)
     assert "own/cost" in problem.received and "own/const" in problem.received
     assert "own/cost" in problem.expected and "'cost'" in problem.fix
 
@@ -113,9 +112,7 @@ def test_every_model_has_the_same_metrics(evaluator: Made) -> None:
         "    return {'a': labels, 'b': labels}\n"
     )
     assert own.of_model(EQUAL)[1] == {"own/a": 1, "own/c": 1}
-    with pytest.raises(DataError) as caught:
-        own.of_other("champion 3", EQUAL)
-    (problem,) = caught.value.problems
+    problem = problem_of(own.of_other, "champion 3", EQUAL, kind=DataError)
     assert problem.received.startswith("for champion 3: own/a ") and "own/c" in problem.received
     assert "own/a" in problem.expected
 
@@ -170,17 +167,13 @@ def test_a_wrong_result_is_named(returned: Any, received: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["rows", "labels, predictions, rows", "labels, predictions, /", "predictions"]
+    "arguments",
+    [
+        *("rows", "labels, predictions, rows", "labels, predictions, /", "predictions"),
+        f"rows={'-' * 400}1",  # nested too deeply to be printed
+    ],
 )
 def test_wrong_arguments_are_found_before_the_run(evaluator: Made, arguments: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        evaluator(f"def score({arguments}):\n    return {{}}\n")
-    (problem,) = caught.value.problems
-    assert problem.path == "gate.evaluator" and problem.received == f"def score({arguments})"
-
-
-def test_a_default_that_is_nested_deeply_is_not_printed(evaluator: Made) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        evaluator(f"def score(rows={'-' * 400}1):\n    return {{}}\n")
-    (problem,) = caught.value.problems
-    assert problem.received == "def score(...)"
+    problem = problem_of(evaluator, f"def score({arguments}):\n    return {{}}\n")
+    shown = "..." if len(arguments) > 400 else arguments
+    assert problem.path == "gate.evaluator" and problem.received == f"def score({shown})"

@@ -12,15 +12,13 @@ from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
-from kfp_tfjob.components.prepare_data.source.resolve import (
-    check_header,
-    list_source,
-)
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.errors import DataError
+from tests.problems import problem_of
 
 EXAMPLE = Path(example.__file__)
 HEAD = "import os, sys, time\nimport pyarrow as pa\n"
@@ -109,9 +107,7 @@ def test_code_with_the_name_of_other_code_replaces_it(tmp_path: Path) -> None:
 )
 def test_failures_are_named(tmp_path: Path, body: str, received: str, fix: str) -> None:
     source, chosen = source_of(tmp_path, body)
-    with pytest.raises(DataError) as caught:
-        rows(source, chosen, "a")
-    (problem,) = caught.value.problems
+    problem = problem_of(rows, source, chosen, "a", kind=DataError)
     assert "mine:read" in problem.what and "data.bin" in problem.what
     assert received in problem.received and fix in problem.fix and problem.expected
 
@@ -158,7 +154,6 @@ def test_wrong_code_is_refused_before_it_runs(tmp_path: Path, code: str | None) 
     if code is not None:
         (tmp_path / "mine.py").write_text(code)
     (tmp_path / "data.bin").write_bytes(b"1")
-    with pytest.raises(ConfigurationError) as caught:
-        list_source(None, str(tmp_path / "data.bin"), options(tmp_path / "mine.py"))
-    (problem,) = caught.value.problems
+    chosen = options(tmp_path / "mine.py")
+    problem = problem_of(list_source, None, str(tmp_path / "data.bin"), chosen)
     assert problem.path == "data_options.reader" and "model_code" not in str(problem)

@@ -1,7 +1,5 @@
 """A small prepared dataset, pushed with its manifest."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

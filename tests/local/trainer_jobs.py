@@ -1,7 +1,5 @@
 """Jobs of the trainer as processes: a supervisor for each replica, TF_CONFIG on loopback."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -9,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.local import tiny_dataset
@@ -41,7 +39,7 @@ class Job:
     def log(self, replica: int = 0) -> str:
         return (self.folder / str(replica) / "log").read_text()
 
-    def start(self, *replicas: int) -> Job:
+    def start(self, *replicas: int) -> Self:
         for at in replicas or range(self.size):
             job_dir = self.folder / str(at)
             (job_dir / "code").mkdir(parents=True, exist_ok=True)

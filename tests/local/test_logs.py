@@ -1,28 +1,33 @@
-"""The log lines of replicas in a real store: each line once, whatever was killed."""
+"""Logs in a real store: each line once, whatever was killed; and what `kfp-tfjob logs` shows."""
 
-from __future__ import annotations
-
+import json
 import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner, Result
 
 from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
 from kfp_tfjob.cluster.log_reader import LogReader
 from kfp_tfjob.cluster.log_writer import LogWriter
+from kfp_tfjob.pipelines import logs as engine
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault, FaultProxy
 
 ROOT = Path(__file__).parents[2]
-BEGAN = 1_767_225_600.0
+BEGAN = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 
 def lines(number: int, replicas: int = 1, text: str = "step {} loss 0.25") -> list[LogLine]:
@@ -56,14 +61,14 @@ def missing(note: str) -> int:
     return int(note.removeprefix("(").split()[0].replace(",", ""))
 
 
-def write(store: Store, run: RunLayout, given: list[LogLine]) -> None:
-    writer = LogWriter(store, run, 1)
+def write(store: Store, run: RunLayout, given: Iterable[LogLine], attempt: int = 1) -> None:
+    writer = LogWriter(store, run, attempt)
     put(writer, given)
     writer.end()
     writer.close(600)
 
 
-def put(writer: LogWriter, given: list[LogLine]) -> None:
+def put(writer: LogWriter, given: Iterable[LogLine]) -> None:
     for line in given:
         writer.put(line)
 
@@ -108,11 +113,8 @@ def test_launchers_that_write_at_the_same_time_store_every_line_once(store, run,
         writer.end()
         writer.close(600)
 
-    threads = [threading.Thread(target=launcher, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(launcher, range(3)))
     assert stored(store, run) == expected(given)
 
 
@@ -196,7 +198,7 @@ sys.path.insert(0, {str(ROOT)!r})
 from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.local.test_log_writer import BEGAN, lines
+from tests.local.test_logs import BEGAN, lines
 
 log_writer.STORE_SECONDS = 0.05
 print("ready", flush=True)
@@ -230,3 +232,114 @@ def test_whenever_the_launcher_is_killed_every_line_is_stored_once(store, run, b
     given = lines(3000, replicas=2)
     assert stored(store, run) == expected(given)
     assert kills >= 2  # a slow machine starts fewer in these 6 s
+
+
+def said(attempt: int, **texts: str) -> list[LogLine]:
+    """Return the words of each replica, one a second."""
+    return [
+        LogLine(stamp_of(BEGAN + 1000 * attempt + at), name.replace("_", "-"), text)
+        for name, words in texts.items()
+        for at, text in enumerate(words.split())
+    ]
+
+
+@pytest.fixture
+def logs(store, run, monkeypatch, tmp_path):
+    """The command, for a run of two attempts."""
+    uploader = LogLine(stamp_of(BEGAN + 1000), "chief-0/uploader", "u0")
+    write(store, run, [*said(1, chief_0="a0 a1", worker_0="w0 w1"), uploader])
+    write(store, run, said(2, chief_0="b0 \x1b[2Jevil\x07 b2", worker_0="v0"), attempt=2)
+    monkeypatch.setattr(engine, "_POLL_SECONDS", 0.1)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, address: str = "") -> Result:
+        return CliRunner().invoke(main, ["logs", address or str(run.base), *arguments])
+
+    return call
+
+
+def shown(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return [line for line in result.stdout.splitlines() if not line.startswith("---")]
+
+
+def test_all_lines_of_all_attempts_in_the_order_of_time(logs):
+    found = logs()
+    assert shown(found) == [
+        "[chief-0] a0",
+        "[chief-0/uploader] u0",
+        "[worker-0] w0",
+        "[chief-0] a1",
+        "[worker-0] w1",
+        "[chief-0] b0",
+        "[worker-0] v0",
+        r"[chief-0] \x1b[2Jevil\x07",
+        "[chief-0] b2",
+    ]
+    assert found.stderr.splitlines() == ["--- attempt 2"]
+
+
+def test_the_lines_that_are_wanted(logs):
+    for replica in ("worker", "worker-0"):
+        found = shown(logs("--replica", replica))
+        assert [line.partition("] ")[2] for line in found] == ["w0", "w1", "v0"]
+    found = logs("--replica", "wroker-0")
+    assert found.exit_code == 2 and "wroker-0" in found.stderr
+
+
+def test_times_and_json(logs):
+    *_, line = shown(logs("--replica", "worker", "--timestamps"))
+    assert line == "2026-01-01T00:33:20.000000000Z [worker-0] v0"
+    *_, line, _ = shown(logs("--json"))
+    assert json.loads(line) == {
+        "attempt": 2,
+        "time": "2026-01-01T00:33:21.000000000Z",
+        "where": "chief-0",
+        "text": "\x1b[2Jevil\x07",
+    }
+
+
+def test_a_run_that_does_not_exist_and_one_without_a_log(logs, store, base, tmp_path):
+    found = logs(address=str(Layout(base).run("other").base))
+    assert found.exit_code == 3 and found.stderr
+    store.write(Layout(base).run("new").attempt(1), b"{}")
+    found = logs(address=str(Layout(base).run("new").base))
+    assert found.exit_code == 3 and "--follow" in found.stderr
+    found = logs(address="s3://test/elsewhere/x")
+    assert found.exit_code == 2 and found.stderr
+    found = logs("--home", str(tmp_path / "home"), address="20260101-000000-abcd")
+    assert found.exit_code == 2 and found.stderr
+
+
+def test_following_ends_with_the_run(logs, store, run, monkeypatch):
+    first, echo = threading.Event(), click.echo
+
+    def note(*words: object, **more: object) -> None:
+        echo(*words, **more)
+        first.set()
+
+    monkeypatch.setattr(click, "echo", note)
+
+    def train() -> None:
+        assert first.wait(300)  # until the lines of before are shown
+        write(store, run, said(3, chief_0="c0 c1"), attempt=3)
+        time.sleep(0.5)
+        store.write(run.failure("json"), Failure("launch_tfjob", 1, "user_error", "bad").to_bytes())
+        end = {"attempt": 3, "job": "j", "namespace": "", "verdict": "user_error", "code": 1}
+        end |= {"sentence": "", "remedy": "", "conditions": [], "pods": []}
+        store.write(run.attempt(3), b"{}")
+        store.write(run.attempt_end(3), json.dumps(end).encode())
+
+    training = threading.Thread(target=train)
+    training.start()
+    found = logs("--follow")
+    training.join()
+    assert [line.partition("] ")[2] for line in shown(found)][-3:] == ["b2", "c0", "c1"]
+
+
+def test_a_pipe_that_is_closed_ends_it(run, store):
+    write(store, run, lines(6_000))
+    command = f"{sys.executable} -m kfp_tfjob.pipelines logs {run.base} | head -1"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT)
+    assert ended.stdout == "[worker-0/uploader] step 0 loss 0.25\n"
+    assert "Traceback" not in ended.stderr

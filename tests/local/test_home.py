@@ -1,6 +1,4 @@
-"""A home whose disk is full, read-only or no folder at all: a sentence, and no wait without end."""
-
-from __future__ import annotations
+"""The home of local runs: disks that are full or read-only, and the copies of champions in it."""
 
 import json
 import os
@@ -27,6 +25,7 @@ from tests.local.published import VERDICT, publish_files
 
 Mount = Callable[..., Path]
 
+NAME = "income"
 MANY = 2 * LEAST_FREE  # bytes; enough to begin with
 
 
@@ -107,18 +106,43 @@ def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -
     assert relay.is_full
 
 
+def end(store: Store, output: S3Address, home: Home, run_id: str, model: bytes) -> list[str]:
+    """Publish a model below an output_uri, end its run, and return what is said of it."""
+    step = Step("finish", run_id, Layout(output), store)
+    publish_files(store, step.layout, NAME, 1, {"saved_model.pb": model})
+    verdict = VERDICT | {"metrics": {"accuracy": 0.9}}
+    store.write(step.run.verdict, json.dumps(verdict).encode())
+    home.run(run_id).mkdir(parents=True)
+    said: list[str] = []
+    assert Ending(step, NAME, home, False, said.append).tell(0, 0) == 0
+    return said
+
+
 def test_what_is_published_is_done_although_its_copy_finds_no_room(
     mount: Mount, store: Store, base: S3Address
 ) -> None:
-    step = Step("finish", "r", Layout(base), store)
-    version = publish_files(store, step.layout, "m", 1, {"w": os.urandom(2 << 20)}).version_uri
-    verdict = VERDICT | {"metrics": {"accuracy": 0.9}}
-    store.write(step.run.verdict, json.dumps(verdict).encode())
     home = Home(mount(1 << 20) / "home")
-    home.run("r").mkdir(parents=True)
-    said: list[str] = []
-    assert Ending(step, "m", home, False, said.append).tell(0, 0) == 0
-    text = "\n".join(said)
-    assert f"champion   {version}" in text
+    text = "\n".join(end(store, base, home, "r", os.urandom(2 << 20)))
+    assert f"champion   {Layout(base).model(NAME).version(1)}\n" in text
     assert "2.1 MB" in text and " MB free" in text
     assert shutil.disk_usage(home.folder).free  # nothing half done takes its last room
+
+
+def test_models_of_one_name_in_two_places_have_a_copy_each(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    copies = {}
+    for project in ("mine", "yours"):
+        said = end(store, base / project, Home(tmp_path), project, project.encode())
+        (line,) = [it for it in said if it.startswith("model ")]
+        copies[project] = Path(line.removeprefix("model").strip())
+    for project, copy in copies.items():
+        assert (copy / "model" / "saved_model.pb").read_bytes() == project.encode()
+
+
+def test_the_documented_folder_is_that_of_the_embedded_store(tmp_path: Path) -> None:
+    home, embedded = Home(tmp_path), S3Address("kfp-tfjob")
+    assert home.models(NAME, "", embedded) == tmp_path / "models" / NAME
+    others = [("", embedded / "b"), ("http://a", embedded), ("http://b", embedded)]
+    folders = {home.models(NAME, *place) for place in others}
+    assert len(folders) == 3 and tmp_path / "models" / NAME not in folders
