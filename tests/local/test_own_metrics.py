@@ -170,7 +170,7 @@ def test_a_wrong_result_is_named(returned: Any, received: str) -> None:
     "arguments",
     [
         *("rows", "labels, predictions, rows", "labels, predictions, /", "predictions"),
-        f"rows={'-' * 400}1",  # nested too deeply to be printed
+        pytest.param(f"rows={'-' * 400}1", id="nested"),  # nested too deeply to be printed
     ],
 )
 def test_wrong_arguments_are_found_before_the_run(evaluator: Made, arguments: str) -> None:
