@@ -302,7 +302,7 @@ def _of_optimizer(model: keras.Model) -> list[Problem]:
     found = {
         "accumulate gradients": (
             f"gradient_accumulation_steps={max(accumulates, default=0)}",
-            "use the train option micro_batches, which divides a batch into as many parts",
+            "use the train option micro_batches, which divides a batch into that many parts",
         ),
         "overwrite weights with their averages": (
             f"ema_overwrite_frequency={max(overwrites, default=0)}",

@@ -121,7 +121,7 @@ class JobLimits:
             said = f"the job has had no status for {operator:.0f} s; nothing is creating its pods"
             found["no status"] = Limit(operator, Verdict.OPERATOR_ABSENT, said)
         if _ended(pods):
-            said = f"a pod ended, and {operator:.0f} s later its job still does not show it"
+            said = f"a pod ended {operator:.0f} s ago, but the job's status still does not show it"
             found["not noticed"] = Limit(operator, Verdict.OPERATOR_ABSENT, said)
         if unpulled := waiting_reasons.image_pull(pods):
             said = _joined("an image cannot be pulled", unpulled)

@@ -61,7 +61,7 @@ KINDS = ("checkpoints", "training", "run", "dataset")
 _CHECKPOINTS, _TRAINING, _RUN, _DATASET = KINDS
 _OF_KIND = {_CHECKPOINTS: RUN_CHECKPOINTS, _TRAINING: RUN_TRAINING}
 _WHY = {
-    _CHECKPOINTS: "its version has the model",
+    _CHECKPOINTS: "its published version contains the model",
     _TRAINING: "when_unchanged needs only its verdict",
     _RUN: "nothing needs it",
     _DATASET: "nothing needs it",

@@ -97,7 +97,7 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         "output": plan.output,
         "pods": f"{counted(plan.replicas, 'replica')}; before and after, one pod for each step",
         "GPUs": str(plan.gpus or "none"),
-        "requests": f"{plan.cpu:g} CPU, {plan.memory / 2**30:.4g} GiB of memory, all replicas"
+        "requests": f"{plan.cpu:g} CPU, {plan.memory / 2**30:.4g} GiB of memory, for all replicas"
         " together",
         "images": ", ".join(plan.images),
     }
