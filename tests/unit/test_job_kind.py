@@ -45,7 +45,9 @@ from tests.unit.launch_parameters import DEFAULTS, EVERYTHING, RUN_ID
 
 def test_a_role_that_the_kind_lacks_is_a_problem(monkeypatch):
     monkeypatch.setattr(kinds, "DEFAULT", PYTORCHJOB)
-    assert JobSpec.parse(**EVERYTHING_BUT_EXTRAS).kind is PYTORCHJOB
+    # PyTorch has neither parameter servers nor evaluators.
+    pods = {role: EVERYTHING["pod"][role] for role in ("all", "chief")}
+    assert JobSpec.parse(**EVERYTHING | {"pod": pods}).kind is PYTORCHJOB
     problem = problem_of(JobSpec.parse, **EVERYTHING | {"pod": {"ps": {"replicas": 2}}})
     assert (problem.path, problem.received, problem.suggestion) == ("pod.ps.replicas", 2, "0")
     assert "PyTorchJob" in problem.what
@@ -140,10 +142,6 @@ until = time.monotonic() + 300
 while not (folder / "Worker").exists() and time.monotonic() < until:
     time.sleep(0.02)
 """
-# PyTorch has neither parameter servers nor evaluators.
-EVERYTHING_BUT_EXTRAS = EVERYTHING | {
-    "pod": {key: value for key, value in EVERYTHING["pod"].items() if key in ("all", "chief")}
-}
 
 
 def test_it_runs_as_processes(tmp_path, monkeypatch):

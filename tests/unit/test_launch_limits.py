@@ -16,6 +16,7 @@ OPTIONS = TrainOptions(
     stall_timeout_seconds=40,
     deadline_seconds=200,
 )
+NO_KEY = "couldn't find key k in Secret n/s"
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
 
 
@@ -28,9 +29,9 @@ def job(*conditions: str, suspend: bool = False) -> dict:
     }
 
 
-def pod(name: str, phase: str = "Running", waiting: str = "", unscheduled: str = "") -> dict:
+def pod(name: str, phase="Running", waiting="", unscheduled="", said="said") -> dict:
     kind, index = name.split("-")
-    state = {"waiting": {"reason": waiting, "message": "said"}} if waiting else {"running": {}}
+    state = {"waiting": {"reason": waiting, "message": said}} if waiting else {"running": {}}
     status: dict = {"phase": phase, "conditions": []}
     if unscheduled:
         condition = {"type": "PodScheduled", "status": "False", "message": unscheduled}
@@ -52,10 +53,7 @@ BROKEN = [pod("chief-0", "Pending", "CreateContainerConfigError"), pod("worker-0
 FORBIDDEN = [
     {"reason": "FailedCreatePod", "message": 'pods "x" is forbidden: violates PodSecurity'}
 ]
-NO_SECRET = [pod("chief-0", "Pending", "CreateContainerConfigError"), pod("worker-0")]
-NO_SECRET[0]["status"]["containerStatuses"][0]["state"]["waiting"]["message"] = (
-    "couldn't find key k in Secret n/s"
-)
+NO_SECRET = [pod("chief-0", "Pending", "CreateContainerConfigError", said=NO_KEY), pod("worker-0")]
 ON_LOST_NODE = [pod("chief-0"), pod("worker-0")]
 ON_LOST_NODE[1]["metadata"] |= {
     "deletionTimestamp": "2026-11-26T09:46:50Z",

@@ -10,15 +10,9 @@ from kfp_tfjob.storage.errors import DataError
 from tests.unit.prepared_files import check, header_of, read
 
 AVRO = data.Format("avro", (".avro",), "Avro", "tests.unit.avro_reader:AvroTable")
-SCHEMA = {
-    "type": "record",
-    "name": "Row",
-    "fields": [
-        {"name": "size", "type": ["null", "double"]},
-        {"name": "city", "type": "string"},
-        {"name": "y", "type": "long"},
-    ],
-}
+TYPES = {"size": ["null", "double"], "city": "string", "y": "long"}
+FIELDS = [{"name": name, "type": type} for name, type in TYPES.items()]
+SCHEMA = {"type": "record", "name": "Row", "fields": FIELDS}
 
 
 def write(path: Path, rows: int, start: int = 0) -> None:

@@ -21,12 +21,7 @@ from tests.problems import problem_of
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)
 OWN = {"run_id", "task_key", TICK, "step_resources"}
-GOOD = {
-    "data_uri": "digits.csv",
-    "data_label": "digit",
-    "model_name": "digits",
-    "output_uri": "s3://bucket/prefix",
-}
+GOOD = {"data_uri": "d.csv", "data_label": "y", "model_name": "m", "output_uri": "s3://bucket/p"}
 
 
 def values(**changed: object) -> dict:

@@ -75,14 +75,8 @@ def test_a_manifest_is_read_back_as_it_was_whatever_the_order(
     assert turned.digest == manifest.digest
 
 
-GOOD = {
-    "format": "kfp-tfjob/manifest/1",
-    "kind": "code",
-    "run_id": "r",
-    "attempt": 1,
-    "details": {},
-    "objects": [{"key": "a", "size": 1, "crc64nvme": "AAAAAAAAAAA="}],
-}
+GOOD = {"format": "kfp-tfjob/manifest/1", "kind": "code", "run_id": "r", "attempt": 1}
+GOOD |= {"details": {}, "objects": [{"key": "a", "size": 1, "crc64nvme": "AAAAAAAAAAA="}]}
 
 
 @pytest.mark.parametrize(
