@@ -184,7 +184,7 @@ def main() -> None:
                 folder = Path(temporary) / f"{number}-{name}"
                 folder.mkdir()
                 base = S3Address("bench", f"{number}-{name}/runs/r")
-                with FaultProxy(server.endpoint, keys) as proxy:
+                with FaultProxy(server.endpoint, server.secret) as proxy:
                     proxy.faults = scene.faults()
                     given = {k: v for k, v in keys.items() if k != "AWS_ENDPOINT_URL"}
                     ended = way(scene, folder, given, proxy.endpoint, str(base))

@@ -17,6 +17,7 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.faults.proxy import FaultProxy
+from tests.faults.versitygw import Versitygw, executable
 
 # The packages in kfp_tfjob/; four of them are links to folders of the root.
 PACKAGES = "checks cluster components features jobs judging options pages pipelines".split()
@@ -37,6 +38,19 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versitygw]:
+    """A running S3 server of another kind, with users of its own and the bucket `test`."""
+    program = executable()
+    if not program:
+        pytest.skip("there is no Go to build versitygw with")
+    server = Versitygw(program, tmp_path_factory.mktemp("versitygw"))
+    server.start()
+    server.store().make_bucket("test")
+    yield server
+    server.stop()
+
+
 @pytest.fixture
 def store(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store on the server; processes that a test starts find it in their environment."""
@@ -47,7 +61,7 @@ def store(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture
 def proxy(s3: Server, store: Store) -> Iterator[FaultProxy]:
     """A proxy in front of the server that shows every request and does what it is told to."""
-    with FaultProxy(s3.endpoint, {p.name: p.read_text() for p in s3.secret.iterdir()}) as proxy:
+    with FaultProxy(s3.endpoint, s3.secret) as proxy:
         yield proxy
 
 

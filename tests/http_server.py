@@ -1,6 +1,7 @@
 """Small HTTP servers in the place of those that a test cannot have."""
 
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,11 +32,19 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(handler: type[Handler], **kept: object) -> Iterator[Any]:
+def serving(
+    handler: type[Handler],
+    host: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+    **kept: object,
+) -> Iterator[Any]:
     """Serve until the block ends; `kept` and the `url` are attributes of the server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer((host, 0), handler) as server:
         server.daemon_threads = True
-        vars(server).update(kept, url=f"http://127.0.0.1:{server.server_port}")
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        url = f"{'https' if tls else 'http'}://{host}:{server.server_port}"
+        vars(server).update(kept, url=url)
         Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()

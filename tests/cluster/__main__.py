@@ -32,17 +32,13 @@ def main(arguments: list[str]) -> int:
         with Cluster():
             temporary = STATE / "tmp"  # what a killed test leaves goes with the cluster
             temporary.mkdir()
-            return _tests(arguments, {"TMPDIR": str(temporary), MARK: str(STATE)})
+            here = ["-m", _QUICK, str(Path(__file__).parent), *_SIDE_BY_SIDE, *_REPORT]
+            return run_pytest([*here, *arguments], {"TMPDIR": str(temporary), MARK: str(STATE)})
     except (StepError, OSError, RuntimeError, SubprocessError) as error:
         print(f"NOT RUN: there is no control plane to test on: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-
-
-def _tests(arguments: list[str], environment: dict[str, str]) -> int:
-    here = ["-m", _QUICK, str(Path(__file__).parent)]
-    return run_pytest([*here, *_SIDE_BY_SIDE, *_REPORT, *arguments], environment)
 
 
 def _terminate(*_: object) -> None:

@@ -47,8 +47,13 @@ class Access:
         """Make a namespace for one test; afterwards its TFJobs and pods are gone."""
         name = f"t{next(self._names)}-{os.urandom(3).hex()}"
         self.core.create_namespace({"metadata": {"name": name}})
+
+        def accounts() -> list[str]:
+            found = self.core.list_namespaced_service_account(name).items
+            return [account.metadata.name for account in found]
+
         # Pods are refused before the controller has made their account.
-        if not wait_until(lambda: self._has_account(name, "default"), _END_SECONDS):
+        if not wait_until(lambda: "default" in accounts(), _END_SECONDS):
             raise TimeoutError(f"no ServiceAccount default in {name}")
         try:
             yield name
@@ -95,10 +100,6 @@ class Access:
         named = {"container": container} if container else {}
         answer = self.core.read_namespaced_pod_log(pod, namespace, _preload_content=False, **named)
         return answer.data.decode()
-
-    def _has_account(self, namespace: str, name: str) -> bool:
-        accounts = self.core.list_namespaced_service_account(namespace).items
-        return name in [account.metadata.name for account in accounts]
 
     def _empty(self, namespace: str) -> None:
         """Delete the namespace; TFJobs first, or they would make their pods again."""

@@ -304,7 +304,7 @@ def make_everything() -> Mapping[str, Path]:
     Raises:
         ConfigurationError: Something is missing on this host, or cannot be had.
     """
-    prerequisites.require()
+    ConfigurationError.raise_if(prerequisites.missing())
     host.install()
     with ThreadPoolExecutor() as pool:
         built = pool.submit(node_images.build)

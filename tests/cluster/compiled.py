@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -149,7 +149,10 @@ class Compiled:
         run: Run,
     ) -> None:
         done: dict[str, Mapping[str, Any]] = {}
-        for name, task in _in_order(dag["tasks"]):
+        tasks = dag["tasks"]
+        after = {name: task.get("dependentTasks", []) for name, task in tasks.items()}
+        for name in TopologicalSorter(after).static_order():
+            task = tasks[name]
             sources = task.get("inputs", {}).get("parameters", {})
             inputs = {
                 key: _resolved(source, given, done, placeholders) for key, source in sources.items()
@@ -173,11 +176,6 @@ class _AsGiven(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         return self[key.removeprefix("pipelinechannel--")]
-
-
-def _in_order(tasks: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    graph = {name: task.get("dependentTasks", []) for name, task in tasks.items()}
-    yield from ((name, tasks[name]) for name in TopologicalSorter(graph).static_order())
 
 
 def _resolved(

@@ -7,9 +7,11 @@ import random
 import socket
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import urllib3
+
+from tests.http_server import Handler
 
 _KINDS = ("500", "429", "410", "reset", "cut")
 _DROPPED = {"host", "content-length", "transfer-encoding", "connection"}
@@ -24,12 +26,12 @@ class FaultyProxy(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, server: str, authority: str, share: float, seed: int = 7) -> None:
+    def __init__(self, server: str, authority: str, share: float) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.server, self.share = server, share
         self.pool = urllib3.PoolManager(ca_certs=authority, maxsize=50, retries=False)
         self.calls, self.faults, self.away = 0, Counter(), ""
-        self._random = random.Random(seed)
+        self._random = random.Random(7)
         self._kinds = itertools.cycle(_KINDS)
         self._lock = threading.Lock()
 
@@ -59,20 +61,11 @@ class FaultyProxy(ThreadingHTTPServer):
         self.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: FaultyProxy
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._pass_on()
-
-    do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    def _pass_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.body()
         fault = self.server.fault()
         if self.server.away and self.server.away in self.path:
             fault = "reset"
@@ -81,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if fault and fault != "cut":
-            return self._answer(int(fault), b'{"kind":"Status","message":"injected"}')
+            return self.answer({"kind": "Status", "message": "injected"}, int(fault))
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _DROPPED}
         reply = self.server.pool.request(
             self.command,
@@ -92,9 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
             timeout=urllib3.Timeout(5, 90),
         )
         if "watch=true" not in self.path and "follow=true" not in self.path:
-            data = reply.read()
-            # A call that was done and whose answer is lost: half of it arrives.
-            return self._answer(reply.status, data, data[: len(data) // 2] if fault else data)
+            answer = self._answer_half if fault else self.answer
+            return answer(reply.read(), reply.status)
         self.send_response(reply.status)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -105,12 +97,14 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         self.wfile.write(b"0\r\n\r\n")
 
-    def _answer(self, status: int, data: bytes, sent: bytes | None = None) -> None:
+    do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    def _answer_half(self, data: bytes, status: int) -> None:
+        """Let half of an answer arrive: the call was done, and its answer is lost."""
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data if sent is None else sent)
-        if sent is not None and len(sent) < len(data):
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
+        self.wfile.write(data[: len(data) // 2])
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True

@@ -229,6 +229,10 @@ class Launch:
         assert self.ended, f"the launcher still runs; the cluster has {self.picture()}"
         return self.ended
 
+    def end_record(self) -> dict[str, Any]:
+        """Return what is stored of the end of attempt 1."""
+        return json.loads(self.step.store.read(self.step.run.attempts / "0001.end.json"))
+
     def ended_with(self, verdict: str, code: int, jobs: int) -> None:
         """Check how the launch ended, and what it has left."""
         assert self.ended is not None
@@ -239,6 +243,12 @@ class Launch:
         """Check that the launch has left so many jobs, and holds no GPUs."""
         assert wait_until(lambda: not self.gpus_held(), _FREED_SECONDS), self.picture()
         assert wait_until(lambda: len(self.jobs()) == jobs, _FREED_SECONDS), self.picture()
+
+    def succeeds(self, attempts: int = 1) -> None:
+        """Wait until the launch has succeeded, after so many attempts."""
+        ended = self.join()
+        self.ended_with("succeeded", 0, jobs=1)
+        assert ended.launched and ended.launched.attempts == attempts
 
     def run(self, spec: JobSpec, **fields: Any) -> Ended:
         return self.start(spec, **fields).join()
@@ -305,8 +315,9 @@ class Launch:
         pod = self.cluster.core.read_namespaced_pod(self.pod(replica), self.namespace)
         return pod.spec.node_name
 
-    def phase(self, replica: str = "chief-0", attempt: int = 1) -> str:
-        name = self.pod(replica, attempt)
+    def phase(self) -> str:
+        """Return the phase of the chief of attempt 1; empty if it is gone."""
+        name = self.pod()
         for pod in self.cluster.core.list_namespaced_pod(self.namespace).items:
             if pod.metadata.name == name:
                 return pod.status.phase
@@ -324,11 +335,11 @@ class Launch:
     def wait_for(self, true: Callable[[], object], seconds: float = SECONDS) -> None:
         assert wait_until(true, seconds), (self.ended, self.picture())
 
-    def wait_said(self, words: str = "hello", replica: str = "chief-0", attempt: int = 1) -> None:
+    def wait_said(self, words: str = "hello", replica: str = "chief-0") -> None:
         """Wait until the program of a replica has said something, or the launch has failed."""
 
         def said() -> bool:
-            return self.said(words, replica, attempt)
+            return self.said(words, replica)
 
         self.wait_for(lambda: said() or (self.ended and self.ended.code))
         assert not (self.ended and self.ended.code) or said(), self.ended

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import Problem
 from tests.cluster import binaries, host, node_images
 
 # Containers need namespaces, and mounts in them; a container engine often forbids both.
@@ -25,11 +25,6 @@ def missing() -> list[Problem]:
     if not any(found):  # the kernel is asked by doing what only root on Linux may
         found += [_namespaces(), _packages()]
     return [problem for problem in (*found, _go()) if problem]
-
-
-def require() -> None:
-    if problems := missing():
-        raise ConfigurationError(*problems)
 
 
 def _root() -> Problem | None:

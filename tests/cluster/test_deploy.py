@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import yaml
+from kubernetes import client
 
 from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Status, only
@@ -59,6 +62,28 @@ def test_install_prints_what_kustomize_renders(
     wanted = [item for item in found if item not in base] if optional else base
     rendered = yaml.safe_load_all(cluster.kubectl("kustomize", DEPLOY / folder))
     assert wanted and sorted(wanted, key=str) == sorted(rendered, key=str)
+
+
+def _install(*arguments: str) -> str:
+    command = [sys.executable, "-m", "kfp_tfjob.pipelines", "install", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_install_prints_is_applied_changed_and_deleted(
+    cluster: Cluster, namespace: str
+) -> None:
+    here = ("--namespace", namespace)
+    how = ("apply", "--server-side", "-f", "-")
+    said = cluster.kubectl(*how, stdin=_install(*here, "--with", "quota"))
+    assert said.count(" serverside-applied") == 5
+    cluster.kubectl(*how, stdin=_install(*here, "--multi-user"))
+    rbac = client.RbacAuthorizationV1Api(cluster.api)
+    binding = rbac.read_namespaced_role_binding("kfp-tfjob", namespace)
+    assert [(it.name, it.namespace) for it in binding.subjects] == [("default-editor", namespace)]
+    role = rbac.read_namespaced_role("kfp-tfjob", namespace)
+    assert {"tfjobs", "jobsets"} <= {name for rule in role.rules for name in rule.resources}
+    cluster.kubectl("delete", "-f", "-", stdin=_install(*here, "--with", "quota"))
+    assert not rbac.list_namespaced_role(namespace).items
 
 
 def test_runs_need_the_whole_role_and_no_more(

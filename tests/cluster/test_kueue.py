@@ -214,9 +214,7 @@ def test_a_run_waits_for_quota(launch, with_tfjobs, said):
     assert running.node_selector["kubernetes.io/hostname"] == SCARCE_NODE
     assert [it.value for it in running.tolerations if it.key == SCARCE] == [SCARCE_NODE]
     launch.go()
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 1
+    launch.succeeds()
 
 
 @_on_jobset
@@ -304,8 +302,7 @@ def test_what_a_cohort_lends_it_takes_back(launch, with_tfjobs, said, scarce):
     launch.wait_said()
     launch.wait_for(lambda: launch.gpus_held() == 8)
     launch.go()
-    assert launch.join().launched.attempts == 1
-    launch.ended_with("succeeded", 0, jobs=1)
+    launch.succeeds()
 
 
 @on_both_kinds

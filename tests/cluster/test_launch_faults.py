@@ -6,7 +6,6 @@ test_launch_lives.py those of launchers and runs.
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -21,9 +20,7 @@ pytestmark = [pytest.mark.cluster, on_both_kinds]
 
 
 def test_nothing_is_wrong(launch):
-    ended = launch.run(launch.spec("time.sleep(1)", workers=2, gpus=1))
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 1
+    launch.start(launch.spec("time.sleep(1)", workers=2, gpus=1)).succeeds()
     assert launch.step.store.read_manifest(launch.step.run.manifest).attempt == 1
 
 
@@ -86,9 +83,7 @@ def test_chief_pod_deleted(launch):
     stored = run.checkpoints / "1" / "manifest.json"
     launch.wait_for(lambda: stored in [item.address for item in store.list(run.checkpoints)])
     launch.cluster.core.delete_namespaced_pod(launch.pod(), launch.namespace)
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 2
+    launch.succeeds(attempts=2)
     keys = {item.key for item in store.read_manifest(run.manifest).objects}
     assert {"output/checkpoints/1/weights", "output/own/best.keras"} <= keys
 
@@ -97,9 +92,7 @@ def test_worker_pod_deleted(launch):
     launch.start(launch.spec("time.sleep(0 if attempt > 1 else 600)", workers=1, gpus=1))
     launch.wait_said(replica="worker-0")
     launch.cluster.core.delete_namespaced_pod(launch.pod("worker-0"), launch.namespace)
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 2
+    launch.succeeds(attempts=2)
 
 
 def test_job_deleted_by_somebody(launch):
@@ -121,11 +114,8 @@ def test_suspended_for_a_while(launch):
     _suspend(launch, False)
     launch.wait_said()
     launch.go()
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 1
-    end = json.loads(launch.step.store.read(launch.step.run.attempts / "0001.end.json"))
-    assert end["seconds"]["queued"] >= 30
+    launch.succeeds()
+    assert launch.end_record()["seconds"]["queued"] >= 30
 
 
 def test_suspended_for_ever(launch):
@@ -198,11 +188,8 @@ def test_preempted_by_a_more_important_pod(launch, scarce):
         where = scarce["tolerations"]
         body = pod("important", main, priorityClassName=important, tolerations=where)
         launch.cluster.core.create_namespaced_pod(launch.namespace, body)
-        ended = launch.join()
-        launch.ended_with("succeeded", 0, jobs=1)
-        assert ended.launched.attempts == 2
-        end = launch.step.store.read(launch.step.run.attempts / "0001.end.json").decode()
-        assert "PreemptionByScheduler" in end
+        launch.succeeds(attempts=2)
+        assert "PreemptionByScheduler" in str(launch.end_record())
     finally:
         scheduling.delete_priority_class(important)
 

@@ -45,9 +45,7 @@ def test_launcher_killed_and_started_again(launch):
     process.wait()
     launch.start(launch.spec(UNTIL_GO, gpus=1))
     launch.go()
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 1
+    launch.succeeds()
 
 
 @on_both_kinds
@@ -70,9 +68,7 @@ def test_launcher_gone_for_good(launch):
     launch.wait_for(verdict)
     assert verdict() == "orphaned"
     launch.wait_for(lambda: launch.gpus_held() == 0)
-    ended = launch.run(launch.spec(body, **limits))
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 2
+    launch.start(launch.spec(body, **limits)).succeeds(attempts=2)
 
 
 @on_both_kinds

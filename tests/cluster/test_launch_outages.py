@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import Any
 
 import pytest
 
 from kfp_tfjob.jobs.jobset import JOBSET
-from tests.cluster.launches import UNTIL_GO, Launch, on_both_kinds
+from tests.cluster.launches import UNTIL_GO, on_both_kinds
 from tests.cluster.node import preferring
 from tests.cluster.processes import wait_until
 
 pytestmark = pytest.mark.cluster
-
-
-def _end(launch: Launch, attempt: int = 1) -> dict[str, Any]:
-    return json.loads(launch.step.store.read(launch.step.run.attempts / f"{attempt:04d}.end.json"))
 
 
 @on_both_kinds
@@ -29,10 +24,8 @@ def test_node_lost(launch, node):
     launch.wait_said(replica="worker-0")
     assert launch.node_of("worker-0") == node.name
     node.kill()
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 2
-    assert "DeletionByTaintManager" in _end(launch)["sentence"]
+    launch.succeeds(attempts=2)
+    assert "DeletionByTaintManager" in launch.end_record()["sentence"]
 
 
 @on_both_kinds
@@ -49,14 +42,13 @@ def test_node_not_ready_and_back_with_the_old_chief(launch, node):
     assert launch.node_of() == node.name
     node.freeze()
     try:
-        ended = launch.join()
+        launch.join()
         store, run = launch.step.store, launch.step.run
         manifest = store.read(run.manifest)
     finally:
         node.thaw()
     launch.wait_for(lambda: launch.phase() == "")
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 2
+    launch.succeeds(attempts=2)
     assert store.read(run.manifest) == manifest and json.loads(manifest)["attempt"] == 2
     assert store.read(run.output / "model/weights.bin") == b"w" * 1000
 
@@ -68,9 +60,7 @@ def test_sidecar_killed_twice(launch):
         launch.wait_for(launch.kill_sidecar)
         launch.wait_for(lambda times=times: launch.sidecar_restarts() == times)
     launch.go()
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 1
+    launch.succeeds()
 
 
 def test_sidecar_crash_loops(launch):
@@ -105,10 +95,8 @@ def test_sidecar_cannot_store_in_time(launch_on_own_store):
         launch.wait_for(lambda: launch.phase() in ("Failed", "") and not launch.ended)
     finally:
         launch.objects.start()
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 2
-    end = _end(launch)
+    launch.succeeds(attempts=2)
+    end = launch.end_record()
     assert end["verdict"] == "store_unavailable" and end["code"] == 145
 
 
@@ -148,6 +136,4 @@ def test_api_server_restarted_mid_run(launch, alone):
     alone.apiserver.restart()
     assert wait_until(lambda: all(alone.node_is_ready(name) for name in alone.nodes), 120)
     launch.go()
-    ended = launch.join()
-    launch.ended_with("succeeded", 0, jobs=1)
-    assert ended.launched.attempts == 1
+    launch.succeeds()

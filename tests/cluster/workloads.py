@@ -16,16 +16,13 @@ RESTRICTED = {
 
 
 def container(
-    code: str,
-    gpus: Mapping[str, int] | None = None,
-    image: str = TRAINER,
-    name: str = "tensorflow",
+    code: str, gpus: Mapping[str, int] | None = None, image: str = TRAINER
 ) -> dict[str, object]:
     """Return a container that runs Python code, with GPUs by the names of their resources."""
     resources = {"cpu": "50m", "memory": "64Mi"}
     resources |= {resource: str(count) for resource, count in (gpus or {}).items()}
     return {
-        "name": name,
+        "name": "tensorflow",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-c", code],

@@ -99,10 +99,6 @@ def blocks_of(path: Path) -> list[Block]:
     return found
 
 
-def all_blocks() -> list[Block]:
-    return [block for path in DOCUMENTS for block in blocks_of(path)]
-
-
 def pages_with(tag: str) -> dict[str, list[Block]]:
     """Return the blocks with a tag, by the documents that have some."""
     return {

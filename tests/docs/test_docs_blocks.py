@@ -18,10 +18,10 @@ from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.explanation import explain
-from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, all_blocks, script
+from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, blocks_of, script
 from tests.local.fake_pipelines import FakePipelines
 
-BLOCKS = all_blocks()
+BLOCKS = [block for path in DOCUMENTS for block in blocks_of(path)]
 LANGUAGES = {"sh", "text", "python", "yaml", "json", "html", "promql"}
 
 

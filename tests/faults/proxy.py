@@ -14,9 +14,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import BinaryIO, Self
 from urllib.parse import urlsplit
 
@@ -194,18 +195,17 @@ class FaultProxy(ThreadingHTTPServer):
     """The proxy, in threads of this process.
 
     Args:
-        secret: The server's keys, as in a mounted Secret; needed by faults that sign again.
+        secret: The folder with the server's keys; needed by faults that sign again.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, upstream: str = "", secret: Mapping[str, str] | None = None) -> None:
+    def __init__(self, upstream: str = "", secret: Path | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Exchange)
-        secret = secret or {}
-        self.keys = ReadOnlyCredentials(
-            secret.get("AWS_ACCESS_KEY_ID", ""), secret.get("AWS_SECRET_ACCESS_KEY", ""), None
-        )
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        access, key = ((secret / name).read_text() if secret else "" for name in names)
+        self.keys = ReadOnlyCredentials(access, key, None)
         self.upstream = urlsplit(upstream).netloc
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
         self.faults: list[Fault] = []

@@ -37,14 +37,10 @@ def main(arguments: list[str]) -> int:
             return 2
         try:
             with lab.laboratory(name, settings, package) as file:
-                return _tests(arguments, {lab.VARIABLE: str(file)})
+                here = ["-m", "kfp", str(Path(__file__).parent), *_SIDE_BY_SIDE]
+                return run_pytest([*here, *arguments], {lab.VARIABLE: str(file)})
         except KeyboardInterrupt:
             return 128 + signal.SIGINT
-
-
-def _tests(arguments: list[str], environment: dict[str, str]) -> int:
-    here = ["-m", "kfp", str(Path(__file__).parent)]
-    return run_pytest([*here, *_SIDE_BY_SIDE, *arguments], environment)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,18 @@ import kfp
 from examples import digits
 from kfp_tfjob.pipelines.kubeflow.client import Client
 from tests.kfp import cluster
-from tests.kfp.parameters import LABEL, POD
 from tests.kfp.proof import Bucket
 from tests.kfp.settings import Settings
 
 T = TypeVar("T")
 VARIABLE = "TEST_KFP_LAB"  # the file with the lab, for the processes of pytest
 SECONDS = 1500  # the longest wait, which only what hangs reaches; a run alone takes 220
-DATA = "digits.csv"
+# What the scenarios share is small, so that all pods fit on a small node.
+DATA, LABEL = "digits.csv", "digit"
+# `cpu` is a limit too, so less would make the start of TensorFlow the longest part of a run.
+POD = {"all": {"cpu": "400m", "memory": "1Gi", "ephemeral_storage": "1Gi"}}
+# A training that is long enough to be disturbed, with checkpoints all the time.
+LONG = {"train_epochs": 150, "train_options": {"checkpoint_seconds": 2}}
 _PAGE = 100
 _LABEL = "kfp-tfjob-test"
 

@@ -19,9 +19,10 @@ from kubernetes.config import ConfigException
 from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT, UI_ENDPOINT
 from kfp_tfjob.storage.errors import Problem
 from tests.kfp import cluster
-from tests.kfp.parameters import POD, STEP_RESOURCES
+from tests.kfp.lab import POD
 from tests.kfp.settings import BUCKET, REGISTRY, SECRET, Settings
 
+_STEP_RESOURCES = ("all.cpu=50m", "evaluate.memory=2Gi", "publish.memory=2Gi")
 # Verb, resource, API group.
 _RIGHTS = (
     ("list", "workflows", "argoproj.io"),
@@ -35,7 +36,7 @@ _RIGHTS = (
 
 def compile_pipeline(settings: Settings, folder: Path) -> subprocess.CompletedProcess[str]:
     """Compile the pipeline with the pushed images, and requests that fit on a small node."""
-    resources = [word for it in STEP_RESOURCES for word in ("--step-resources", it)]
+    resources = [word for it in _STEP_RESOURCES for word in ("--step-resources", it)]
     options = ["--output", str(folder), "--registry", settings.registry]
     return command("compile", *options, *resources)
 

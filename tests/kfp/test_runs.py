@@ -11,8 +11,7 @@ import pytest
 from kfp_tfjob.options.images import tools_in, trainer_in
 from kfp_tfjob.pipelines.compilation import pinned
 from tests.kfp import cluster
-from tests.kfp.lab import Lab
-from tests.kfp.parameters import POD
+from tests.kfp.lab import POD, Lab
 
 pytestmark = pytest.mark.kfp
 

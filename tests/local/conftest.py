@@ -23,7 +23,6 @@ from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import FaultProxy
-from tests.faults.versitygw import Versitygw, executable
 from tests.faults.world import World
 from tests.local import tiny_dataset
 from tests.local.fake_pipelines import FakePipelines
@@ -186,24 +185,11 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.fixture(scope="session")
-def versitygw(tmp_path_factory: pytest.TempPathFactory):
-    program = executable()
-    if not program:
-        pytest.skip("there is no Go to build versitygw with")
-    server = Versitygw(program, tmp_path_factory.mktemp("versitygw"))
-    server.start()
-    server.store().make_bucket("test")
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def world(request, tmp_path, base, monkeypatch):
     server, way = request.param
     server = request.getfixturevalue(server)
-    secret = {path.name: path.read_text() for path in server.secret.iterdir()}
-    with FaultProxy(server.endpoint, secret) as proxy:
+    with FaultProxy(server.endpoint, server.secret) as proxy:
         truth = Store(secret=SecretVolume(server.secret))
         if way == "proxied":
             for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):

@@ -16,7 +16,6 @@ from urllib.request import Request, urlopen
 import pytest
 
 from kfp_tfjob.registry import mirror
-from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.cluster.processes import Process
@@ -59,7 +58,7 @@ def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registr
     port = free_port()
     program = Path(__file__).with_name("fake_model_registry.py")
     command = [for_mirrors(), program, str(port), request.param]
-    process = Process("registry", command, tmp_path, tmp_path)
+    process = Process("registry", command, tmp_path, tmp_path, {"PYTHONPATH": str(ROOT)})
     process.start()
     try:
         process.wait_until(lambda: socket.create_connection(("127.0.0.1", port)).close() is None)
@@ -69,9 +68,8 @@ def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registr
 
 
 def test_register_champion_and_rollback(
-    store: Store, base: S3Address, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    store: Store, layout: Layout, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = Layout(base)
     monkeypatch.setattr(sys, "executable", str(for_mirrors()))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("MODEL_REGISTRY_URL", registry.address)
@@ -80,15 +78,15 @@ def test_register_champion_and_rollback(
     registry.create("model_versions", name="1", registeredModelId=model)
     first = publish(store, layout, "r1")
     publish(store, layout, "r2")
-    (outcome,) = mirror.sync(store, layout, NAME, 120)
-    assert outcome.done, outcome.said
-    assert outcome.said.startswith("1 added, 3 changed; ")
-    (outcome,) = mirror.sync(store, layout, NAME, 120)
-    assert outcome.said.startswith("up ")
 
+    def synced(said: str) -> None:
+        (outcome,) = mirror.sync(store, layout, NAME, 120)
+        assert outcome.done and outcome.said.startswith(said), outcome.said
+
+    synced("1 added, 3 changed; ")
+    synced("up ")
     roll_back(store, layout)
-    (outcome,) = mirror.sync(store, layout, NAME, 120)
-    assert outcome.said.startswith("0 added, 2 changed; ")
+    synced("0 added, 2 changed; ")
     (model,) = registry.items("registered_models")
     assert model["name"] == NAME
     assert model["customProperties"]["champion"]["string_value"] == "1"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +16,6 @@ from tests.serve.published import Publisher
 Start = Callable[..., ServerProcess]
 
 
-@dataclass(frozen=True)
-class Reply:
-    status: int
-    body: Any
-    version: str | None
-
-
 @pytest.fixture(scope="session")
 def publisher(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Publisher:
     """Models that are published once: pets with numbers, people with columns of every type."""
@@ -38,8 +27,8 @@ def publisher(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Publisher
 
 
 @pytest.fixture
-def start(s3: Server, tmp_path: Path) -> Iterator[Start]:
-    """Starts servers, and ends what is left of them."""
+def start(publisher: Publisher, s3: Server, tmp_path: Path) -> Iterator[Start]:
+    """Starts servers of the published models, and ends what is left of them."""
     started: list[ServerProcess] = []
 
     def begin(model: str, *more: str, output: str = "s3://test/serve", **given: Any) -> Any:
@@ -49,21 +38,3 @@ def start(s3: Server, tmp_path: Path) -> Iterator[Start]:
     yield begin
     for server in started:
         server.kill()
-
-
-def post(url: str, body: Any, **headers: str) -> Reply:
-    """Send a request; `body` is JSON, or bytes as they are."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | named)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            version = reply.headers.get("x-model-version")
-            return Reply(reply.status, json.loads(reply.read()), version)
-    except urllib.error.HTTPError as error:
-        return Reply(error.code, json.loads(error.read()), None)
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as reply:
-        return reply.read().decode()

@@ -1,7 +1,8 @@
-"""Servers as processes, in the environment that has kserve."""
+"""Servers as processes, in the environment that has kserve, and their client."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,13 +10,40 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from tests.environments import ROOT, for_server
 from tests.ports import free_port
 
 START = 180  # seconds; TensorFlow takes 5 to 20 of them, on a busy machine more
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    body: Any
+    version: str | None
+
+
+def post(url: str, body: Any, **headers: str) -> Reply:
+    """Send a request; `body` is JSON, or bytes as they are."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | named)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            version = reply.headers.get("x-model-version")
+            return Reply(reply.status, json.loads(reply.read()), version)
+    except urllib.error.HTTPError as error:
+        return Reply(error.code, json.loads(error.read()), None)
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as reply:
+        return reply.read().decode()
 
 
 class ServerProcess:
@@ -31,8 +59,10 @@ class ServerProcess:
         port: int = 0,
         before: str = "",
     ) -> None:
-        self.model, self.port = model, port or free_port()
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.v1 = f"{self.url}/v1/models/{model}:predict"
+        self.v2 = f"{self.url}/v2/models/{model}/infer"
         self._log = folder / f"serve-{self.port}.log"
         code = f"{before}\nfrom kfp_tfjob.pipelines.cli import main; main()"
         words = ["-c", code] if before else ["-m", "kfp_tfjob.pipelines"]
@@ -56,6 +86,13 @@ class ServerProcess:
     @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
+
+    @property
+    def metrics(self) -> str:
+        return get(f"{self.url}/metrics")
+
+    def predict(self, rows: Any) -> Reply:
+        return post(self.v1, {"instances": rows})
 
     def ready(self) -> ServerProcess:
         self.until(self.is_ready)

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.versitygw import Versitygw, executable
-from tests.serve.conftest import post
+from tests.faults.versitygw import Versitygw
 from tests.serve.process import ServerProcess
 from tests.serve.published import COLUMNS, PETS, Publisher
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def versitygw(publisher: Publisher, tmp_path: Path) -> Iterator[Versitygw]:
-    """A server with users of its own, and a copy of the published models."""
-    program = executable()
-    if not program:
-        pytest.skip("there is no Go to build versitygw with")
-    server = Versitygw(program, tmp_path / "versitygw")
-    server.start()
-    copy(publisher, server)
-    yield server
-    server.stop()
-
-
 def copy(publisher: Publisher, server: Versitygw) -> None:
+    """Copy the published models to a server with users of its own."""
     root, store = publisher.layout.root, server.store()
-    store.make_bucket(root.bucket)
     there = {item.address for item in store.list(root)}
     for item in publisher.store.list(root):
         if item.address not in there:
@@ -40,16 +25,16 @@ def copy(publisher: Publisher, server: Versitygw) -> None:
 def test_keys_that_may_only_read_are_enough(
     publisher: Publisher, versitygw: Versitygw, tmp_path: Path
 ) -> None:
+    copy(publisher, versitygw)
     reader, output = versitygw.reader(publisher.layout.root.bucket), str(publisher.layout.root)
-    request = {"instances": [dict.fromkeys(COLUMNS, 0.5)]}
+    pet = dict.fromkeys(COLUMNS, 0.5)
     server = ServerProcess(PETS, output, reader, tmp_path, "--sample-rows", "5").ready()
     try:
-        url = f"{server.url}/v1/models/{PETS}:predict"
-        before = post(url, request)
+        before = server.predict([pet])
         assert before.status == 200, before.body
         version = str(publisher.pets())
         copy(publisher, versitygw)
-        server.until(lambda: post(url, request).version == version)
+        server.until(lambda: server.predict([pet]).version == version)
         assert server.stop() == 0
     finally:
         server.kill()

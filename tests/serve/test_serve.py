@@ -7,6 +7,7 @@ import json
 import struct
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.uploader import pull
 from tests.local import mixed_dataset
-from tests.serve.conftest import Start, get, post
-from tests.serve.process import ServerProcess
+from tests.serve.conftest import Start
+from tests.serve.process import ServerProcess, get, post
 from tests.serve.published import COLUMNS, PEOPLE, PETS, TUTORIAL, Publisher, as_sent
 
 pytestmark = pytest.mark.slow
@@ -43,8 +44,7 @@ def test_what_keras_2_leaves_is_judged_published_and_served(
     """The server has no tf-keras."""
     weights = publisher.tutorial(write)
     server = start(f"{TUTORIAL}-{write}").ready()
-    url = f"{server.url}/v1/models/{TUTORIAL}-{write}:predict"
-    reply = post(url, {"instances": [PET]})
+    reply = server.predict([PET])
     assert (reply.status, reply.version) == (200, "1"), reply.body
     scores = np.exp(0.5 * weights.sum(axis=0))
     (answer,) = reply.body["predictions"]
@@ -60,7 +60,7 @@ def test_every_protocol_answers_like_the_model(
     rows = as_sent(raw)
     expected = served(publisher, PEOPLE, tmp_path / "people").predict(raw)
 
-    v1 = post(f"{server.url}/v1/models/people:predict", {"instances": rows})
+    v1 = server.predict(rows)
     assert (v1.status, v1.version) == (200, "1")
     found = [row["probabilities"] for row in v1.body["predictions"]]
     np.testing.assert_array_equal(np.array(found, np.float32), expected)
@@ -74,14 +74,13 @@ def test_every_protocol_answers_like_the_model(
         {"name": name, "datatype": kind, "shape": [200], "data": [row[name] for row in rows]}
         for name, kind in types.items()
     ]
-    url = f"{server.url}/v2/models/people/infer"
-    v2 = post(url, {"id": "7", "inputs": inputs})
+    v2 = post(server.v2, {"id": "7", "inputs": inputs})
     assert (v2.status, v2.body["id"], v2.body["model_version"]) == (200, "7", "1")
     outputs = {item["name"]: item for item in v2.body["outputs"]}
     found = np.array(outputs["probabilities"]["data"], np.float32)
     np.testing.assert_array_equal(found.reshape(200, 2), expected)
     assert outputs["class"]["data"] == names
-    one = post(url, {"inputs": inputs, "outputs": [{"name": "class"}]})
+    one = post(server.v2, {"inputs": inputs, "outputs": [{"name": "class"}]})
     assert [item["name"] for item in one.body["outputs"]] == ["class"]
 
     # The binary extension: the tensors follow the JSON.
@@ -94,14 +93,14 @@ def test_every_protocol_answers_like_the_model(
     head = json.dumps({"inputs": heads}).encode()
     named = {"Content_Type": "application/octet-stream"}
     named["Inference_Header_Content_Length"] = str(len(head))
-    binary = post(url, head + b"".join(raws), **named)
+    binary = post(server.v2, head + b"".join(raws), **named)
     assert binary.status == 200, binary.body
     data = binary.body["outputs"][0]["data"]
     # A missing value of a boolean cannot be sent in binary; it is false there.
     told = np.array([row["member"] is not None for row in rows])
     np.testing.assert_array_equal(np.array(data, np.float32).reshape(200, 2)[told], expected[told])
 
-    metrics = get(f"{server.url}/metrics")
+    metrics = server.metrics
     assert 'kfp_tfjob_requests_total{code="200",model_name="people",protocol="v1"} 1.0' in metrics
     assert 'kfp_tfjob_champion_number{model_name="people"} 1.0' in metrics
     assert 'request_predict_seconds_count{model_name="people"}' in metrics
@@ -109,9 +108,9 @@ def test_every_protocol_answers_like_the_model(
     assert json.loads(get(f"{server.url}/v1/models/people")) == {"name": "people", "ready": True}
 
 
-def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start) -> None:
+def test_wrong_requests_are_refused_in_words(start: Start) -> None:
     server = start(PETS).ready()
-    v1, v2 = f"{server.url}/v1/models/pets:predict", f"{server.url}/v2/models/pets/infer"
+    v1, v2 = server.v1, server.v2
     missing = {name: 1 for name in COLUMNS[1:]}
     cases: list[tuple[str, Any, int, str]] = [
         (v1, {"instances": [PET, missing]}, 400, "the column 'mean radius' is missing"),
@@ -134,9 +133,9 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
         reply = post(url, body)
         assert reply.status == status and said in reply.body["error"], (body, reply)
     # Many rows are predicted in parts.
-    many = post(v1, {"instances": [PET] * 10_000})
+    many = server.predict([PET] * 10_000)
     assert many.status == 200 and len(many.body["predictions"]) == 10_000
-    assert post(v1, {"instances": [PET]}).status == 200
+    assert server.predict([PET]).status == 200
     assert "Traceback" not in server.log
 
     before = server.memory
@@ -149,15 +148,12 @@ def test_wrong_requests_are_refused_in_words(publisher: Publisher, start: Start)
         reply = _send(server, "/v1/models/pets:predict", body)
         assert reply[0] == 413 and said in reply[1], reply
     assert server.memory - before < 60e6
-    assert post(v1, {"instances": [PET]}).status == 200
+    assert server.predict([PET]).status == 200
 
 
-def test_a_body_with_a_million_mistakes_is_refused_at_the_first(
-    publisher: Publisher, start: Start
-) -> None:
+def test_a_body_with_a_million_mistakes_is_refused_at_the_first(start: Start) -> None:
     """pydantic describes each, which takes gigabytes."""
     server = start(PETS).ready()
-    url = f"{server.url}/v2/models/pets/infer"
     wrong = b"[" + b"[]," * 1_000_000 + b"[]]"  # with more, the size is refused first
     named = b'{"x":0' + b"".join(b',"%d":[]' % at for at in range(400_000)) + b"}"
     tensor = b'"name":"mean radius","datatype":"FP64","data":[1]'
@@ -169,10 +165,10 @@ def test_a_body_with_a_million_mistakes_is_refused_at_the_first(
         "of a tensor": b'{"inputs":[{' + tensor + b',"shape":[1],"parameters":' + named + b"}]}",
         "of an output": b'{"inputs":[],"outputs":[{"name":"class","parameters":' + named + b"}]}",
     }
-    post(url, {"inputs": []})
+    post(server.v2, {"inputs": []})
     for name, body in bodies.items():
         before = server.memory
-        reply = post(url, body)
+        reply = post(server.v2, body)
         assert reply.status == 400 and len(json.dumps(reply.body)) < 20_000, name
         assert server.memory - before < 400e6, name
     assert server.is_ready()
@@ -182,20 +178,22 @@ def test_the_champion_is_followed_and_no_request_is_lost(
     publisher: Publisher, start: Start
 ) -> None:
     server = start(PETS).ready()
-    url = f"{server.url}/v1/models/pets:predict"
     replies: list[Any] = []
     end = threading.Event()
 
     def ask() -> None:
         while not end.is_set():
-            replies.append(post(url, {"instances": [PET]}))
+            replies.append(server.predict([PET]))
+
+    def follows(version: str) -> None:
+        server.until(lambda: server.predict([PET]).version == version)
 
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:
         thread.start()
-    first = post(url, {"instances": [PET]}).version
+    first = server.predict([PET]).version
     version = str(publisher.pets())
-    server.until(lambda: post(url, {"instances": [PET]}).version == version)
+    follows(version)
 
     # A newer champion that is damaged never answers.
     place = publisher.layout.model(PETS)
@@ -204,46 +202,37 @@ def test_the_champion_is_followed_and_no_request_is_lost(
     publisher.store.write(graph, whole[:-1] + b"x")
     number = publisher.roll_back(PETS, 1).number
     server.until(lambda: f"champion {number} is rejected" in server.log)
-    assert f'champion_refused{{model_name="pets"}} {number}.0' in get(f"{server.url}/metrics")
-    assert post(url, {"instances": [PET]}).version == version
+    assert f'champion_refused{{model_name="pets"}} {number}.0' in server.metrics
+    assert server.predict([PET]).version == version
     publisher.store.write(graph, whole)
     newest = str(publisher.pets())
-    server.until(lambda: post(url, {"instances": [PET]}).version == newest)
+    follows(newest)
     # Its record is damaged, and a person removes it; a rollback reuses its number.
     publisher.store.write(place.champion(number + 1), b"{")
     server.until(lambda: "is not a champion record" in server.log)
     publisher.store.delete(place.champion(number + 1))
     assert publisher.roll_back(PETS, int(version)).number == number + 1
-    server.until(lambda: post(url, {"instances": [PET]}).version == version)
+    follows(version)
     end.set()
     for thread in threads:
         thread.join()
     assert {reply.status for reply in replies} == {200}
     assert {reply.version for reply in replies} == {first, version, newest}
-    assert 'champion_refused{model_name="pets"} 0.0' in get(f"{server.url}/metrics")
+    assert 'champion_refused{model_name="pets"} 0.0' in server.metrics
 
 
-def test_open_requests_are_answered_after_sigterm(publisher: Publisher, start: Start) -> None:
+def test_open_requests_are_answered_after_sigterm(start: Start) -> None:
     server = start(PETS).ready()
-    statuses: list[int] = []
-    body = {"instances": [PET] * 50_000}
-
-    def ask() -> None:
-        statuses.append(post(f"{server.url}/v1/models/pets:predict", body).status)
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    server.until(lambda: "kfp_tfjob_rows_total" in get(f"{server.url}/metrics"))
-    time.sleep(0.3)
-    assert server.stop() == 0, server.log
-    for thread in threads:
-        thread.join()
-    assert statuses == [200] * 4
+    with ThreadPoolExecutor(4) as pool:
+        replies = [pool.submit(server.predict, [PET] * 50_000) for _ in range(4)]
+        server.until(lambda: "kfp_tfjob_rows_total" in server.metrics)
+        time.sleep(0.3)
+        assert server.stop() == 0, server.log
+    assert [reply.result().status for reply in replies] == [200] * 4
     assert "Traceback" not in server.log
 
 
-def test_what_cannot_be_served_is_said(publisher: Publisher, start: Start) -> None:
+def test_what_cannot_be_served_is_said(start: Start) -> None:
     busy = start(PETS).ready()
     cases = [
         (start("nobody"), 2, "the model nobody has no champion"),
@@ -256,6 +245,27 @@ def test_what_cannot_be_served_is_said(publisher: Publisher, start: Start) -> No
         assert server.wait() == code, server.log
         assert said in server.log and "Fix: " in server.log, server.log
         assert "Traceback" not in server.log
+
+
+def test_requests_that_are_predicted_together_are_answered_as_alone(start: Start) -> None:
+    rows = as_sent(mixed_dataset.people(np.random.default_rng(5), 96))
+    requests = [rows[at : at + 1 + at % 3] for at in range(0, 90)]
+    found = []
+    for more in ((), ("--batch-milliseconds", "50", "--batch-rows", "16")):
+        server = start(PEOPLE, *more).ready()
+        with ThreadPoolExecutor(16) as pool:
+            bad = [pool.submit(server.predict, [rows[0] | {"age": "old"}]) for _ in range(4)]
+            answers = list(pool.map(server.predict, requests))
+        assert [it.result().status for it in bad] == [400] * 4
+        assert {it.status for it in answers} == {200}
+        assert [len(it.body["predictions"]) for it in answers] == [len(it) for it in requests]
+        found.append([row for it in answers for row in it.body["predictions"]])
+        answered = f'kfp_tfjob_rows_total{{model_name="people"}} {len(found[0])}.0'
+        assert answered in server.metrics
+        server.stop()
+    alone, together = (np.array([it["probabilities"] for it in some]) for some in found)
+    np.testing.assert_allclose(together, alone, atol=1e-6)  # TensorFlow rounds by batch size
+    assert [it["class"] for it in found[0]] == [it["class"] for it in found[1]]
 
 
 def _bytes(kind: str, values: list[Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from datetime import UTC, datetime
 
@@ -11,12 +10,12 @@ import pytest
 
 from kfp_tfjob.serving.monitor import monitor
 from tests.local import mixed_dataset
-from tests.serve.conftest import Start, get, post
+from tests.serve.conftest import Start
 from tests.serve.published import COLUMNS, PEOPLE, PETS, Publisher, as_sent
 
 pytestmark = pytest.mark.slow
 OTHER = "127.0.0.2"  # of this machine, but not the address of its loopback interface
-ROW = {"instances": [dict.fromkeys(COLUMNS, 0.5)]}
+PET = dict.fromkeys(COLUMNS, 0.5)
 
 
 def _answers(host: str, port: int) -> bool:
@@ -27,10 +26,9 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def test_uploads_that_stall_do_not_keep_others_out(publisher: Publisher, start: Start) -> None:
+def test_uploads_that_stall_do_not_keep_others_out(start: Start) -> None:
     fewer = "from kfp_tfjob.serving import limits; limits.STALLED, limits.LONGEST = 3.0, 8.0"
     server = start(PETS, "--max-request-mb", "1", before=fewer).ready()
-    url = f"{server.url}/v1/models/{PETS}:predict"
     head = (
         f"POST /v1/models/{PETS}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
         "Content-Type: application/json\r\n\r\n"
@@ -42,7 +40,7 @@ def test_uploads_that_stall_do_not_keep_others_out(publisher: Publisher, start: 
     statuses: list[int] = []
 
     def answered() -> bool:
-        statuses.append(post(url, ROW).status)
+        statuses.append(server.predict([PET]).status)
         return statuses[-1] == 200
 
     server.until(answered)
@@ -54,7 +52,7 @@ def test_uploads_that_stall_do_not_keep_others_out(publisher: Publisher, start: 
             while found[-1] == 408 and client.recv(65536):
                 pass  # up to the end: the server closes the connection
     assert sorted(set(found)) in ([408], [408, 503]) and found.count(408) >= 7
-    assert 'code="408"' in get(f"{server.url}/metrics")
+    assert 'code="408"' in server.metrics
     assert server.is_ready() and server.stop() == 0
 
 
@@ -63,13 +61,12 @@ def test_long_strings_take_little_memory_and_their_sample_is_read(
 ) -> None:
     before = datetime.now(UTC)
     server = start(PEOPLE, "--sample-rows", "100").ready()
-    url = f"{server.url}/v1/models/{PEOPLE}:predict"
     (row,) = as_sent(mixed_dataset.people(np.random.default_rng(1), 1))
 
     def ask(count: int) -> int:
         for number in range(count):
             row["note"] = f"{number}" + "x" * 30_000_000
-            assert post(url, json.dumps({"instances": [row]}).encode()).status == 200
+            assert server.predict([row]).status == 200
         return server.memory
 
     few = ask(5)
@@ -80,7 +77,7 @@ def test_long_strings_take_little_memory_and_their_sample_is_read(
     assert (found.rows, found.bad_rows, found.unreadable) == (30, 0, ())
 
 
-def test_headers_have_a_limit(publisher: Publisher, start: Start) -> None:
+def test_headers_have_a_limit(start: Start) -> None:
     server = start(PETS).ready()
     # Only a pod, or --host, opens it to other machines.
     assert _answers("127.0.0.1", server.port) and not _answers(OTHER, server.port)

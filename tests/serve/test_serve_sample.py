@@ -10,7 +10,7 @@ import pytest
 from kfp_tfjob.serving.monitor import monitor
 from kfp_tfjob.serving.request_counts import Monitored
 from tests.local import mixed_dataset
-from tests.serve.conftest import Start, post
+from tests.serve.conftest import Start
 from tests.serve.published import PEOPLE, Publisher, as_sent
 
 pytestmark = pytest.mark.slow
@@ -26,8 +26,7 @@ def test_what_is_sampled_is_compared(publisher: Publisher, start: Start) -> None
         began = datetime.now(UTC)
         server = start(PEOPLE, "--sample-rows", "5000", *options).ready()
         for at in range(0, len(rows), 100):
-            body = {"instances": rows[at : at + 100]}
-            assert post(f"{server.url}/v1/models/{PEOPLE}:predict", body).status == 200
+            assert server.predict(rows[at : at + 100]).status == 200
         server.stop()
         days = (datetime.now(UTC) - began) / timedelta(days=1)
         return monitor(publisher.store, publisher.layout, PEOPLE, datetime.now(UTC), days)

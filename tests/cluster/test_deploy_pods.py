@@ -1,7 +1,8 @@
-"""What serves a champion, run where it can be."""
+"""What serves a champion and what shows its runs, started where it can be."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import urllib.request
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import Cluster
 from tests.cluster.launches import BUCKET, ROOT
 from tests.cluster.processes import wait_until
-from tests.local.published import publish_files
+from tests.local.published import VERDICT, publish_files
 
 pytestmark = pytest.mark.cluster
 
@@ -114,3 +115,23 @@ def test_the_nightly_comparison_starts_in_its_image(
     assert pod.status.container_statuses[0].state.terminated.exit_code == 3
     said = cluster.core.read_namespaced_pod_log(pod.metadata.name, namespace)
     assert "version 1 of my-model" in said
+
+
+def test_tensorboard_starts_in_its_image(
+    cluster: Cluster, restricted: str, launch_store: Store
+) -> None:
+    cluster.storage_secret(restricted)
+    verdict = VERDICT | {"model_name": "my-model"}
+    run = Layout(S3Address(BUCKET, restricted)).run("r1")
+    launch_store.write(run.verdict, json.dumps(verdict).encode())
+    found = cluster.rendered(ROOT / "deploy" / "optional" / "tensorboard", restricted)
+    settings(found, restricted)
+    cluster.apply(found)
+    where = ("-n", restricted, "--timeout=300s")
+    cluster.kubectl("rollout", "status", "deployment/tensorboard", *where)
+    (pod,) = cluster.core.list_namespaced_pod(restricted).items
+
+    def said() -> str:
+        return cluster.core.read_namespaced_pod_log(pod.metadata.name, restricted)
+
+    assert wait_until(lambda: "my-model" in said(), 240), said()
