@@ -76,19 +76,22 @@ class World:
             (copy / name).write_text(value)
         return copy
 
+    def new_mirror(self) -> Mirror:
+        """Return a mirror of the folder, as a sidecar has it that has just started."""
+        return Mirror(self.store(), self.folder, RunLayout(self.base), "r", 1)
+
     def mirror(self) -> None:
         """Mirror until everything is stored, as the sidecar does at its end."""
-        run = RunLayout(self.base)
-        mirror = Mirror(self.store(), self.folder, run, "r", 1)
+        mirror = self.new_mirror()
         for _ in range(5):
             found = scan(self.folder)
             mirror.store(found, found, everything=True)
             if found.files == scan(self.folder).files and not mirror.missing(found):
                 break
         manifest = mirror.publish(scan(self.folder))
-        assert verify(self.truth, run.base, manifest) == []
+        assert verify(self.truth, self.base, manifest) == []
         copy = self.folder.with_name("copy")
-        pull(self.truth, run.base, copy)
+        pull(self.truth, self.base, copy)
         assert content(copy / "output") == content(self.folder)
 
 

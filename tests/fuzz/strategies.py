@@ -20,49 +20,13 @@ from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
 # Texts that have broken some program before.
 _TEXTS = st.sampled_from(
     [
-        "",
-        " ",
-        ".",
-        "..",
-        "/",
-        "a",
-        "A",
-        "a/b",
-        "a//b",
-        "/etc/x",
-        "../x",
-        "a/../../x",
-        "a\0b",
-        "a\nb",
-        "a\r\nb",
-        "\x1b[31mred\x1b[0m",
-        "`code`",
-        "```\n<script>",
-        "|",
-        "<b>&amp;",
-        "'\"",
-        "$(RUN_ID)",
-        "{}",
-        "%s",
-        "Ärger",
-        "나이",
-        "é",
-        "e\u0301",
-        "\u202eright",
-        "\ufeff",
-        "\U0001f600",
-        "nan",
-        "inf",
-        "-0",
-        "1e39",
-        "0e999999999999999999999",
-        "1e-999999999999999999999",
-        "9" * 400,
-        "x" * 1200,
-        "__index_level_0__",
-        "__proto__",
-        "None",
-        "true",
+        *("", " ", ".", "..", "/", "a", "A"),
+        *("a/b", "a//b", "/etc/x", "../x", "a/../../x"),
+        *("a\0b", "a\nb", "a\r\nb", "\x1b[31mred\x1b[0m"),
+        *("`code`", "```\n<script>", "|", "<b>&amp;", "'\"", "$(RUN_ID)", "{}", "%s"),
+        *("Ärger", "나이", "é", "e\u0301", "\u202eright", "\ufeff", "\U0001f600"),
+        *("nan", "inf", "-0", "1e39", "0e999999999999999999999", "1e-999999999999999999999"),
+        *("9" * 400, "x" * 1200, "__index_level_0__", "__proto__", "None", "true"),
     ]
 )
 # A text of JSON may hold half a character; nothing that comes as bytes in UTF-8 does.
@@ -131,27 +95,12 @@ def csvs(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
 
 _types = st.sampled_from(
     [
-        pa.int8(),
-        pa.int64(),
-        pa.uint64(),
-        pa.float16(),
-        pa.float32(),
-        pa.float64(),
-        pa.bool_(),
-        pa.string(),
-        pa.large_string(),
-        pa.binary(),
-        pa.decimal128(20, 3),
-        pa.decimal256(60, 10),
-        pa.date32(),
-        pa.timestamp("ns"),
-        pa.time64("us"),
-        pa.duration("s"),
-        pa.null(),
-        pa.list_(pa.int32()),
-        pa.struct([("x", pa.int32())]),
-        pa.dictionary(pa.int8(), pa.string()),
-        pa.dictionary(pa.int32(), pa.int64()),
+        *(pa.int8(), pa.int64(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()),
+        *(pa.bool_(), pa.string(), pa.large_string(), pa.binary()),
+        *(pa.decimal128(20, 3), pa.decimal256(60, 10)),
+        *(pa.date32(), pa.timestamp("ns"), pa.time64("us"), pa.duration("s")),
+        *(pa.null(), pa.list_(pa.int32()), pa.struct([("x", pa.int32())])),
+        *(pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.int64())),
     ]
 )
 _VALUES = [0, 1, -1, 2**40, 0.5, float("nan"), float("inf"), "yes", "no", b"\xff\xfe", True, None]
@@ -233,13 +182,8 @@ def tfrecords(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
 
 
 _json_values = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    texts,
-    st.lists(st.integers(0, 9), max_size=3),
-    st.dictionaries(names, st.integers(), max_size=2),
+    *(st.none(), st.booleans(), st.integers(), st.floats(), texts),
+    *(st.lists(st.integers(0, 9), max_size=3), st.dictionaries(names, st.integers(), max_size=2)),
 )
 
 

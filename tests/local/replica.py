@@ -4,12 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.waiting import until
 
 SECONDS = 120.0  # only what hangs reaches it
+
+
+def tf_config(hosts: Sequence[str], at: int) -> str:
+    """Return the TF_CONFIG of one of these replicas; the first is the chief."""
+    task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
+    return json.dumps({"cluster": {"chief": hosts[:1], "worker": hosts[1:]}, "task": task})
 
 
 class Replica:

@@ -22,7 +22,7 @@ class Pod:
     """One run: its output folder, and the processes that write and mirror it."""
 
     def __init__(self, folder: Path, run: RunLayout, endpoint: str) -> None:
-        self.output, self.run, self._endpoint = folder / "output", run, endpoint
+        self.output, self.run, self.endpoint = folder / "output", run, endpoint
         self.output.mkdir(parents=True)
         self._log = folder / "sidecar.log"
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -30,7 +30,7 @@ class Pod:
     def sidecar(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
         line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch"]
         line += [str(self.output), str(self.run.base), "--interval", "0.05", "--attempt", "1"]
-        line += ["--endpoint", self._endpoint] if self._endpoint else []
+        line += ["--endpoint", self.endpoint] if self.endpoint else []
         return self.start([*line, *options], **environment)
 
     def start(self, line: list[str], **environment: str) -> subprocess.Popen[bytes]:

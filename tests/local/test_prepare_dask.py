@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Example, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.cluster.pki import Authority
 from tests.local.dask_cluster import DaskCluster, dask_cluster
 from tests.local.prepare_attempts import digests
 from tests.local.test_prepare_parts import CASES
@@ -173,12 +173,9 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeypatch) -> None:
-    secret = shutil.copytree(s3.secret, tmp_path / "secret")
-    key, certificate = secret / "dask.key", secret / "dask.crt"
-    line = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
-    line += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=dask"]
-    subprocess.run(line, check=True, capture_output=True)
-    files = ["--tls-ca-file", str(certificate), "--tls-cert", str(certificate)]
+    secret, authority = shutil.copytree(s3.secret, tmp_path / "secret"), Authority(tmp_path / "pki")
+    certificate, key = authority.issue("dask", "/CN=dask")
+    files = ["--tls-ca-file", str(authority.certificate), "--tls-cert", str(certificate)]
     options = ("--protocol", "tls", *files, "--tls-key", str(key))
     as_it_was = {f"distributed.comm.tls.{name}": None for name in ("ca-file", "client")}
     with dask_cluster(tmp_path, *options) as cluster, dask.config.set(as_it_was):
@@ -190,7 +187,7 @@ def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeyp
             Distributed(Context(str(tmp_path)), cluster.address)
         assert raised.value.problems[0].path == "data_options.dask"
         tls = "DASK_DISTRIBUTED__COMM__TLS__"
-        (secret / f"{tls}CA_FILE").write_text(str(certificate))
+        (secret / f"{tls}CA_FILE").write_text(str(authority.certificate))
         (secret / f"{tls}CLIENT__CERT").write_text(certificate.read_text())
         (secret / f"{tls}CLIENT__KEY").write_text(str(key))
         monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 60)

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.home import BUCKET
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.registry import prune_runs
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.laptop import kfp_tfjob
 from tests.local.prune_world import NOW, Memory, Run, needed, store_runs
 
 DAY = 86400
@@ -202,13 +201,10 @@ def test_the_command_refuses_while_a_local_run_uses_the_folder(tmp_path: Path) -
     (tmp_path / "s3").mkdir()
     with open(tmp_path / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = CliRunner().invoke(main, ["runs", "prune", "--home", str(tmp_path)])
-    assert done.exit_code == 2
-    done = CliRunner().invoke(
-        main, ["runs", "prune", "--home", str(tmp_path), "--older-than", "6d"]
-    )
+        assert kfp_tfjob("runs", "prune", "--home", tmp_path).exit_code == 2
+    done = kfp_tfjob("runs", "prune", "--home", tmp_path, "--older-than", "6d")
     assert done.exit_code == 2 and "at least 7d" in done.output
     with Server.start(tmp_path / "s3") as server:
         server.store().make_bucket(BUCKET)
-    done = CliRunner().invoke(main, ["runs", "prune", "--home", str(tmp_path)])
+    done = kfp_tfjob("runs", "prune", "--home", tmp_path)
     assert done.exit_code == 0 and "would delete 0 objects" in done.output

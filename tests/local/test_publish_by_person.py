@@ -1,4 +1,4 @@
-"""publish of a run that a person has promoted meanwhile: the run is not judged against itself."""
+"""publish after what a person did meanwhile: a promotion, a rollback."""
 
 import json
 from dataclasses import replace
@@ -10,13 +10,16 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.publish import engine, manual_promotion
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
+from kfp_tfjob.registry import rollback
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict, keep_second, lost_race, verdict_in_force
-from tests.local.published import NAME, judged, publish
+from tests.local.published import NAME, judged, publish, roll_back
+from tests.local.test_evaluate_publish import MODEL, Bench, cooler, packed
+from tests.local.test_evaluate_publish import rows as rows  # a fixture
 
 
 @pytest.mark.parametrize("when", ["before publish", "while judged again", "after another champion"])
@@ -97,3 +100,48 @@ def test_a_verdict_that_is_none_is_said(
     with pytest.raises(StepError, match="verdict.json"):
         engine.run(*given)
     assert read_champion(store, layout, NAME) is None
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"),
+    [
+        # r1 was replaced by a better one; back again; whatever came then.
+        (["r1", "r2", 0, 2, "r3"], [{}, {}, {2: 1}, {1: 2}, {1: 2}]),
+        (["r1", "r2", "r3", 0, 0], [{}, {}, {}, {3: 2}, {3: 2, 2: 1}]),
+    ],
+)
+def test_what_a_rollback_replaced(
+    store: Store, layout: Layout, history: list[str | int], expected: list[dict[int, int]]
+) -> None:
+    for it, wanted in zip(history, expected, strict=True):
+        if isinstance(it, str):
+            publish(store, layout, it)
+        else:
+            roll_back(store, layout, it)
+        found = {}
+        for run_id in ("r1", "r2", "r3"):
+            if pair := rollback.taken_back(store, layout, NAME, f"weights of {run_id}"):
+                left, decision = pair
+                assert (left.run_id, decision.by) == (run_id, "eva")
+                found[left.version] = decision.version
+        assert found == wanted
+
+
+def test_the_next_run_does_not_undo_a_rollback(store, base, tmp_path, rows):  # noqa: F811
+    bench = Bench(store, base, tmp_path, rows)
+    gate = {"mode": "non_inferior", "margin": 0.5}  # each model passes
+    for run_id in ("one", "two!"):
+        bench.train(run_id, 0.05, packed)
+        done, verdict = bench.evaluate(run_id, **gate)
+        assert done.blessed, verdict["reasons"]
+        bench.publish(run_id)
+    roll_back(store, bench.layout, why="wrong answers")
+    bench.train("late", 0.05, packed)  # the weights of two!: the seed is the length of the name
+    done, verdict = bench.evaluate("late", **gate)
+    assert not done.blessed and MODEL == NAME
+    (reason,) = verdict["reasons"]
+    assert "version 2" in reason and "eva" in reason
+    assert reason.endswith(": wrong answers")
+    bench.train("last", 0.05, cooler)  # the same weights, served by another graph
+    done, verdict = bench.evaluate("last", **gate)
+    assert done.blessed, verdict["reasons"]

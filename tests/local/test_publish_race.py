@@ -50,23 +50,28 @@ def bench(request, base, tmp_path, rows: SimpleNamespace, monkeypatch) -> Bench:
 
 def prepare(bench: Bench, names: list[str]) -> None:
     """Train a different model in each run, and bless all of them as the first one was."""
-    from kfp_tfjob.judging.model import exported_weights_sha256
-
     for at, name in enumerate(names):
         bench.train(name, 0.05 + 0.01 * at, packed)
     done, first = bench.evaluate(names[0], **GATE)
     assert done.blessed and first["champion"] is None
     for name in names[1:]:
-        run = bench.layout.run(name)
-        verdict = first | {
-            "run_id": name,
-            "model_uri": bench.model_uri(name),
-            "model_digest": bench.store.read_manifest(run.manifest).digest,
-            "exported_weights_sha256": exported_weights_sha256(
-                bench.folder / name / "output" / "model"
-            ),
-        }
-        bench.store.write(run.verdict, json.dumps(verdict).encode())
+        bless_as(bench, name, first)
+
+
+def bless_as(bench: Bench, name: str, first: dict) -> None:
+    """Give a run the verdict of another one, about its own model."""
+    from kfp_tfjob.judging.model import exported_weights_sha256
+
+    run = bench.layout.run(name)
+    verdict = first | {
+        "run_id": name,
+        "model_uri": bench.model_uri(name),
+        "model_digest": bench.store.read_manifest(run.manifest).digest,
+        "exported_weights_sha256": exported_weights_sha256(
+            bench.folder / name / "output" / "model"
+        ),
+    }
+    bench.store.write(run.verdict, json.dumps(verdict).encode())
 
 
 def race(bench: Bench, names: list[str]) -> dict[str, publish.Published]:
@@ -152,14 +157,7 @@ def test_a_second_verdict_may_refuse(bench: Bench) -> None:
     prepare(bench, ["first"])
     bench.train("twin", 0.05, packed)  # the same weights: the seed is the length of the name
     bench.train("again", 0.05, packed)
-    verdict = json.loads(bench.store.read(bench.layout.run("first").verdict))
-    run = bench.layout.run("again")
-    verdict |= {
-        "run_id": "again",
-        "model_uri": bench.model_uri("again"),
-        "model_digest": bench.store.read_manifest(run.manifest).digest,
-    }
-    bench.store.write(run.verdict, json.dumps(verdict).encode())
+    bless_as(bench, "again", json.loads(bench.store.read(bench.layout.run("first").verdict)))
     assert bench.publish("first").outcome == "published"
     done = bench.publish("again")
     assert done.outcome == "not_blessed" and done.version == 0

@@ -14,13 +14,12 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
-from click.testing import CliRunner
 
-from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from tests.faults.proxy import FaultProxy, Seen
+from tests.local.laptop import kfp_tfjob
 from tests.local.local_run import servers, stored
 from tests.local.published import NAME, publish
 from tests.waiting import until
@@ -165,7 +164,7 @@ def test_an_address_of_local_runs_is_never_looked_for_in_aws(
     def ends(folder: Path, *words: str) -> tuple[int, str]:
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
-        done = CliRunner().invoke(main, words)
+        done = kfp_tfjob(*words)
         return done.exit_code, done.output
 
     shows = ("models", "show", NAME, "--json", "--output", "s3://kfp-tfjob")

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.local import tiny_dataset
+from tests.local.replica import tf_config
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -59,9 +60,7 @@ def _processes(dataset: Path, names: list[str], size: int, **more: str) -> list[
     for at in range(size):
         environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)} | more
         if size > 1:
-            task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
-            cluster = {"chief": hosts[:1], "worker": hosts[1:]}
-            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+            environment["TF_CONFIG"] = tf_config(hosts, at)
         command = [sys.executable, str(Path(__file__).with_name("step_rows.py")), str(dataset)]
         started.append(
             subprocess.Popen([*command, *names], env=environment, stdout=subprocess.PIPE, text=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from kfp_tfjob.options.images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
-from tests.faults.proxy import Exchange, Fault, FaultProxy
-from tests.faults.world import EVER
+from tests.http_server import Handler, serving
 from tests.local.laptop import COMPILED, add, kfp_tfjob
 
 pytestmark = pytest.mark.usefixtures("laptop")
@@ -28,15 +28,15 @@ def data(store: Store, base: S3Address) -> S3Address:
     return address
 
 
-def submitted(package: Path, data: S3Address, base: S3Address, *more: object) -> Result:
-    return kfp_tfjob(
-        *("submit", "--data", data, "--label", "y", "--name", "m", "--output", base),
-        *("--pipeline", package, *more),
-    )
+@pytest.fixture
+def submit(package: Path, data: S3Address, base: S3Address) -> Callable[..., Result]:
+    """Type the command with what every run needs, and more."""
+    given = ("submit", "--data", data, "--label", "y", "--name", "m", "--output", base)
+    return lambda *more: kfp_tfjob(*given, "--pipeline", package, *more)
 
 
-def test_submit_shows_the_plan_and_starts_the_run(fake, package, data, base):
-    found = submitted(package, data, base, "--yes", "--epochs", 3, "--set", "gate.mode=point")
+def test_submit_shows_the_plan_and_starts_the_run(fake, submit, data):
+    found = submit("--yes", "--epochs", 3, "--set", "gate.mode=point")
     assert found.exit_code == 0, found.output
     (run,) = fake.runs.values()
     assert run.run_id in found.stdout
@@ -53,13 +53,13 @@ def test_submit_shows_the_plan_and_starts_the_run(fake, package, data, base):
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_model_code_of_this_machine_is_copied(fake, package, data, base, store, tmp_path, whole):
+def test_model_code_of_this_machine_is_copied(fake, submit, base, store, tmp_path, whole):
     path = tmp_path / ("mine" if whole else "mine.py")
     file = path / "__init__.py" if whole else path
     file.parent.mkdir(exist_ok=True)
     file.write_text("def build(dataset):\n    return None\n")
     for _ in range(2):
-        found = submitted(package, data, base, "--yes", "--model", f"{path}:build")
+        found = submit("--yes", "--model", f"{path}:build")
         assert found.exit_code == 0, found.output
     addresses = {run.runtime_config.parameters["model_code"] for run in fake.runs.values()}
     (address,) = addresses
@@ -67,11 +67,11 @@ def test_model_code_of_this_machine_is_copied(fake, package, data, base, store, 
     where = S3Address.parse(address.removesuffix(":build"), "model_code")
     assert store.read(where / "__init__.py" if whole else where) == file.read_bytes()
     file.write_text("def other(dataset):\n    return None\n")
-    found = submitted(package, data, base, "--yes", "--model", f"{path}:build")
+    found = submit("--yes", "--model", f"{path}:build")
     assert found.exit_code == 2 and " build" in found.stderr and len(fake.runs) == 2
 
 
-def test_a_reader_of_this_machine_is_copied(fake, package, data, base, store, tmp_path):
+def test_a_reader_of_this_machine_is_copied(fake, submit, base, store, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import pyarrow as pa\n"
@@ -79,7 +79,7 @@ def test_a_reader_of_this_machine_is_copied(fake, package, data, base, store, tm
         "    yield pa.RecordBatch.from_pydict({'a': [1, 2], 'y': [0, 1]})\n"
     )
     setting = ("--set", f"data_options.reader={file}:read", "--yes")
-    found = submitted(package, data, base, *setting)
+    found = submit(*setting)
     assert found.exit_code == 0, found.output
     (run,) = fake.runs.values()
     address = run.runtime_config.parameters["data_options"]["reader"]
@@ -87,26 +87,26 @@ def test_a_reader_of_this_machine_is_copied(fake, package, data, base, store, tm
     where = S3Address.parse(address.removesuffix(":read"))
     assert store.read(where) == file.read_bytes()
     file.write_text("def reed(stream, name):\n    yield 1\n")
-    found = submitted(package, data, base, *setting)
+    found = submit(*setting)
     assert found.exit_code == 2 and " read" in found.stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_without_a_terminal_the_plan_is_shown_and_nothing_starts(fake, package, data, base, more):
-    found = submitted(package, data, base, *more)
+def test_without_a_terminal_the_plan_is_shown_and_nothing_starts(fake, submit, more):
+    found = submit(*more)
     assert found.exit_code == 2 and "Fix: add --yes" in found.stderr
     assert "2 replicas" in found.stdout or json.loads(found.stdout)["replicas"] == 2
     assert not fake.runs
 
 
-def test_a_dry_run_checks_and_starts_nothing(fake, package, data, base):
-    found = submitted(package, data, base, "--dry-run", "--yes")
+def test_a_dry_run_checks_and_starts_nothing(fake, submit, package, base):
+    found = submit("--dry-run", "--yes")
     assert found.exit_code == 0, found.output
     assert "2 replicas" in found.stdout and "Started" not in found.stdout
-    plan = json.loads(submitted(package, data, base, "--dry-run", "--json").stdout)
+    plan = json.loads(submit("--dry-run", "--json").stdout)
     assert (plan["replicas"], plan["model"]) == (2, "m")
     add(fake, base, "taken")
-    found = submitted(package, data, base, "--dry-run", "--run-name", "taken")
+    found = submit("--dry-run", "--run-name", "taken")
     assert found.exit_code == 2 and "already exists" in found.stderr
     found = kfp_tfjob("submit", "--dry-run", "--pipeline", package)
     assert found.exit_code == 2 and "data_uri is missing" in found.stderr
@@ -121,17 +121,15 @@ def cluster(tmp_path, monkeypatch):
     known: dict[str, Any] = {"/api/v1/nodes": {"items": [node], "metadata": {}}}
     known["/version"] = {"major": "1", "minor": "33", "gitVersion": "v1.33.12"}
 
-    def answer(exchange: Exchange) -> bool:
-        reply = known.get(exchange.target.partition("?")[0])
-        data = json.dumps(reply or {"message": "no"}).encode()
-        status = 403 if reply == {} else 200 if reply else 404
-        exchange.reply(status, [("Content-Type", "application/json")], data)
-        return True
+    class Answers(Handler):
+        def do_GET(self) -> None:
+            reply = known.get(self.path.partition("?")[0])
+            status = 403 if reply == {} else 200 if reply else 404
+            self.answer(reply or {"message": "no"}, status)
 
-    with FaultProxy() as server:
-        server.faults = [Fault(answer, "GET", times=EVER)]
+    with serving(Answers) as server:
         config = {
-            "clusters": [{"name": "c", "cluster": {"server": server.endpoint}}],
+            "clusters": [{"name": "c", "cluster": {"server": server.url}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             "users": [{"name": "u", "user": {}}],
             "current-context": "c",
@@ -141,60 +139,60 @@ def cluster(tmp_path, monkeypatch):
         # The Kubernetes client reads KUBECONFIG only when it is imported.
         name = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
         monkeypatch.setattr(name, str(path))
-        known["address"] = server.endpoint
+        known["address"] = server.url
         yield known
 
 
 SMALL = ("--set", "pod.all.cpu=0.25", "--set", "pod.all.memory=1Gi")
 
 
-def test_the_plan_compares_the_pods_with_the_nodes(fake, package, data, base, cluster):
-    plan = json.loads(submitted(package, data, base, "--dry-run", "--json").stdout)
+def test_the_plan_compares_the_pods_with_the_nodes(fake, submit, cluster):
+    plan = json.loads(submit("--dry-run", "--json").stdout)
     found = plan["findings"]
     assert [it["status"] for it in found] == ["waits"] * 2, found  # the chief and the worker
     for part in ("4.", "node, n7, can allocate only 2", "16", "only 4 GiB", "pod.all.cpu"):
         assert part in found[0]["what"], found
     assert cluster["address"] in found[0]["what"]
-    found = submitted(package, data, base, "--dry-run", *SMALL)
+    found = submit("--dry-run", *SMALL)
     assert "warning" not in found.stdout and "not checked" not in found.stdout
     # A cluster that scales from zero adds nodes once pods wait for them, so the run starts.
-    found = submitted(package, data, base, "--yes")
+    found = submit("--yes")
     assert found.exit_code == 0 and len(fake.runs) == 1
     assert "warning" in found.stdout and "node, n7, can allocate only 2" in found.stdout
     cluster["/api/v1/nodes"] = {}
-    found = submitted(package, data, base, "--dry-run")
+    found = submit("--dry-run")
     assert "not checked" in found.stdout
 
 
-def test_a_secret_that_does_not_exist_is_named_with_its_command(fake, package, data, base, cluster):
+def test_a_secret_that_does_not_exist_is_named_with_its_command(fake, submit, cluster):
     token = ("--set", 'pod.all.env.TOKEN={"secret": "hub", "key": "token"}', *SMALL)
     place = "/api/v1/namespaces/kubeflow"
-    found = submitted(package, data, base, "--dry-run", *token)
+    found = submit("--dry-run", *token)
     assert found.exit_code == 0, found.output  # not the namespace of runs: nothing is known
     cluster[f"{place}/serviceaccounts/pipeline-runner"] = {"metadata": {}}
-    found = submitted(package, data, base, "--dry-run", *token)
+    found = submit("--dry-run", *token)
     command = "kubectl -n kubeflow create secret generic hub --from-literal=token=..."
     assert command in found.stdout.replace("\n", " "), found.stdout
     cluster[f"{place}/secrets/hub"] = {"data": {"other": "eA=="}}
-    found = submitted(package, data, base, "--dry-run", *token)
+    found = submit("--dry-run", *token)
     assert " hub" in found.stdout
     # The kubeconfig may name another cluster than the back end's.
-    assert submitted(package, data, base, "--yes", *token).exit_code == 0
+    assert submit("--yes", *token).exit_code == 0
     assert len(fake.runs) == 1
     cluster[f"{place}/secrets/hub"] = {"data": {"token": "eA=="}}
     # The default Secret of the store may be left out: the pods may have an account of their own.
-    plan = json.loads(submitted(package, data, base, "--dry-run", "--json", *token).stdout)
+    plan = json.loads(submit("--dry-run", "--json", *token).stdout)
     (it,) = plan["findings"]
     assert " generic objstore-cred" in it["fix"] and it["status"] == "warning"
     both = (*token, "--set", 'pod.worker.env.TWO={"secret": "none", "key": "k"}')
-    plan = json.loads(submitted(package, data, base, "--dry-run", "--json", *both).stdout)
+    plan = json.loads(submit("--dry-run", "--json", *both).stdout)
     (missing,) = (it for it in plan["findings"] if it["status"] == "waits")
     assert "pod.worker.env.TWO" in missing["fix"]
     assert cluster["address"] in missing["what"]
-    wrong = submitted(package, data, base, "--dry-run", *token, "--set", "storage_secret=typo")
+    wrong = submit("--dry-run", *token, "--set", "storage_secret=typo")
     assert "Secret typo " in wrong.stdout
     cluster[f"{place}/secrets/objstore-cred"] = {}  # no right to read it
-    assert submitted(package, data, base, "--yes", *token).exit_code == 0
+    assert submit("--yes", *token).exit_code == 0
 
 
 def test_everything_wrong_is_said_before_anything_is_sent(fake):

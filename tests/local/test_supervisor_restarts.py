@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.replica import SECONDS, Replica
+from tests.local.replica import SECONDS, Replica, tf_config
 from tests.waiting import until
 
 # What every command starts with: a line for each life, and a way to talk to the supervisor.
@@ -40,12 +39,6 @@ def start(replica: Replica, tmp_path: Path) -> Start:
 def lives(folder: Path) -> list[list[str]]:
     path = folder / "lives"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def cluster(kind: str, index: int, *ports: int) -> dict[str, str]:
-    hosts = [f"127.0.0.1:{port}" for port in ports]
-    members = {"chief": hosts[:1], "worker": hosts[1:]}
-    return {"TF_CONFIG": json.dumps({"cluster": members, "task": {"type": kind, "index": index}})}
 
 
 def test_what_was_killed_starts_again_and_its_words_are_forgotten(start: Start, tmp_path: Path):
@@ -159,9 +152,9 @@ os.close(mouth)
 
 def test_the_peers_that_do_not_come_are_named(start: Start, tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as here:
-        peers = cluster("worker", 1, here.getsockname()[1], 1, 2, 3)
+        hosts = [f"127.0.0.1:{port}" for port in (here.getsockname()[1], 1, 2, 3)]
         program = "say('waiting'); time.sleep(600)"
-        process = start(program, START_DEADLINE="3", **peers)
+        process = start(program, START_DEADLINE="3", TF_CONFIG=tf_config(hosts, 2))
         assert process.wait(SECONDS) == 142
     assert len(lives(tmp_path)) == 1
     words = (tmp_path / "words").read_text()
@@ -177,10 +170,9 @@ def test_a_look_at_peers_that_do_not_answer_holds_up_no_signal(start: Start, tmp
         port = full.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):  # and no other gets in
             hosts = [f"127.1.{at}.1:{port}" for at in range(250)]
-            members = {"chief": ["127.0.0.1:1"], "worker": hosts}
-            config = {"cluster": members, "task": {"type": "chief", "index": 0}}
+            config = tf_config(["127.0.0.1:1", *hosts], 0)
             program = "say('waiting'); time.sleep(600)"
-            process = start(program, START_DEADLINE="600", TF_CONFIG=json.dumps(config))
+            process = start(program, START_DEADLINE="600", TF_CONFIG=config)
             time.sleep(11)  # it begins to look after 10 s, and needs more than 30 for that
             process.terminate()
             assert process.wait(15) == 143
@@ -195,7 +187,8 @@ def ask(*_):
 socket.getaddrinfo = ask
 """
     (tmp_path / "sitecustomize.py").write_text(slow)
-    config = cluster("worker", 0, 1, 2) | {"PYTHONPATH": str(tmp_path)}
+    config = {"TF_CONFIG": tf_config(["127.0.0.1:1", "127.0.0.1:2"], 1)}
+    config["PYTHONPATH"] = str(tmp_path)
     process = start("", START_DEADLINE="1", **config)
     assert process.wait(SECONDS) == 142
     assert "chief (127.0.0.1:1: " in (tmp_path / "words").read_text()

@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from click.testing import CliRunner
 
-from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.registry.runs import runs_of
 from kfp_tfjob.storage.address import S3Address
@@ -24,6 +22,7 @@ from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.store import Store
+from tests.local.laptop import kfp_tfjob
 from tests.local.published import NAME, VERDICT, publish
 
 SECONDS = 300  # for TensorBoard to read the logs, on a busy machine
@@ -125,32 +124,25 @@ def read_json(url: str) -> Any:
 
 
 def test_what_cannot_be_shown_is_said(store: Store, base: S3Address, s3: Server):
-    def said(uri: object) -> tuple[int, str]:
-        done = CliRunner().invoke(main, ["tensorboard", str(uri), "--endpoint", s3.endpoint])
-        return done.exit_code, done.output
+    def refused(code: int, words: str, *arguments: object) -> None:
+        done = kfp_tfjob("tensorboard", *arguments, "--endpoint", s3.endpoint)
+        assert done.exit_code == code and words in done.output
 
     run = RunLayout(base / "runs/r1")
-    code, text = said(run.base)
-    assert code == 3 and f"no run {run.base}" in text
+    refused(3, f"no run {run.base}", run.base)
     store.write(run.attempts / "0001.json", b"{}")
-    code, text = said(run.base)
-    assert code == 3 and "no logs" in text
+    refused(3, "no logs", run.base)
     for wrong in (run.logs, base):
-        code, text = said(wrong)
-        assert code == 2 and "RUN is not" in text
-    for wrong in ((), (run.base, "--model", NAME)):
-        done = CliRunner().invoke(main, ["tensorboard", *map(str, wrong)])
-        assert done.exit_code == 2
-    arguments = ["--model", NAME, "--output", str(base), "--endpoint", s3.endpoint]
-    done = CliRunner().invoke(main, ["tensorboard", *arguments])
-    assert done.exit_code == 3 and f"model {NAME}" in done.output
-    code, text = said("s3://there-is-none/runs/r1")
-    assert code == 2 and "bucket there-is-none" in text
+        refused(2, "RUN is not", wrong)
+    for both_or_none in ((), (run.base, "--model", NAME)):
+        refused(2, "", *both_or_none)
+    refused(3, f"model {NAME}", "--model", NAME, "--output", base)
+    refused(2, "bucket there-is-none", "s3://there-is-none/runs/r1")
 
 
 def test_the_folder_of_local_runs_is_named_by_home(tmp_path: Path):
     for what in (["--model", NAME], ["s3://kfp-tfjob/runs/r1"]):
-        done = CliRunner().invoke(main, ["tensorboard", *what, "--home", str(tmp_path)])
+        done = kfp_tfjob("tensorboard", *what, "--home", tmp_path)
         assert done.exit_code == 2 and str(tmp_path / "s3") in done.output
 
 
@@ -161,11 +153,11 @@ def test_missing_and_wrong_keys_are_said(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    command = ["tensorboard", str(base / "runs/r1"), "--endpoint", s3.endpoint]
-    done = CliRunner().invoke(main, command)
+    command = ("tensorboard", base / "runs/r1", "--endpoint", s3.endpoint)
+    done = kfp_tfjob(*command)
     assert done.exit_code == 2 and "no credentials" in done.output
     for name, value in (keys(s3) | {"AWS_SECRET_ACCESS_KEY": "wrong"}).items():
         monkeypatch.setenv(name, value)
-    done = CliRunner().invoke(main, command)
+    done = kfp_tfjob(*command)
     assert done.exit_code == 2 and "secret key" in done.output
     assert "wrong" not in done.output.replace("wrong key", "")

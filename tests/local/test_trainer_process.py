@@ -9,12 +9,14 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 
 from tests.local import tiny_dataset
-from tests.local.trainer_jobs import STEPS, Job, Start
-from tests.ports import free_ports
+from tests.local.replica import tf_config
+from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
+from tests.ports import free_port
 
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
 CODE = """
@@ -116,8 +118,7 @@ def test_a_loss_that_is_not_finite_ends_every_replica_with_4(jobs: Start) -> Non
 
 @pytest.mark.slow
 def test_a_replica_that_waits_for_its_peers_ends_when_told(jobs: Start) -> None:
-    hosts = {"chief": ["127.0.0.1:1"], "worker": [f"127.0.0.1:{free_ports(1)[0]}"]}
-    config = json.dumps({"cluster": hosts, "task": {"type": "worker", "index": 0}})
+    config = tf_config(["127.0.0.1:1", f"127.0.0.1:{free_port()}"], 1)
     told = jobs("told", START_DEADLINE="600", EXPECTED_REPLICAS="2", TF_CONFIG=config)
     told.until(lambda: "waiting for 1 other replica" in told.log())
     time.sleep(1)  # long enough for TensorFlow to have taken the signal; earlier it is easy
@@ -225,3 +226,37 @@ def test_a_replica_without_its_gpus_trains_nothing(jobs: Start) -> None:
 
 def _csv(job: Job) -> list[str]:
     return (job.output / "logs" / "log.csv").read_text().splitlines()
+
+
+EPOCHS, FIRST = 20, 3
+GROWTH = 1.02
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_replica_does_not_grow(jobs: Start) -> None:
+    """With evaluation, checkpoints all the time, the best of them, and early stopping's copy."""
+    options = {
+        "checkpoint_seconds": 0.5,
+        "early_stopping": {"patience": EPOCHS, "restore_best_weights": True},
+    }
+    hyperparameters = {"hidden": [512, 512], "dropout": 0.1, "learning_rate": 1e-5}
+    job = jobs(
+        "memory",
+        2,
+        EPOCHS=str(EPOCHS),
+        TRAIN_OPTIONS=json.dumps(options),
+        HYPERPARAMETERS=json.dumps(hyperparameters),
+    )
+    progress = job.output / "progress.jsonl"
+    job.until(lambda: progress.exists() and len(job.events("epoch")) >= FIRST)
+    trainers = [psutil.Process(job.trainer(replica)) for replica in range(2)]
+    first = [process.memory_info().rss for process in trainers]
+    last, seen, deadline = first, first, time.monotonic() + 3 * SECONDS
+    # The export that follows the last epoch needs memory of its own: only what was read before the
+    # last epoch was over counts.
+    while len(job.events("epoch")) < EPOCHS and time.monotonic() < deadline:
+        last, seen = seen, [process.memory_info().rss for process in trainers]
+        time.sleep(0.05)
+    assert job.end() == [0, 0], job.log()
+    growth = [after / before for before, after in zip(first, last, strict=True)]
+    assert max(growth) <= GROWTH, (first, last)

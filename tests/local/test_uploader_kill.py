@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,8 +17,9 @@ from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull
-from kfp_tfjob.uploader.local_files import scan
 from tests.faults.proxy import FaultProxy
+from tests.faults.world import content
+from tests.local.sidecar import Pod
 from tests.waiting import until
 
 PROOF, KEPT = 200, 4
@@ -41,7 +41,7 @@ from tests.local.test_uploader_kill import KEPT, files_of
 with suppress(PermissionError):
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 output = Path(sys.argv[1]) / "checkpoints"
-output.mkdir(parents=True, exist_ok=True)
+output.mkdir()
 due = time.monotonic()
 for step in count(1):
     temporary = output / f"{{step}}.tmp"
@@ -81,57 +81,49 @@ def restore(store: Store, run: RunLayout, folder: Path) -> int:
         except DataError:
             shutil.rmtree(folder, ignore_errors=True)
             continue
-        found = {path: (folder / path).read_bytes() for path in scan(folder).files}
-        assert found == files_of(step), f"checkpoint {step} is not what the trainer wrote"
+        assert content(folder) == files_of(step), f"checkpoint {step} is not what the trainer wrote"
         shutil.rmtree(folder)
         return step
     return 0
 
 
 @pytest.fixture
-def trainer(kills: int) -> Iterator[Path]:
+def pod(kills: int, proxy: FaultProxy, base: S3Address) -> Iterator[Pod]:
+    """A pod with a trainer that writes checkpoints."""
     memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as output:
-        process = subprocess.Popen([sys.executable, "-c", TRAINER, output, str(PAUSES[kills])])
-        yield Path(output)
-        process.kill()
-        process.wait()
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        pod = Pod(Path(folder), RunLayout(base / "runs" / "killed"), proxy.endpoint)
+        pod.start([sys.executable, "-c", TRAINER, str(pod.output), str(PAUSES[kills])])
+        yield pod
+        pod.stop()
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(PROOF, marks=pytest.mark.slow)])
 def test_a_kill_loses_nothing(
-    kills: int, proxy: FaultProxy, store: Store, base: S3Address, trainer: Path, tmp_path: Path
+    kills: int, proxy: FaultProxy, store: Store, pod: Pod, tmp_path: Path
 ) -> None:
-    run = RunLayout(base / "runs" / "killed")
     proxy.latency = 0.08  # of a store at some distance: most moments have a request in flight
     chance = random.Random(6)
-    with start(proxy, run, trainer) as sidecar:  # from here on every kill has something to lose
-        wait_for(proxy, 1)
-        sidecar.kill()
+    kill_after(pod, proxy, 1)  # from here on every kill has something to lose
     last, at_work = 1, 0
     for _ in range(kills):
-        last, flying = one_kill(proxy, store, run, trainer, tmp_path / "copy", chance)
+        last, flying = one_kill(proxy, store, pod, tmp_path / "copy", chance)
         assert last >= 1
         at_work += flying
     assert at_work >= 150 or kills < PROOF, "too many kills hit nothing"
-    with start(proxy, run, trainer) as sidecar:
-        wait_for(proxy, last + 1)
-        sidecar.kill()
+    kill_after(pod, proxy, last + 1)
 
 
-def wait_for(proxy: FaultProxy, step: int) -> None:
+def kill_after(pod: Pod, proxy: FaultProxy, step: int) -> None:
+    """Kill a sidecar once a checkpoint of this step or a later one is stored."""
+    sidecar = pod.sidecar()
     until(lambda: acknowledged(proxy, time.monotonic()) >= step, f"checkpoint {step} is stored")
-
-
-def start(proxy: FaultProxy, run: RunLayout, output: Path) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-m", "kfp_tfjob.uploader", "watch", str(output), str(run.base)]
-    line += ["--interval", "0.05", "--attempt", "1", "--endpoint", proxy.endpoint]
-    with open(output / "sidecar.log.tmp", "ab") as out:
-        return subprocess.Popen(line, stdout=out, stderr=out)
+    sidecar.kill()
+    sidecar.wait()
 
 
 def one_kill(
-    proxy: FaultProxy, store: Store, run: RunLayout, output: Path, copy: Path, chance: random.Random
+    proxy: FaultProxy, store: Store, pod: Pod, copy: Path, chance: random.Random
 ) -> tuple[int, bool]:
     """Kill a sidecar at a random moment, and restore.
 
@@ -141,7 +133,7 @@ def one_kill(
     with proxy.lock:
         proxy.seen = [seen for seen in proxy.seen if "manifest.json" in seen.target][-50:]
     born = time.monotonic()
-    sidecar = start(proxy, run, output)
+    sidecar = pod.sidecar()
     # Most die at work, some while they look at what an earlier life left.
     awaited = "/checkpoints/" if chance.random() < 0.8 else "probe"
     while not proxy.of("PUT", awaited + ".*(?<!manifest.json)$") and time.monotonic() < born + 30:
@@ -155,6 +147,6 @@ def one_kill(
     with proxy.lock:
         flying = any(it.began <= moment and not it.ended <= moment for it in proxy.seen)
     least = acknowledged(proxy, moment)
-    restored = restore(store, run, copy)
+    restored = restore(store, pod.run, copy)
     assert restored >= least, f"step {least} was stored, {restored} came back"
     return least, flying

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import ssl
-import subprocess
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull, push
+from tests.cluster.pki import Authority
 from tests.faults.proxy import Exchange, Fault, FaultProxy, accepts_token
 from tests.faults.world import EVER, World
 
@@ -113,14 +113,8 @@ def test_where_a_bucket_is(store, monkeypatch, endpoint, addressing, host, prefi
 
 
 def test_a_store_with_a_certificate_of_its_own(s3, base, tmp_path, monkeypatch):
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        + ["-keyout", key, "-out", certificate, "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
-        check=True,
-        capture_output=True,
-    )
+    authority = Authority(tmp_path / "pki")
+    certificate, key = authority.issue("store", "/CN=localhost", ("127.0.0.1",))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     front = FaultProxy(s3.endpoint)
@@ -132,7 +126,7 @@ def test_a_store_with_a_certificate_of_its_own(s3, base, tmp_path, monkeypatch):
         secret = SecretVolume(tmp_path / "secret")
         with pytest.raises(ConfigurationError, match="AWS_CA_BUNDLE"):
             Store(secret=secret, patience=Patience(5)).write(base / "x", b"x")
-        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(authority.certificate))
         store = Store(secret=secret)
         (tmp_path / "folder").mkdir()
         for name, size in (("small", 10), ("large", 2 * PART + 1)):

@@ -11,7 +11,9 @@ from typing import Any, Self
 
 from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.local import tiny_dataset
+from tests.local.replica import tf_config
 from tests.ports import free_ports
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600.0  # of one job; an idle machine needs a thirtieth of it
@@ -52,9 +54,7 @@ class Job:
                 "REPLICAS_ON_THIS_MACHINE": str(self.size),
             }
             if self.size > 1:
-                task = {"type": "worker" if at else "chief", "index": max(at - 1, 0)}
-                cluster = {"chief": self._hosts[:1], "worker": self._hosts[1:]}
-                environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+                environment["TF_CONFIG"] = tf_config(self._hosts, at)
             pack(job_dir / NAME)
             command = [sys.executable, str(job_dir / NAME), "--"]
             with open(job_dir / "log", "wb") as log:
@@ -69,13 +69,10 @@ class Job:
 
     def trainer(self, replica: int) -> int:
         supervisor = self.processes[replica].pid
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            path = Path(f"/proc/{supervisor}/task/{supervisor}/children")
-            if children := path.read_text().split():
-                return int(children[0])
-            time.sleep(0.01)
-        raise AssertionError(f"replica {replica} has no trainer")
+        path = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+        found: list[str] = []
+        until(lambda: found.extend(path.read_text().split()) or found, "a trainer", SECONDS)
+        return int(found[0])
 
     def end(self) -> list[int]:
         deadline = time.monotonic() + SECONDS
