@@ -17,11 +17,9 @@ def two_classes(
 
 
 def constant_classifier(labels: ArrayLike, counts: ArrayLike) -> ClassPredictions:
-    """Return the shares of the classes for every row."""
     shares = np.asarray(counts) / np.sum(counts)
     return ClassPredictions.of(labels, np.tile(shares, (len(np.asarray(labels)), 1)))
 
 
 def constant_regression(labels: ArrayLike, mean: float) -> ValuePredictions:
-    """Return the mean for every row."""
     return ValuePredictions.of(labels, np.full(len(np.asarray(labels)), mean))

@@ -73,7 +73,6 @@ def base(store: Store) -> S3Address:
 
 @pytest.fixture
 def layout(base: S3Address) -> Layout:
-    """What is stored below that prefix."""
     return Layout(base)
 
 
@@ -109,7 +108,6 @@ def supervisor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def repository() -> Path:
-    """The root of the checkout."""
     return Path(__file__).parents[1]
 
 

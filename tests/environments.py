@@ -1,7 +1,8 @@
-"""Environments that the lock keeps apart from `make setup`, outside the repository.
+"""Python as tests run it: of `make setup`, and in environments that the lock keeps apart from it.
 
 kserve and the extra `local` need different versions of psutil, MLflow's server and `tools` need
-different versions of pyarrow. So one environment cannot have all of them.
+different versions of pyarrow. So one environment cannot have all of them. The others are outside
+the repository.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,25 @@ from tests.cluster.binaries import cache
 
 ROOT = Path(__file__).parents[1]
 _TORCH = "2.15.0"
+
+
+def run_python(
+    *arguments: object,
+    cwd: Path | None = None,
+    stdin: str = "",
+    timeout: float | None = None,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python, with more in its environment; it finds the modules of the checkout."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        timeout=timeout,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+    )
 
 
 def for_server() -> Path:

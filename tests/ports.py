@@ -15,12 +15,10 @@ _HELD: list[socket.socket] = []
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return an unused port."""
     return free_ports(1, host)[0]
 
 
 def free_ports(number: int, host: str = "127.0.0.1") -> list[int]:
-    """Return different unused ports."""
     found: list[int] = []
     while len(found) < number:
         port = _CHANCE.choice(_PORTS)

@@ -22,7 +22,6 @@ def typed(body: Mapping[str, Any]) -> Schema:
 
 
 def statistics_of(body: Mapping[str, Any]) -> StatisticsDocument:
-    """Return a statistics.json with these keys."""
     return StatisticsDocument.from_bytes(json.dumps(body).encode())
 
 

@@ -34,12 +34,10 @@ class Access:
 
     @property
     def core(self) -> client.CoreV1Api:
-        """Pods, Secrets, nodes, and other objects."""
         return client.CoreV1Api(self.api)
 
     @property
     def custom(self) -> client.CustomObjectsApi:
-        """TFJobs as raw objects; see `tfjob` for the arguments that name one."""
         return client.CustomObjectsApi(self.api)
 
     @contextlib.contextmanager

@@ -59,7 +59,6 @@ def make(buildah: Sequence[str]) -> str:
 
 
 def _bootstrap(root: Path) -> None:
-    """Fill a folder with a small Debian."""
     options = ["--variant=minbase", f"--include={_PACKAGES}"]
     done = subprocess.run(
         ["nice", "-n", "10", "debootstrap", *options, _SUITE, root],

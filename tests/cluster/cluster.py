@@ -142,7 +142,6 @@ class Cluster(Access):
         return found
 
     def apply(self, objects: list[Object], *options: str) -> str:
-        """Apply objects in the API server; return what kubectl printed."""
         how = ("--server-side", "--validate=strict", *options, "-f", "-")
         return self.kubectl("apply", *how, stdin=yaml.safe_dump_all(objects))
 
@@ -195,7 +194,6 @@ class Cluster(Access):
         return Versitygw(program, STATE / folder, address, port, self.logs)
 
     def remove_node(self, node: Node) -> None:
-        """Kill a node, its pods with it, and forget it."""
         node.kill()
         self.core.delete_node(node.name)
         host.remove_address(node.address)

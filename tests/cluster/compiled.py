@@ -39,7 +39,6 @@ class Task:
 
     @property
     def secret(self) -> dict[str, Any]:
-        """The Secret volume: `name`, `path` and `optional`."""
         (volume,) = self.settings["secretAsVolume"]
         name = self._value(volume["secretNameParameter"])
         return {"name": name, "path": volume["mountPath"], "optional": volume["optional"]}

@@ -125,7 +125,6 @@ def another_launch(
 
 @pytest.fixture
 def workflow(launch: Launch) -> Iterator[Workflow]:
-    """The run that a launch belongs to."""
     found = Workflow(launch.cluster, launch.namespace).create(launch.step.run_id)
     yield found
     if found.get():
@@ -134,7 +133,6 @@ def workflow(launch: Launch) -> Iterator[Workflow]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What the launcher logs."""
     caplog.set_level("INFO")
     return caplog
 

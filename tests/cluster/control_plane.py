@@ -112,7 +112,6 @@ class ApiServer:
         )
 
     def start(self) -> None:
-        """Start both and wait until the API server is ready."""
         self._etcd.start()
         self._server.start()
         certificate = self._authority.certificate

@@ -103,12 +103,10 @@ def take(state: Path) -> None:
 
 
 def add_address(address: str) -> None:
-    """Give the bridge one more address, for a further node."""
     _run("ip", "address", "add", f"{address}/16", "dev", BRIDGE)
 
 
 def remove_address(address: str) -> None:
-    """Take the address of a node away."""
     _run("ip", "address", "delete", f"{address}/16", "dev", BRIDGE)
 
 

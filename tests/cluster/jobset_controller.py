@@ -69,7 +69,6 @@ class JobSetController:
         )
 
     def start(self) -> None:
-        """Start it and wait until its webhooks are there."""
         folder = self._folder / "k8s-webhook-server/serving-certs"
         serve_with(folder, "jobset-webhook", self._authority)
         settings = {

@@ -234,7 +234,6 @@ class Launch:
         return json.loads(self.step.store.read(self.step.run.attempts / "0001.end.json"))
 
     def ended_with(self, verdict: str, code: int, jobs: int) -> None:
-        """Check how the launch ended, and what it has left."""
         assert self.ended is not None
         assert (self.ended.verdict, self.ended.code) == (verdict, code), self.ended.message
         self.has_left(jobs)
@@ -306,7 +305,6 @@ class Launch:
         return len(found)
 
     def sidecar_restarts(self) -> int:
-        """Return how often the sidecar of attempt 1 was started again."""
         pod = self.cluster.core.read_namespaced_pod(self.pod(), self.namespace)
         statuses = pod.status.init_container_statuses or []
         return next((item.restart_count for item in statuses if item.name == "uploader"), 0)
@@ -345,14 +343,12 @@ class Launch:
         assert not (self.ended and self.ended.code) or said(), self.ended
 
     def picture(self) -> str:
-        """Return what there is in the namespace, for a test that fails."""
         return self.cluster.picture(self.namespace)
 
     def __enter__(self) -> Launch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End every process, and release every watch."""
         for process in self.processes:
             process.kill()
             process.wait()

@@ -60,7 +60,6 @@ class Authority:
         return private, public
 
     def kubeconfig(self, name: str, subject: str, server: str) -> Path:
-        """Issue a client certificate, and return a kubeconfig with it."""
         path = self.folder / f"{name}.conf"
         if path.exists():
             return path

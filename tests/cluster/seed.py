@@ -69,7 +69,6 @@ def plant(root: Path) -> None:
 
 
 def _fill(folder: Path) -> None:
-    """Start a containerd in a folder, import all images, and stop it."""
     (folder / "containerd.toml").write_text(_CONFIGURATION.format(folder=folder))
     command = ["containerd", "--config", folder / "containerd.toml"]
     containerd = Process("containerd-seed", command, folder, folder)

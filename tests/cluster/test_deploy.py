@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -23,6 +21,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.custom_resources import define
 from tests.cluster.launches import ROOT, Launch, client_of, rules
 from tests.cluster.workflows import Workflow
+from tests.environments import run_python
 
 pytestmark = pytest.mark.cluster
 
@@ -65,8 +64,9 @@ def test_install_prints_what_kustomize_renders(
 
 
 def _install(*arguments: str) -> str:
-    command = [sys.executable, "-m", "kfp_tfjob.pipelines", "install", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = run_python("-m", "kfp_tfjob.pipelines", "install", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_what_install_prints_is_applied_changed_and_deleted(

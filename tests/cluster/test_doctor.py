@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.storage.address import S3Address
 from tests.cluster.cluster import Cluster
 from tests.cluster.launches import BUCKET, Launch, client_of
+from tests.environments import run_python
 
 pytestmark = pytest.mark.cluster
 
@@ -26,8 +24,6 @@ _NO_BACK_END = "http://127.0.0.1:1"
 
 
 class Doctor:
-    """The command in one namespace."""
-
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.namespace, self.kubeconfig = namespace, cluster.kubeconfig
         self.environment: dict[str, str] = {}
@@ -35,14 +31,9 @@ class Doctor:
     def __call__(self, *arguments: str) -> dict[str, list[str]]:
         """Return the findings as text by status; the back end is down."""
         here = {"KUBECONFIG": str(self.kubeconfig)} | _IMAGES | self.environment
-        command = [sys.executable, "-m", "kfp_tfjob.pipelines", "doctor", "--json"]
-        where = ["--namespace", self.namespace, "--host", _NO_BACK_END]
-        done = subprocess.run(
-            [*command, *where, *_SMALL, *arguments],
-            env=os.environ | here,
-            capture_output=True,
-            text=True,
-        )
+        where = ("--namespace", self.namespace, "--host", _NO_BACK_END)
+        command = ("-m", "kfp_tfjob.pipelines", "doctor", "--json", *where)
+        done = run_python(*command, *_SMALL, *arguments, **here)
         assert "Traceback" not in done.stderr, done.stderr
         found = json.loads(done.stdout)
         assert done.returncode == (1 if found["problem"] else 0)
@@ -80,9 +71,10 @@ def test_before_and_after_install(cluster: Cluster, doctor: Doctor) -> None:
     assert _has(before["unknown"], "the store", "--output")
 
     cluster.storage_secret(doctor.namespace)
-    command = [sys.executable, "-m", *install.replace("kfp-tfjob", "kfp_tfjob.pipelines").split()]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=printed)
+    words = install.replace("kfp-tfjob", "kfp_tfjob.pipelines").split()
+    printed = run_python("-m", *words)
+    assert printed.returncode == 0, printed.stderr
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=printed.stdout)
     store = cluster.objects.store()
     store.make_bucket(BUCKET)
     doctor.environment = cluster.objects.keys

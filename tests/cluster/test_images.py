@@ -31,7 +31,6 @@ http: {{addr: "127.0.0.1:{port}"}}
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
-    """An empty registry."""
     port = free_port()
     config = tmp_path / "registry.yml"
     config.write_text(_CONFIG.format(folder=tmp_path / "registry", port=port))

@@ -55,7 +55,6 @@ def kueue(cluster: Cluster) -> Iterator[Kueue]:
 
 @pytest.fixture(scope="module")
 def as_shipped(kueue: Kueue) -> None:
-    """Kueue with the integrations of its own configuration."""
     kueue.start()
 
 

@@ -254,7 +254,6 @@ class _Stopped:
 
 
 def _until(moment: float, look: Callable[[], object]) -> None:
-    """Poll until a moment has come."""
     while (left := moment - time.monotonic()) > 0:
         look()
         time.sleep(min(0.02, left))

@@ -61,7 +61,6 @@ def example(
 
 
 def predict(launch: Launch, folder: Path) -> tuple[int, ...]:
-    """Return the shape of what the stored model predicts for five rows."""
     run = launch.step.run
     pull(launch.step.store, run.base, folder, lambda key: key.startswith("output/model/"))
     features = [{"name": name, "type": "float32"} for name in tiny_dataset.FEATURES]

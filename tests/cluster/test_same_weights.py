@@ -130,7 +130,6 @@ class Training:
 
 
 def code(folder: Path) -> Path:
-    """Write the program of a training into a new folder; return the folder."""
     folder.mkdir()
     (folder / "slow.py").write_text(CODE)
     return folder

@@ -96,7 +96,6 @@ class TrainingOperator:
         )
 
     def start(self) -> None:
-        """Start it and wait until its controllers and webhooks are there."""
         self._process.start()
         self._process.wait_until(self._mount_certificates)
         self._process.wait_until(lambda: answers(f"http://{_HEALTH}/readyz"))
@@ -117,5 +116,4 @@ class TrainingOperator:
 
 
 def remove_certificates() -> None:
-    """Remove what the operator's fixed path holds."""
     shutil.rmtree(_CERTIFICATES.parent, ignore_errors=True)

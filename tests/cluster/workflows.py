@@ -43,7 +43,6 @@ class Workflow:
         return self
 
     def get(self) -> dict[str, Any] | None:
-        """Return the object, or None when it is gone."""
         try:
             return self.cluster.custom.get_namespaced_custom_object(*self._path)
         except ApiException as error:
@@ -52,7 +51,6 @@ class Workflow:
             return None
 
     def patch(self, body: Mapping[str, Any]) -> None:
-        """Change it, as a merge."""
         self.cluster.custom.patch_namespaced_custom_object(*self._path, body)
 
     def terminate(self) -> None:

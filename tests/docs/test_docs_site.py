@@ -1,14 +1,13 @@
 """The site builds without a warning and loads nothing from elsewhere; every link is alive."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
 from tests.docs.blocks import DOCUMENTS, ROOT
+from tests.environments import run_python
 
 # Of what the theme links to, not loads.
 LOADED = re.compile(
@@ -19,8 +18,7 @@ LOADED = re.compile(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = run_python("-m", "mkdocs", "build", "--strict", "--site-dir", folder, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return folder
 

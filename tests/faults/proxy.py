@@ -223,7 +223,6 @@ class FaultProxy(ThreadingHTTPServer):
             return [seen for seen in self.seen[-200:] if not seen.ended]
 
     def of(self, method: str, pattern: str = "") -> list[Seen]:
-        """Return the requests of a method whose target matches."""
         with self.lock:
             seen = list(self.seen)
         return [one for one in seen if one.method == method and re.search(pattern, one.target)]
@@ -246,7 +245,6 @@ def slow_down(exchange: Exchange) -> bool:
 
 
 def refuse(status: int, code: str) -> Callable[[Exchange], bool]:
-    """The store refuses."""
     return lambda exchange: exchange.answer(status, code)
 
 

@@ -31,8 +31,6 @@ WAYS = [("s3", "direct"), ("s3", "proxied"), ("versitygw", "direct"), ("versityg
 
 @dataclass
 class World:
-    """One server, one client and what is between them."""
-
     proxy: FaultProxy
     truth: Store
     secret: Path

@@ -95,7 +95,6 @@ class Browser:
         until(f"{shows!r} after {wanted}", look, _SECONDS)
 
     def type(self, wanted: str, text: str) -> None:
-        """Replace what stands in a field."""
         self.wait(wanted)
         self.run(f"(it => {{it.focus(); it.select()}})({_find(wanted)})")
         self._call("Input.insertText", text=text)
@@ -107,7 +106,6 @@ class Browser:
         self._call("DOM.setFileInputFiles", nodeId=found, files=[file])
 
     def shoot(self, name: str) -> Path:
-        """Store a screenshot under a name, and return its file."""
         data = self._call("Page.captureScreenshot", format="png")["data"]
         file = Path(self._settings.pictures, f"{name}.png")
         file.parent.mkdir(parents=True, exist_ok=True)

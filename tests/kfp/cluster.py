@@ -24,7 +24,6 @@ Object = Mapping[str, Any]
 
 @cache
 def connect() -> client.ApiClient:
-    """Return the client of the kubeconfig."""
     return config.new_client_from_config()
 
 
@@ -56,7 +55,6 @@ def _ended(job: Object) -> bool:
 
 
 def jobs(run_id: str) -> list[Object]:
-    """Return the jobs of a run, of every kind that the cluster has."""
     return [job for kind in kinds() for job in _listed(*kind, f"{JOB}={run_id}")]
 
 
@@ -104,14 +102,12 @@ def node(pod: Object) -> str:
 
 
 def pod_of_step(run_id: str, step: str) -> Object | None:
-    """Return the pod of a step that runs; None if there is none."""
     name = step.replace("_", "-")
     found = (it for it in pods(run_id) if node(it) == name)
     return next((it for it in found if it["status"]["phase"] == "Running"), None)
 
 
 def chief(run_id: str) -> Object | None:
-    """Return the pod of the chief that runs; None if there is none."""
     found = (it for it in pods(run_id, JOB) if "-chief-" in it["metadata"]["name"])
     return next((it for it in found if it["status"]["phase"] == "Running"), None)
 

@@ -61,7 +61,6 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest scenarios."""
     items.sort(key=lambda item: not any(word in item.name for word in _LONGEST))
 
 

@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 
 def new_name() -> str:
-    """Return the name of a new lab, by which everything of it is found again."""
     return f"test-kfp-{token_hex(3)}"
 
 
@@ -58,7 +57,6 @@ class Lab:
 
     @classmethod
     def attached(cls) -> Lab:
-        """Return the lab of this process's environment."""
         known = json.loads(Path(os.environ[VARIABLE]).read_text())
         return cls(**known | {"settings": Settings(**known["settings"])})
 
@@ -69,12 +67,10 @@ class Lab:
 
     @cached_property
     def client(self) -> Client:
-        """The client of this project, for what it says about a run."""
         return Client(self.settings.endpoint)
 
     @cached_property
     def bucket(self) -> Bucket:
-        """What the scenarios store."""
         return Bucket(self.settings.bucket, self.name)
 
     def parameters(self, model: str, **other: Any) -> dict[str, Any]:

@@ -25,7 +25,6 @@ class Bucket:
         return boto3.client("s3")
 
     def keys(self, folder: str = "") -> list[str]:
-        """Return the sorted keys below a folder, relative to the prefix."""
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self.name, Prefix=f"{self.prefix}/{folder}"
         )

@@ -28,7 +28,6 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read the environment; what is missing is empty."""
         endpoint = os.environ.get(ENDPOINT, "").rstrip("/")
         known = (shutil.which(name) or "" for name in _BROWSERS)
         return cls(

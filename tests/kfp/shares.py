@@ -40,7 +40,6 @@ def shares(workflow: Object, pods: Iterable[Object], since: float = 0) -> Shares
 
 
 def _of_main(pod: Object) -> Iterator[Span]:
-    """Yield when the main container of a pod ran."""
     for status in (pod["status"].get("containerStatuses")) or []:
         ended = status["state"].get("terminated") or {}
         if status["name"] == _MAIN and ended.get("startedAt") and ended.get("finishedAt"):

@@ -76,7 +76,6 @@ def test_rest(lab: Lab, row, repository: Path, tmp_path: Path) -> None:
 
 
 def _specs(run_id: str) -> dict[str, dict[str, Any]]:
-    """Return the specs of the pods of a run, by the names of its tasks."""
     return {cluster.node(pod): pod["spec"] for pod in cluster.pods(run_id)}
 
 

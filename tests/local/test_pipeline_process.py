@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from kfp_tfjob.components.preflight.parameters import defaults
+from tests.environments import run_python
 
 
 def test_a_step_that_is_killed_without_a_record_fails_the_pipeline(tmp_path: Path) -> None:
@@ -18,12 +17,10 @@ def test_a_step_that_is_killed_without_a_record_fails_the_pipeline(tmp_path: Pat
     values = defaults() | {"data_uri": "x.csv", "data_label": "y", "model_name": "m"}
     values |= {"output_uri": "s3://kfp-tfjob"}
     module = "kfp_tfjob.pipelines.local.pipeline_process"
-    done = subprocess.run(
-        [sys.executable, "-m", module, str(tmp_path / "outputs"), "2026-11-26T03:00:00Z"],
-        input=json.dumps(values),
-        env=os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
+    done = run_python(
+        *("-m", module, tmp_path / "outputs", "2026-11-26T03:00:00Z"),
+        stdin=json.dumps(values),
+        PATH=f"{python.parent}:{os.environ['PATH']}",
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr and "Traceback" not in done.stderr

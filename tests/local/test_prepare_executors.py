@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ from kfp_tfjob.components.prepare_data.executors import processes
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.storage.errors import DataError, Example, Problem, StepError
+from tests.environments import run_python
 
 HERE = __name__
 
@@ -160,9 +159,7 @@ if __name__ == "__main__":
 
 def test_the_first_processes_are_forks_unless_a_thread_could_hold_a_lock(tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text(_STEP)
-    line = [sys.executable, tmp_path / "step.py", tmp_path]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=180)
+    done = run_python(tmp_path / "step.py", tmp_path, timeout=180)
     assert done.stdout.split("\n") == ["True", "[0, 1, 2, 3]", "False", ""], done.stderr
     # Processes that were killed were replaced, by the server.
     assert "process died" in done.stderr

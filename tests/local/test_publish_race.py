@@ -1,14 +1,11 @@
 """Publishers that race, and publishers that are killed: one champion, and always a readable one."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +29,7 @@ from kfp_tfjob.storage.verdict_record import (
     second_verdict,
     verdict_in_force,
 )
+from tests.environments import ROOT, run_python
 from tests.local.test_evaluate_publish import MODEL, Bench, packed
 from tests.local.test_evaluate_publish import rows as rows  # a fixture
 
@@ -195,85 +193,46 @@ def test_fifty_publishers_at_once(bench: Bench) -> None:
 
 
 _KILLS = """
-import json, os, signal, sys, threading
+import json, sys
 from kfp_tfjob.components.publish import engine
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.dying import apart, die_at
 
 root, before, after, dataset, points = sys.argv[1:]
 layout = Layout.parse(root)
-lock = threading.Lock()
 
 
-class Dies(Store):
-    at, count = "", 0
-
-    def counted(self, address, change):
-        with lock:
-            Dies.count += 1
-            here = self.at in (str(Dies.count), address.key.removeprefix(place.base.key + "/"))
-        if here and not self.done:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = change()
-        if here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    def write(self, address, *given):
-        return self.counted(address, lambda: super(Dies, self).write(address, *given))
-
-    def create(self, address, *given):
-        return self.counted(address, lambda: super(Dies, self).create(address, *given))
-
-    def send(self, path, address, *given):
-        return self.counted(address, lambda: super(Dies, self).send(path, address, *given))
-
-    def delete(self, address):
-        return self.counted(address, lambda: super(Dies, self).delete(address))
-
-
-def publish(store, name, run_id):
-    global place
-    place = layout.model(name)
-    run = layout.run(run_id)
+def publish(name, run_id, at="", done=False):
+    store, run = Store(), layout.run(run_id)
     verdict = json.loads(store.read(run.verdict)) | {"model_name": name}
     if run_id == after:
         verdict["champion"] = {"number": 1, "version": 1, "run_id": before}
     address = S3Address.parse(f"{root}/verdicts/{name}-{run_id}.json")
-    Store().write(address, json.dumps(verdict).encode())
+    store.write(address, json.dumps(verdict).encode())
+    written = die_at(at, done)
     step = Step("publish", run_id, layout, store)
-    return engine.run(step, name, str(run.model), str(address), dataset)
-
-
-def forked(name, run_id, at="", done=False):
-    # This process has no threads and no connections of its own, so that it may be forked.
-    child = os.fork()
-    if not child:
-        store = Dies()
-        store.at, store.done = at, done
-        publish(store, name, run_id)
-        os._exit(Dies.count)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    engine.run(step, name, str(run.model), str(address), dataset)
+    return len(written)
 
 
 if points == "all":
-    forked("all", before)
-    points = ",".join(map(str, range(1, forked("all", after) + 1)))
+    apart(publish, "all", before)
+    points = ",".join(map(str, range(1, apart(publish, "all", after)[1] + 1)))
 for number, at in enumerate(points.split(",")):
     for done in (False, True):
         name = f"killed-{number}-{done}".lower()
-        forked(name, before)
-        print(json.dumps([name, forked(name, after, at, done)]), flush=True)
+        apart(publish, name, before)
+        print(json.dumps([name, apart(publish, name, after, at, done)[0]]), flush=True)
 """
 
 
-def killed(bench: Bench, repository: Path, points: str) -> Iterator[str]:
+def killed(bench: Bench, points: str) -> Iterator[str]:
     prepare(bench, ["before", "after!"])
-    arguments = [str(bench.layout.root), "before", "after!", str(bench.dataset), points]
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLS, *arguments], cwd=repository, capture_output=True, text=True
+    done = run_python(
+        *("-c", _KILLS, bench.layout.root, "before", "after!", bench.dataset, points), cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
@@ -299,8 +258,8 @@ def assert_readable(bench: Bench, name: str) -> None:
     bench.store.head(place.servable(2) / "saved_model.pb")
 
 
-def test_a_killed_publisher_leaves_a_readable_champion(bench: Bench, repository: Path) -> None:
-    models = list(killed(bench, repository, "champions/2.json"))
+def test_a_killed_publisher_leaves_a_readable_champion(bench: Bench) -> None:
+    models = list(killed(bench, "champions/2.json"))
     assert len(models) == 2
     for name in models:
         assert_readable(bench, name)
@@ -308,9 +267,9 @@ def test_a_killed_publisher_leaves_a_readable_champion(bench: Bench, repository:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bench", SERVERS, indirect=True)
-def test_a_publisher_killed_at_every_write(bench: Bench, repository: Path) -> None:
+def test_a_publisher_killed_at_every_write(bench: Bench) -> None:
     count = 0
-    for name in killed(bench, repository, "all"):
+    for name in killed(bench, "all"):
         assert_readable(bench, name)
         count += 1
     assert count >= 30

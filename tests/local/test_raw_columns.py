@@ -161,8 +161,6 @@ def alone(kind: str) -> tuple[Coding, Callable[[list[Any]], np.ndarray]]:
 @settings(max_examples=100, deadline=None)
 @given(cells=st.lists(CELLS, min_size=1))
 def test_training_and_serving_code_the_cells_of_files_alike(kind: str, cells: list[str]) -> None:
-    import tensorflow as tf
-
     declared, signature = alone(kind)
     (column,) = declared.features
     values, invalid = column.parse(Cells(pa.array([it.encode() for it in cells]), pa.array([""])))

@@ -1,10 +1,7 @@
 """The registry on a real store: the chain, what servers read, rollbacks, pruning, kills."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,6 +25,7 @@ from kfp_tfjob.storage.errors import (
 )
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.environments import ROOT, run_python
 from tests.local.published import NAME, publish, roll_back, write_version
 
 
@@ -345,42 +343,31 @@ def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
         assert "the rollback" in str(results[3])
 
 
-# Each case runs in processes that die at their Nth write, for N from 1 until one survives. All that
-# asks the store is done in forks: a process that has had threads may fork while OpenSSL, at the end
-# of one of them, holds a lock, and the fork waits for it indefinitely.
+# Each case runs in processes that die at their Nth write, for N from 1 until one survives.
 _KILLED = """
-import json, os, signal, sys
+import json, sys
 from kfp_tfjob.registry import prune_versions
-from kfp_tfjob.storage import store as module
-from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.local.dying import apart, die_at
 from tests.local.published import NAME, publish, roll_back
 
-left = [0]
-
-def counted(call):
-    def write(*given, **more):
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*given, **more)
-    return write
-
-for name in ("_put", "delete", "send"):
-    setattr(Store, name, counted(getattr(Store, name)))
-
-def prune_all(store, layout):
+def prune_all(store):
     planned = prune_versions.plan(store, layout, NAME, 1, 24)
     list(prune_versions.execute(store, layout, planned, 1, "eva"))
 
-DO = {
-    "rollback": lambda store, layout: roll_back(store, layout, 1).number,
-    "prune": prune_all,
-}
+DO = {"rollback": lambda store: roll_back(store, layout, 1).number, "prune": prune_all}
 
-def check(store, layout):
-    from kfp_tfjob.registry.chain import prove
+def make():
+    publish(Store(), layout, "r1", "r2", "r3")
+
+def do(at):
+    die_at(at)
+    return DO[what](Store())
+
+def check():
+    store = Store()
     proven = prove(store, layout, NAME)
     place = layout.model(NAME)
     numbers = [
@@ -392,37 +379,20 @@ def check(store, layout):
     copy = json.loads(store.read(place.champion_copy))["version"]
     return proven.champion.version, graph, files, copy
 
-def apart(do, at=0):
-    result, answer = os.pipe()
-    process = os.fork()
-    if process == 0:
-        left[0] = at
-        try:
-            os.write(answer, json.dumps(do(Store())).encode())
-        except BaseException as error:
-            print(repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-        os._exit(0)
-    os.close(answer)
-    with open(result, "rb") as pipe:
-        found = pipe.read()
-    return os.waitpid(process, 0)[1], json.loads(found) if found else None
-
-def sure(do):
-    status, found = apart(do)
-    assert status == 0, "a try without a kill fails"
+def sure(*given):
+    code, found = apart(*given)
+    assert code == 0, "a try without a kill fails"
     return found
 
 what, root = sys.argv[1:]
 for at in range(1, 100):
     layout = Layout.parse(f"{root}/{what}-{at}")
-    sure(lambda store: publish(store, layout, "r1", "r2", "r3").number)
-    status, _ = apart(lambda store: DO[what](store, layout), at)
-    seen = sure(lambda store: check(store, layout))
-    sure(lambda store: DO[what](store, layout))
-    after = sure(lambda store: check(store, layout))
-    print(at, status, *seen, "|", *after, sep=";", flush=True)
-    if status == 0:
+    sure(make)
+    code, _ = apart(do, str(at))
+    seen = sure(check)
+    sure(do, "")
+    print(at, code, *seen, "|", *sure(check), sep=";", flush=True)
+    if code == 0:
         break
 """
 
@@ -436,21 +406,14 @@ for at in range(1, 100):
     ],
 )
 def test_a_kill_at_every_write_leaves_a_champion(
-    store: Store, layout: Layout, repository: Path, what: str, before: tuple, after: tuple
+    store: Store, layout: Layout, what: str, before: tuple, after: tuple
 ) -> None:
-    command = [sys.executable, "-c", _KILLED, what, str(layout.root)]
-    done = subprocess.run(
-        command,
-        cwd=repository,
-        env=os.environ | {"PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-    )
+    done = run_python("-c", _KILLED, what, layout.root, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     lines = [line.split(";") for line in done.stdout.splitlines()]
     assert len(lines) > 8 and lines[-1][1] == "0"
-    for at, status, version, graph, files, _, _, *finished in lines:
-        assert int(status) in (signal.SIGKILL, 0), at
+    for at, code, version, graph, files, _, _, *finished in lines:
+        assert int(code) in (-signal.SIGKILL, 0), at
         # Readable at any time, whole, and one of the two.
         assert files == "3" and int(version) in (before[0], after[0])
         assert graph in (before[1], after[1])

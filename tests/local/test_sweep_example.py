@@ -14,6 +14,7 @@ import yaml
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.environments import ROOT, run_python
 from tests.local.fake_pipelines import FakePipelines
 
 pytestmark = pytest.mark.slow
@@ -48,18 +49,21 @@ def test_a_sweep_that_is_killed_twice_trains_nothing_twice(
         run.state = "SUCCEEDED"
 
     fake.broken = train
-    command = [sys.executable, "-m", "examples.sweep", "train.yaml", "pets-sweep"]
-    command += ["--pipeline", str(package)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = ["-m", "examples.sweep", "train.yaml", "pets-sweep", "--pipeline", str(package)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     for lines in (2, 3):  # the second and the third process know of trials in flight
         with subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process:
             assert process.stdout
             for _ in range(lines):
                 assert process.stdout.readline().startswith("trial ")
             process.send_signal(signal.SIGKILL)
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_python(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     created = [path for method, path in fake.requests if (method, path[-5:]) == ("POST", "/runs")]
     names = sorted(run.display_name for run in fake.runs.values())

@@ -134,7 +134,7 @@ def test_any_kill_ends_in_the_same_bytes(
     killed = time.monotonic()
     if kill.whom == "supervisor":
         _end_the_others(job, kill)
-        reached, before = job.checkpoint(), _checkpoints(job)
+        reached, before = job.checkpoint(), job.checkpoints()
         for replica in range(1, kill.replicas):
             # Only the chief has a volume.
             shutil.rmtree(job.folder / str(replica) / "data", ignore_errors=True)
@@ -142,8 +142,8 @@ def test_any_kill_ends_in_the_same_bytes(
         job.start()
     else:
         job.until(lambda: "restart 1 of 10" in job.log(kill.replica))
-        reached, before = job.checkpoint(), _checkpoints(job)
-    job.until(lambda: bool(_checkpoints(job) - before))
+        reached, before = job.checkpoint(), job.checkpoints()
+    job.until(lambda: bool(job.checkpoints() - before))
     seconds = time.monotonic() - killed
     assert job.end() == [0] * kill.replicas, "\n".join(map(job.log, range(kill.replicas)))
     expected = undisturbed(kill.replicas)
@@ -196,11 +196,6 @@ def _end_the_others(job: Job, kill: Kill) -> None:
     for process in job.processes.values():
         process.terminate()
     assert set(job.end()) <= {-signal.SIGKILL, 143}, job.log()
-
-
-def _checkpoints(job: Job) -> set[str]:
-    folder = job.output / "checkpoints"
-    return {path.name for path in folder.glob("[0-9]*")} if folder.exists() else set()
 
 
 def _variables(job: Job) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +28,7 @@ from kfp_tfjob.trainer.inputs import open_split
 from kfp_tfjob.trainer.progress import to_json
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.train_step import TrainSteps
+from tests.environments import run_python
 from tests.local import tiny_dataset
 
 FEATURES = len(tiny_dataset.FEATURES)
@@ -53,12 +52,8 @@ def test_a_dataset_is_utf_8_in_every_locale(classes: Dataset, tmp_path: Path) ->
     shutil.copy(classes.folder / "statistics.json", tmp_path)
     code = "import pathlib, sys; from kfp_tfjob.trainer.dataset import Dataset;"
     code += "print(ascii(Dataset.load(pathlib.Path(sys.argv[1])).class_names))"
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        capture_output=True,
-        text=True,
-    )
+    other = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    found = run_python("-c", code, tmp_path, **other)
     assert found.stdout.strip() == ascii(("São", "Zürich", "職業")), found.stderr
 
 

@@ -49,6 +49,12 @@ class World:
         given |= {"model_code": f"{self.code}:build_model", "train_workers": 0}
         return preflight.run(FailureReport(), run_id, defaults() | given | changed)
 
+    def train(self, blessed: bool = True) -> Checked:
+        """Let the run r1 train, and be judged as the first one."""
+        found = self.check("r1")
+        self.judge("r1", found.inputs_digest, blessed, None)
+        return found
+
     def judge(self, run_id: str, digest: str, blessed: bool, against: Champion | None) -> None:
         """Leave what evaluate and publish leave."""
         run = self.layout.run(run_id)
@@ -77,9 +83,8 @@ def world(store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_same_inputs_are_not_trained_again(world: World) -> None:
-    first = world.check("r1")
+    first = world.train()
     assert first.changed and first.code_uri
-    world.judge("r1", first.inputs_digest, True, None)
     again = world.check("r2")
     assert not again.changed and again.inputs_digest == first.inputs_digest
     assert again.code_uri == ""
@@ -117,8 +122,7 @@ def test_a_run_that_was_judged_again_counts(world: World) -> None:
 
 
 def test_each_input_counts(world: World) -> None:
-    first = world.check("r1")
-    world.judge("r1", first.inputs_digest, True, None)
+    world.train()
     for changed in (
         {"data_label": "a"},
         {"data_options": {"drop": ["a"]}},
@@ -141,8 +145,7 @@ def test_each_input_counts(world: World) -> None:
 
 
 def test_changed_code_and_data_count_and_names_of_folders_do_not(world: World) -> None:
-    first = world.check("r1")
-    world.judge("r1", first.inputs_digest, True, None)
+    world.train()
     world.code.write_text(OWN + "# more\n")
     assert world.check("r2").changed
     world.code.write_text(OWN)
@@ -178,7 +181,7 @@ def test_a_run_that_continues_does_not_count(world: World) -> None:
 
 
 def test_a_run_that_was_evaluated_with_another_gate_since_does_not_count(world: World) -> None:
-    world.judge("r1", world.check("r1").inputs_digest, False, None)
+    world.train(blessed=False)
     assert not world.check("r2").changed
     run = world.layout.run("r1")
     verdict = json.loads(world.store.read(run.verdict))
@@ -191,7 +194,7 @@ def test_a_run_that_continues_and_does_not_train_does_not_end_with_an_earlier_ve
     world: World, tmp_path: Path
 ) -> None:
     """Its own verdict is on a model of other inputs."""
-    world.judge("r1", world.check("r1").inputs_digest, False, None)
+    world.train(blessed=False)
     world.judge("r2", world.check("r2", train_epochs=21).inputs_digest, True, None)
     assert not world.check("r2").changed
     step = open_step("finish", "r2", str(world.base))
@@ -244,8 +247,7 @@ def test_the_package_of_a_module_of_the_image_counts(
 def test_what_was_deleted_makes_a_run_train(
     world: World, forget: Callable[[World], S3Address]
 ) -> None:
-    digest = world.check("r1").inputs_digest
-    world.judge("r1", digest, True, None)
+    digest = world.train().inputs_digest
     assert not world.check("r2").changed
     world.store.delete(forget(world))
     assert world.check("r2").changed
@@ -258,8 +260,7 @@ def test_what_was_deleted_makes_a_run_train(
 
 
 def test_a_model_that_was_blessed_but_never_published_is_trained_again(world: World) -> None:
-    digest = world.check("r1").inputs_digest
-    world.judge("r1", digest, True, None)
+    world.train()
     world.store.write(world.model.champion(1), world.champion(1, "other").to_bytes())
     assert world.check("r2").changed
 

@@ -93,10 +93,11 @@ class Job:
         (found,) = self.events("final")
         return found
 
+    def checkpoints(self) -> set[int]:
+        return {int(item.name) for item in self.output.glob("checkpoints/[0-9]*")}
+
     def checkpoint(self) -> int:
-        folder = self.output / "checkpoints"
-        names = [item.name for item in folder.iterdir()] if folder.exists() else []
-        return max((int(name) for name in names if name.isdecimal()), default=0)
+        return max(self.checkpoints(), default=0)
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS
