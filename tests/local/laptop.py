@@ -11,9 +11,11 @@ from tests.local.fake_pipelines import FakePipelines
 COMPILED = FOLDER / "tfjob_training.yaml"  # the pipeline as it is committed
 
 
-def kfp_tfjob(*arguments: object) -> Result:
+def kfp_tfjob(*arguments: object, code: int | None = None) -> Result:
+    """Type a command, which must end with this exit code, if one is given."""
     found = CliRunner().invoke(main, [str(it) for it in arguments])
     assert not found.exception or isinstance(found.exception, SystemExit), found.exception
+    assert code in (None, found.exit_code), found.output
     return found
 
 

@@ -178,9 +178,7 @@ def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> No
     assert sum(done.rows.values()) == 71 and done.schema.classes == ("cat", "dog")
 
 
-def test_a_picture_that_changes_after_the_listing(
-    store: Store, base: S3Address, tmp_path: Path
-) -> None:
+def test_a_picture_that_changes_after_the_listing(store: Store, tmp_path: Path) -> None:
     tree(tmp_path / "p", animals(20))
     source = list_source(store, str(tmp_path / "p"))
     path = tmp_path / "p" / "cat" / "003.jpg"

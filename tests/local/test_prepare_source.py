@@ -50,7 +50,7 @@ def test_a_source_that_is_not_there(step, store, base, tmp_path):
         run(step, "gs://bucket/x.csv", "y", {})
 
 
-def test_a_source_that_changed(step, store, base, tmp_path):
+def test_a_source_that_changed(step, store, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(TABLE)
     digest = source_digest(list_source(store, str(path)))

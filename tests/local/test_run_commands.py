@@ -38,8 +38,7 @@ def test_runs_lists_states_and_verdicts(fake, store, base):
     green = add(fake, base, "second", "SUCCEEDED")
     store.write(folder(base, green).verdict, verdict(False, 0.5))
     add(fake, base, "third")
-    found = kfp_tfjob("runs")
-    assert found.exit_code == 0
+    found = kfp_tfjob("runs", code=0)
     lines = found.stdout.splitlines()
     assert [line.split()[1] for line in lines[1:]] == ["third", "second", "first"]
     assert "not blessed" in lines[2]
@@ -53,15 +52,14 @@ def test_why_gives_the_record_of_the_failure(fake, store, base, task):
     problem = Problem("there is no column 'z'", fix="correct data_label")
     failure = Failure.of("preflight", DataError(problem))
     store.write(folder(base, run).task(task).failure("json"), failure.to_bytes())
-    found = kfp_tfjob("why", "last")
-    assert found.exit_code == 0
+    found = kfp_tfjob("why", "last", code=0)
     assert "preflight" in found.stdout and "correct data_label" in found.stdout
     why = json.loads(kfp_tfjob("why", "one", "--json").stdout)
     assert (why["step"], why["code"], why["run"]["verdict"]) == ("preflight", 3, "user_error")
     assert why["remedy"] == "correct data_label"
 
 
-def test_why_says_what_cannot_be_read(fake, base, monkeypatch, tmp_path):
+def test_why_says_what_cannot_be_read(fake, base, monkeypatch):
     run = add(fake, base, state="FAILED")
     fake.task(run, "launch-tfjob", "FAILED")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -133,8 +131,7 @@ def test_watch_shows_steps_progress_and_the_end(fake, store, base, monkeypatch):
     fake.broken = broken
     store.write(folder(base, run).verdict, verdict(False, 0.5))
     monkeypatch.setattr("kfp_tfjob.pipelines.kubeflow.following._SECONDS", 0.1)
-    found = kfp_tfjob("watch", "one")
-    assert found.exit_code == 0, found.output
+    found = kfp_tfjob("watch", "one", code=0)
     for part in (
         "preflight running",
         "preflight succeeded (8 s)",
@@ -153,8 +150,7 @@ def test_watch_ends_with_the_code_of_the_failed_step(fake, store, base):
     failure = Failure("launch_tfjob", 4, "user_error", "the loss is not finite")
     store.write(folder(base, run).failure("json"), failure.to_bytes())
     assert kfp_tfjob("watch", "last").exit_code == 4
-    found = kfp_tfjob("watch", "last", "--json")
-    assert found.exit_code == 4
+    found = kfp_tfjob("watch", "last", "--json", code=4)
     assert json.loads(found.stdout.splitlines()[-1])["run"]["state"] == "failed"
 
 
@@ -168,8 +164,7 @@ def test_cancel_waits_for_the_end_and_says_what_was_checked(fake, store, base):
             run.state, run.finished_at = "FAILED", datetime.now(UTC)
 
     fake.broken = end
-    found = kfp_tfjob("cancel", "one")
-    assert found.exit_code == 0, found.output
+    found = kfp_tfjob("cancel", "one", code=0)
     assert ("POST", f"/apis/v2beta1/runs/{run.run_id}:terminate") in fake.requests
     assert "step 40" in found.stdout
     assert "not checked" in found.stdout
@@ -237,7 +232,7 @@ def test_runs_gives_up_on_a_cluster_that_does_not_answer(fake, base, monkeypatch
     assert 0 < len(asked) <= _AT_ONCE  # those that were asking already
 
 
-def test_a_root_driver_that_is_tried_again_is_reported(fake, base, monkeypatch):
+def test_a_root_driver_that_is_tried_again_is_reported(fake, base):
     run = add(fake, base)
     error = api.GoogleRpcStatus(message="Error (exit code 1)")
     fake.task(run, "root-driver(0)", "FAILED", error=error)
@@ -257,8 +252,7 @@ def test_cancel_gives_up_after_its_limit(fake, base):
 
 def test_retry_runs_a_failed_run_again_and_no_other(fake, base):
     run = add(fake, base, state="FAILED")
-    found = kfp_tfjob("retry", run.run_id[:8])
-    assert found.exit_code == 0, found.output
+    found = kfp_tfjob("retry", run.run_id[:8], code=0)
     assert run.state == "RUNNING"
     found = kfp_tfjob("retry", "one")
     assert found.exit_code == 2 and "running" in found.stderr

@@ -165,7 +165,7 @@ def test_the_peers_that_do_not_come_are_named(start: Start, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_look_at_peers_that_do_not_answer_holds_up_no_signal(start: Start, tmp_path: Path):
+def test_a_look_at_peers_that_do_not_answer_holds_up_no_signal(start: Start):
     with socket.create_server(("", 0), backlog=0) as full:
         port = full.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):  # and no other gets in

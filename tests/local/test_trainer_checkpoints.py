@@ -66,9 +66,7 @@ def test_what_fails_in_the_background_is_raised_where_the_training_waits(tmp_pat
         writer.wait()
 
 
-def test_a_disk_that_is_full_later_ends_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_later_ends_the_training(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, 3)
     writer.begin(_content(1))
     writer.wait()

@@ -304,16 +304,16 @@ def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
     def needs(dataset: Dataset, depth: int) -> None:
         raise ValueError(f"depth {depth}\nand more")
 
-    with pytest.raises(ConfigurationError, match=r"'hiden'.*from mlp\(.*hidden: "):
-        user_model.build(models.mlp, classes, {"hiden": [3]})
-    with pytest.raises(ConfigurationError, match="'depth'"):
-        user_model.build(needs, classes, {})
-    with pytest.raises(ConfigurationError, match=r"ValueError: depth 2 and more \(.*, line \d+\)"):
-        user_model.build(needs, classes, {"depth": 2})
-    with pytest.raises(ConfigurationError, match="takes 0 positional arguments"):
-        user_model.build(lambda: None, classes, {})
-    with pytest.raises(ConfigurationError, match="SystemExit: 0"):
-        user_model.build(lambda dataset: sys.exit(0), classes, {})
+    refused: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+        (models.mlp, {"hiden": [3]}, r"'hiden'.*from mlp\(.*hidden: "),
+        (needs, {}, "'depth'"),
+        (needs, {"depth": 2}, r"ValueError: depth 2 and more \(.*, line \d+\)"),
+        (lambda: None, {}, "takes 0 positional arguments"),
+        (lambda dataset: sys.exit(0), {}, "SystemExit: 0"),
+    ]
+    for function, given, words in refused:
+        with pytest.raises(ConfigurationError, match=words):
+            user_model.build(function, classes, given)
     small = functools.partial(models.mlp, hidden=[2])
     user_model.check(user_model.build(small, classes, {}), small, classes, 1)
 

@@ -111,7 +111,7 @@ def test_a_restart_sends_a_large_file_again(pod, store, run, proxy):
 
 
 @pytest.mark.slow
-def test_sigterm_finishes_what_is_on_its_way(pod, store, run, proxy):
+def test_sigterm_finishes_what_is_on_its_way(pod, store, proxy):
     proxy.faults = [Fault(faults.slowly(20e6), target="partNumber", times=EVER)]
     sidecar = pod.sidecar("--grace", "60")
     pod.checkpoint(1, os.urandom(2 * PART))
@@ -151,7 +151,7 @@ def test_stop_within(pod, proxy, tmp_path):
     assert "1 not stored: 'model.keras'" in pod.log()
 
 
-def test_credentials_are_mended_while_it_runs(pod, s3, store, run, tmp_path, monkeypatch):
+def test_credentials_are_mended_while_it_runs(pod, s3, store, tmp_path, monkeypatch):
     secret = tmp_path / "secret"
     shutil.copytree(s3.secret, secret)
     (secret / "AWS_SECRET_ACCESS_KEY").write_text("wrong-key-nobody-may-see")
