@@ -1,7 +1,5 @@
 """Models that are made of their scores, and models that predict the same for every row."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -5,8 +5,6 @@ different versions of pyarrow. So one environment cannot have all of them. The o
 the repository.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -3,8 +3,6 @@
 python -m tests.cluster [arguments of pytest]
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """What tests do with a cluster through its API, however it was started."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Admission that refuses every job of one namespace, by a webhook on this host."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import ssl

@@ -1,7 +1,5 @@
 """What service accounts have asked of the API server, from its audit log."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

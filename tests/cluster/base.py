@@ -3,8 +3,6 @@
 It stands for python:3.11-slim-bookworm, whose layers a machine without a registry cannot have.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import logging

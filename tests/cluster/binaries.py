@@ -4,8 +4,6 @@
 of the module's files and the build flags, so a second start builds nothing.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

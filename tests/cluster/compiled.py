@@ -4,8 +4,6 @@ Just enough of the specification for this project's pipeline: DAGs, exit handler
 value, and parameters. Artifacts go out of a step and never into one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

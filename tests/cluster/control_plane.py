@@ -1,7 +1,5 @@
 """etcd, the API server, the controllers, the scheduler and DNS, as processes of this host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 controllers do not run: the API server alone checks the objects, by these schemas.
 """
 
-from __future__ import annotations
-
 import fcntl
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the test cluster needs from the host and changes on it, and how the host gets it back."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The JobSet controller as a process of this host, under the rights of its own ServiceAccount."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 It runs with the configuration that it ships, so what is off there is off here.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

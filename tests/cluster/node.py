@@ -1,7 +1,5 @@
 """A node: a containerd of its own and a kubelet, both with all their files in one folder."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

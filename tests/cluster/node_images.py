@@ -5,8 +5,6 @@ cache: the layer of the dependencies is made again only when the lock changes, a
 code adds one layer of a few MB. Nodes begin with the large layers (seed.py) and import the rest.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Keys and certificates of the test cluster, by openssl: one authority, one certificate a role."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

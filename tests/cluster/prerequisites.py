@@ -3,8 +3,6 @@
 python -m tests.cluster.prerequisites     ends with 2, and a sentence each, where it cannot
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

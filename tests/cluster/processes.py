@@ -5,8 +5,6 @@ finds every process again, also those of a cluster whose test session was killed
 containerd's shims, which inherit it; what runs in containers descends from the shims.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

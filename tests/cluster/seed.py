@@ -5,8 +5,6 @@ node gets the files as hard links, which takes a second and no space: containers
 layers of an image, and containerd writes its databases; each node has its own copy.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -5,8 +5,6 @@ user. Its executor input takes the place of {{$}}; what it leaves in /minio is p
 when it has ended, because it is on a node and there is no artifact store.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What an administrator applies: accepted by the API server, and the least that the steps need."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

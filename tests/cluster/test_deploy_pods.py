@@ -1,7 +1,5 @@
 """What serves a champion and what shows its runs, started where it can be."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import urllib.request

@@ -1,7 +1,5 @@
 """`kfp-tfjob doctor` on the real API server: before and after the installation, and refusals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

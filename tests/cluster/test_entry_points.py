@@ -4,8 +4,6 @@ Dropped capabilities and runAsNonRoot come with Pod Security `restricted`, under
 admitted.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from kfp_tfjob.checks.step_pods import KEYS

@@ -1,7 +1,5 @@
 """`make images PUSH=1` with a real registry on this machine: docker-registry of Debian."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

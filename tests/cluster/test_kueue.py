@@ -3,8 +3,6 @@
 `make test-kueue` runs it, on a test cluster of its own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The Workflows are real objects on the real API server; only Argo's controller is the test.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -4,8 +4,6 @@ Here are those of a job; test_launch_outages.py has those of what is below it, a
 test_launch_lives.py those of launchers and runs.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

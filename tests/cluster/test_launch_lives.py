@@ -1,7 +1,5 @@
 """What outlives what: launchers that end before their job, runs that are ended, the exit task."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """What replicas print is in the store, line by line as Kubernetes has it, and stays there."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 

@@ -1,7 +1,5 @@
 """Faults below a job: its node, its sidecar, the store, the operator, the API server."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Programs of a user's own, those of examples/, in the trainer image on each kind of job."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

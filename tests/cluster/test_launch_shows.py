@@ -1,7 +1,5 @@
 """What the launcher promises beyond the faults: the real trainer, speed, patience, preflight."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """Two launches in one run: each has its own jobs, and what ends the run ends both."""
 
-from __future__ import annotations
-
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish

@@ -1,7 +1,5 @@
 """What a job waits for, as the log and the verdict say it: nodes, quotas and Secrets."""
 
-from __future__ import annotations
-
 import pytest
 
 from kfp_tfjob.checks.engine import At, check

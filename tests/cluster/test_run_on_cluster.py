@@ -1,7 +1,5 @@
 """What the client sees of a run on a cluster: its pods, its jobs, and why they wait."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

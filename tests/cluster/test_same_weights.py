@@ -4,8 +4,6 @@
 often in one training, each time after a random step.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

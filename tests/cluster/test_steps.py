@@ -5,8 +5,6 @@ images of images/, a real TFJob and a real S3 server. In mid-training the launch
 the chief are drained, and the run decides about the resources of evaluate and publish.
 """
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """The training-operator as a process of this host, under the rights of its own ServiceAccount."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

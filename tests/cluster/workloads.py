@@ -1,7 +1,5 @@
 """Pods of small Python containers, under the restricted Pod Security level."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from kfp_tfjob.options.images import TRAINER

@@ -9,8 +9,6 @@ the rest; the site shows it.
     external    with something that no test has, for example a registry: parsed only
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The parts of the documents that follow declarations: parameters, verdicts, steps, commands."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

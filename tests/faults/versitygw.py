@@ -1,7 +1,5 @@
 """A second S3 server: versitygw, built once from its Go module, on a folder."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """One server, one client and what is between them; and the table of what can go wrong there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What one hostile input may cost, and how that is measured."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Hostile input: valid things that were altered, and things that were made to hurt."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

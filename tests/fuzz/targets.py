@@ -4,8 +4,6 @@ A target is handed an example and a folder of its own. Only a StepError may come
 may be written outside of the folder.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

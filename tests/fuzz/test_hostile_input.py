@@ -3,8 +3,6 @@
 `make test` tries the same examples every time; `make fuzz` searches for as long as it is told to.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

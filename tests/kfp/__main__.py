@@ -5,8 +5,6 @@
 docs/operations.md has the variables. Everything that is missing is said first, at once.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys

@@ -3,8 +3,6 @@
 This asks with Kubernetes' own client, so that the project's is not its own witness.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import Any

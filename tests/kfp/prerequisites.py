@@ -4,8 +4,6 @@
 store. Here are only the things that a test needs and a run does not.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Proves what a run left in the store, byte by byte, with boto3 and the documented names alone."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where the seconds of a run went: to our containers, to the drivers, or to Argo."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime

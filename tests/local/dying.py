@@ -4,8 +4,6 @@ For programs that ask the store in forks only: a process that has had threads ma
 OpenSSL, at the end of one of them, holds a lock, and the fork waits for it indefinitely.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

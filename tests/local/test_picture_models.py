@@ -1,7 +1,5 @@
 """Training on images, and the exported model: the same values, bit for bit."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

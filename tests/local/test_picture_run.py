@@ -1,7 +1,5 @@
 """A whole run on a folder of images, without any option."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """prepare_data on the real S3 server, from files to a dataset that TensorFlow reads."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import random

@@ -3,8 +3,6 @@
 `make test-prepare` runs the long proof.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import time

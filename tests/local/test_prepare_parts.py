@@ -1,7 +1,5 @@
 """The same bytes come out of any number of processes and any cut, and after kills."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """prepare_data on folders of images, on the real S3 server."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

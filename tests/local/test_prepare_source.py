@@ -1,7 +1,5 @@
 """The source of prepare_data: addresses, what is not there, what changes, a stream that breaks."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

@@ -1,7 +1,5 @@
 """Training and the exported model code columns the same, bit for bit."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Models that take raw columns by name: which signatures fit, and what is said of the others."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

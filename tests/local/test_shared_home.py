@@ -1,7 +1,5 @@
 """Many commands at once on one folder of local runs: one server, no other store, nothing lost."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -5,8 +5,6 @@ of loss scaling among them). A quick part runs on two CPUs of one process, the w
 one, two and three processes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

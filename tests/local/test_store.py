@@ -1,7 +1,5 @@
 """The store against a real S3 server: what is written is what is read, and each wait ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

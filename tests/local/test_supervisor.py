@@ -1,7 +1,5 @@
 """The supervisor around real commands: exit codes, signals, the record, the barrier, its orders."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

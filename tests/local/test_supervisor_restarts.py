@@ -1,7 +1,5 @@
 """Restarts in place, and the wait for peers, around commands of a few lines."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Keras' callbacks in the trainer's loop: the same as in model.fit, whatever interrupts it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

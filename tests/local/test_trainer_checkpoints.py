@@ -1,7 +1,5 @@
 """Checkpoints in the background: what they hold, which stay, and what happens when they fail."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

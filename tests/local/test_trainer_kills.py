@@ -4,8 +4,6 @@ Early stopping and a learning rate that follows the validation loss are on, so m
 has to come back. `make test-trainer` runs it and prints the table of kills.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """User code and models: what is refused with which words, and what an exported model answers."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

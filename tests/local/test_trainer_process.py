@@ -1,7 +1,5 @@
 """The trainer as processes under the supervisor: equal results, recovery, ends that say why."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

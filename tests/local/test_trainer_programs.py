@@ -1,7 +1,5 @@
 """Programs of a user's own, those of examples/, through the whole pipeline."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

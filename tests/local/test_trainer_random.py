@@ -1,7 +1,5 @@
 """Random numbers of a training, through checkpoints and evaluations; weights that drift."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The dataset on the disk of a replica: all of it, only once, and only where there is space."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from dataclasses import replace

@@ -4,8 +4,6 @@ Each line runs on two real servers, with our own connections and with boto3's th
 proxy; the short run has each line once. test_uploader_sidecar.py has what is about processes.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Whenever the sidecar is killed, the prefix alone gives back a whole and recent checkpoint."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """What the environment says about writing: encryption, class, tags, rate, addressing, authority."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import ssl

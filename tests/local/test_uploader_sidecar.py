@@ -3,8 +3,6 @@
 `make test` runs a part of it, `make test-uploader` all.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A column of weights, from the table to the loss: a row of weight 2 is the same row twice."""
 
-from __future__ import annotations
-
 import io
 import random
 from pathlib import Path

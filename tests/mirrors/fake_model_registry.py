@@ -7,8 +7,6 @@ models of the API that the client brings. It knows what the mirror and its test 
 anything else with 404.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from http.server import ThreadingHTTPServer

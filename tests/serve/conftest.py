@@ -1,7 +1,5 @@
 """A store with published models, and servers that end with their test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models with a champion in the store, judged and published by the real engines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace

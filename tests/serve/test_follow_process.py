@@ -1,7 +1,5 @@
 """`kfp-tfjob follow` as a process: the folder is whole or not there, also after a kill."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

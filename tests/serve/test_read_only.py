@@ -1,7 +1,5 @@
 """A server whose keys may only list and read: it serves, follows, and names what it cannot keep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

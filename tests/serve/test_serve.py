@@ -1,7 +1,5 @@
 """The server as a process, over HTTP, with a real S3 server behind it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import struct

@@ -1,7 +1,5 @@
 """Clients that are elsewhere, that stall, and that send very long strings."""
 
-from __future__ import annotations
-
 import socket
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """A model of images in the environment of the server: good files, and damaged ones."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

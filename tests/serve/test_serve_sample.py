@@ -1,7 +1,5 @@
 """What a server keeps of its requests, compared with the training data of the champion."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import numpy as np

@@ -3,8 +3,6 @@
 Alterations that the chain of records shows by itself are in tests/local/test_registry.py.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace
