@@ -12,8 +12,6 @@ Every server is a process of this host, every file is below one folder, and all 
 the cluster; what a killed session left is cleaned at the next start. Only the logs stay until then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import itertools
@@ -24,7 +22,7 @@ import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import yaml
 
@@ -87,7 +85,7 @@ class Cluster(Access):
         self._lock: IO[str] | None = None
 
     @classmethod
-    def attached(cls) -> Cluster | None:
+    def attached(cls) -> Self | None:
         """Return the cluster that another process has started on this host, if there is one."""
         if not (_READY.exists() and _is_locked()):
             return None
@@ -95,7 +93,7 @@ class Cluster(Access):
         found._describe(binaries.build())
         return found
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         """Start everything, and wait until a TFJob can be created and its pods run.
 
         Raises:

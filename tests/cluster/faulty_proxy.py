@@ -1,13 +1,12 @@
 """A proxy in front of an API server that fails a part of all calls, each in another way."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import socket
 import threading
 from collections import Counter
 from http.server import ThreadingHTTPServer
+from typing import Self
 
 import urllib3
 
@@ -52,7 +51,7 @@ class FaultyProxy(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: connections that break are what this is for."""
 
-    def __enter__(self) -> FaultyProxy:
+    def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
 

@@ -1,7 +1,5 @@
 """Launches on the test cluster: one-second programs, limits of seconds, and their outcomes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -13,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import pytest
@@ -169,9 +167,7 @@ class Launch:
         self.backends.append(found)
         return found
 
-    def start(
-        self, spec: JobSpec, backend: KubernetesBackend | None = None, **fields: Any
-    ) -> Launch:
+    def start(self, spec: JobSpec, backend: KubernetesBackend | None = None, **fields: Any) -> Self:
         """Launch in a thread; `join` returns how it ended."""
         backend = backend or self.backend()
 
@@ -264,7 +260,7 @@ class Launch:
         names = [pod.metadata.name for pod in pods]
         return next((it for it in names if it == name or it.startswith(f"{name}-")), name)
 
-    def task(self, key: str) -> Launch:
+    def task(self, key: str) -> Self:
         return replace(self, step=replace(self.step, task_key=key))
 
     @property
@@ -345,7 +341,7 @@ class Launch:
     def picture(self) -> str:
         return self.cluster.picture(self.namespace)
 
-    def __enter__(self) -> Launch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,11 +1,9 @@
 """Workflows of Argo as objects that no controller cares for: what Kubernetes itself has of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from kubernetes.client.exceptions import ApiException
 
@@ -34,7 +32,7 @@ class Workflow:
     namespace: str
     name: str = "run-x"
 
-    def create(self, run_id: str = "") -> Workflow:
+    def create(self, run_id: str = "") -> Self:
         """Make it, found by the label of its run, and return it."""
         labels = {"pipeline/runid": run_id} if run_id else {}
         body = _KIND | {"metadata": {"name": self.name, "labels": labels}, "spec": {}}

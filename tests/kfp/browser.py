@@ -1,14 +1,12 @@
 """Chromium without a window, led by its DevTools: just enough to fill in a form and look at it."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.request import urlopen
 
 import websocket
@@ -48,7 +46,7 @@ class Browser:
             self._process.kill()
             raise
 
-    def __enter__(self) -> Browser:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

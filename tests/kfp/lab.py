@@ -1,7 +1,5 @@
 """What the scenarios share: the uploaded pipeline, an experiment, a prefix, and their removal."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -14,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import kfp
 
@@ -56,7 +54,7 @@ class Lab:
     started: list[str] = field(default_factory=list)  # ids of runs
 
     @classmethod
-    def attached(cls) -> Lab:
+    def attached(cls) -> Self:
         known = json.loads(Path(os.environ[VARIABLE]).read_text())
         return cls(**known | {"settings": Settings(**known["settings"])})
 

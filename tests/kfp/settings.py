@@ -1,11 +1,10 @@
 """What `make test-kfp` is told by its environment."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT, UI_ENDPOINT
 
@@ -27,7 +26,7 @@ class Settings:
     pictures: str  # the folder for screenshots
 
     @classmethod
-    def from_environment(cls) -> Settings:
+    def from_environment(cls) -> Self:
         endpoint = os.environ.get(ENDPOINT, "").rstrip("/")
         known = (shutil.which(name) or "" for name in _BROWSERS)
         return cls(

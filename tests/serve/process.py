@@ -1,7 +1,5 @@
 """Servers as processes, in the environment that has kserve, and their client."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -12,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from tests.environments import ROOT, for_server
@@ -94,7 +92,7 @@ class ServerProcess:
     def predict(self, rows: Any) -> Reply:
         return post(self.v1, {"instances": rows})
 
-    def ready(self) -> ServerProcess:
+    def ready(self) -> Self:
         self.until(self.is_ready)
         return self
 

@@ -1,4 +1,4 @@
-"""The files of data_uri on this machine; tests/local/test_prepare_addresses.py has those in S3."""
+"""The files of data_uri on this machine; tests/local/test_prepare_source.py has those in S3."""
 
 import os
 from pathlib import Path
