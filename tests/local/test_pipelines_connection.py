@@ -19,8 +19,9 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
 )
 from kfp_tfjob.pipelines.kubeflow.errors import BackEndError, UnknownRunError, translate
 from kfp_tfjob.pipelines.kubeflow.runs import find_run, list_runs, named, read_run
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines, Refusal
+from tests.problems import problem_of
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +30,6 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-
-
-def problem(found: pytest.ExceptionInfo) -> Problem:
-    return found.value.problems[0]
 
 
 def test_the_endpoint_comes_from_the_environment(fake, monkeypatch):
@@ -63,16 +60,14 @@ def test_a_refused_service_account_has_a_fix(status, message, is_account):
 
 
 def test_without_an_endpoint_it_says_how_to_get_one():
-    with pytest.raises(ConfigurationError) as found:
-        Connection().open()
-    assert module.ENDPOINT in problem(found).fix
-    assert "port-forward" in problem(found).fix
+    problem = problem_of(Connection().open)
+    assert module.ENDPOINT in problem.fix and "port-forward" in problem.fix
 
 
 def test_a_back_end_that_does_not_answer_is_named_at_once():
     with pytest.raises(BackEndAwayError) as found:
         Connection("http://127.0.0.1:1").open(patience=0.5)
-    assert "http://127.0.0.1:1" in problem(found).what
+    assert "http://127.0.0.1:1" in found.value.problems[0].what
     assert found.value.code == 145
 
 
@@ -118,9 +113,7 @@ def test_a_server_without_the_api_is_no_back_end(fake):
 
 def test_the_token_is_read_again_for_every_call(fake, tmp_path):
     fake.token, file = "first", tmp_path / "token"
-    with pytest.raises(ConfigurationError) as found:
-        Connection(fake.host).open(patience=1)
-    assert "--token-file" in problem(found).fix
+    assert "--token-file" in problem_of(Connection(fake.host).open, patience=1).fix
     file.write_text("first\n")
     back_end = Connection(fake.host, token_file=str(file)).open()
     fake.token = "second"
@@ -133,16 +126,13 @@ def test_a_token_file_without_a_token_is_named(fake, tmp_path, content):
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ConfigurationError) as found:
-        Connection(fake.host, token_file=str(file)).open()
-    assert problem(found).received == str(file)
+    connection = Connection(fake.host, token_file=str(file))
+    assert problem_of(connection.open).received == str(file)
 
 
 def test_a_back_end_with_users_needs_a_namespace(fake):
     fake.multi_user = True
-    with pytest.raises(ConfigurationError) as found:
-        Connection(fake.host).open()
-    assert "--namespace" in problem(found).fix
+    assert "--namespace" in problem_of(Connection(fake.host).open).fix
     back_end = Connection(fake.host, namespace="alice").open()
     assert back_end.namespace == "alice"
     back_end.experiment_id()
@@ -203,13 +193,9 @@ def test_a_run_is_found_by_id_prefix_name_or_last(fake, back_end):
         for given in (run.run_id, run.run_id[:9], run.display_name):
             assert find_run(back_end, given).run_id == run.run_id
     assert find_run(back_end, "last").run_id == two.run_id
-    with pytest.raises(UnknownRunError) as found:
-        find_run(back_end, "three")
-    assert "two" in found.value.problems[0].expected
+    assert "two" in problem_of(find_run, back_end, "three", kind=UnknownRunError).expected
     add(fake, "one")
-    with pytest.raises(ConfigurationError) as found:
-        find_run(back_end, "one")
-    assert one.run_id[:8] in found.value.problems[0].expected
+    assert one.run_id[:8] in problem_of(find_run, back_end, "one").expected
     assert len(named(back_end, "one")) == 2
 
 

@@ -25,6 +25,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
 from tests.local.prepared import objects, split
+from tests.problems import problem_of
 
 ROWS = 900
 
@@ -221,9 +222,8 @@ def test_a_label_that_float32_does_not_keep_is_refused(step, tmp_path, span, dig
     if not refused:
         assert run(step, str(tmp_path / "a.csv"), "y", {}).schema.task == "regression"
         return
-    with pytest.raises(DataError) as found:
-        run(step, str(tmp_path / "a.csv"), "y", {"task": "regression"})
-    assert [it.path for it in found.value.problems] == ["data_label"]
+    given = (step, str(tmp_path / "a.csv"), "y", {"task": "regression"})
+    assert problem_of(run, *given, kind=DataError).path == "data_label"
 
 
 def test_numbers_of_json_have_no_format(step, store, tmp_path):

@@ -24,6 +24,7 @@ from tests.cluster.pki import Authority
 from tests.local.dask_cluster import DaskCluster, dask_cluster
 from tests.local.prepare_attempts import digests
 from tests.local.test_prepare_parts import CASES
+from tests.problems import problem_of, problems_of
 
 HERE = __name__
 TASKS = "tests.local.test_prepare_executors"
@@ -132,9 +133,7 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(
     with pytest.raises(StepError, match="lost"):
         list(results)
     executor.close()
-    with pytest.raises(ConfigurationError) as raised:
-        Distributed(Context(str(tmp_path)), cluster.address)
-    (problem,) = raised.value.problems
+    problem = problem_of(Distributed, Context(str(tmp_path)), cluster.address)
     assert problem.path == "data_options.dask" and cluster.address in problem.expected
 
 
@@ -151,9 +150,7 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
 
         def refused(run: Callable[[], object], received: str) -> None:
             wait_for(executor, 1)
-            with pytest.raises(ConfigurationError) as raised:
-                run()
-            (problem,) = raised.value.problems
+            problem = problem_of(run)
             assert received in problem.received and problem.expected == code_version()
             assert problem.path == "data_options.dask"
 
@@ -183,9 +180,8 @@ def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeyp
         monkeypatch.setenv(MOUNT_VARIABLE, str(secret))
         monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 5)
         assert cluster.address.startswith("tls://")
-        with pytest.raises(ConfigurationError) as raised:
-            Distributed(Context(str(tmp_path)), cluster.address)
-        assert raised.value.problems[0].path == "data_options.dask"
+        problem, *_ = problems_of(Distributed, Context(str(tmp_path)), cluster.address)
+        assert problem.path == "data_options.dask"
         tls = "DASK_DISTRIBUTED__COMM__TLS__"
         (secret / f"{tls}CA_FILE").write_text(str(authority.certificate))
         (secret / f"{tls}CLIENT__CERT").write_text(certificate.read_text())

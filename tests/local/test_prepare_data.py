@@ -30,6 +30,7 @@ from tests.faults.proxy import Fault, damage, ignore_checksums
 from tests.local.planted import NUMBERS, parquet, refusal, small, table, write
 from tests.local.planted import ROWS as OF_PLANTED
 from tests.local.prepared import objects, split
+from tests.problems import problems_of
 
 ROWS = 400
 
@@ -198,18 +199,16 @@ def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):
     bad = ["x,1,n,cat\n", "1,2,n\n", ",1,n,dog\n"]
     (tmp_path / "a.csv").write_text(HEADER + "".join([*bad, *_lines()]))
     refuse = OPTIONS | {"missing": {"*": "fail"}}
-    with pytest.raises(DataError) as error:
-        run(step, str(tmp_path / "a.csv"), "species", refuse)
-    assert len(error.value.problems) == 4
-    example = error.value.problems[1]
+    given = (step, str(tmp_path / "a.csv"), "species")
+    _, example, _, _ = problems_of(run, *given, refuse, kind=DataError)
     assert "a.csv, line 2, column 'height'" in example.what and example.received == "'x'"
-    done = run(step, str(tmp_path / "a.csv"), "species", refuse | {"on_bad_row": "drop"})
+    done = run(*given, refuse | {"on_bad_row": "drop"})
     rules = {"text": 1, "missing": 1, "columns": 1}
     assert done.statistics.bad_rows == BadRows(3, rules)
     assert "line 2, column 'height'" in caplog.text
     few = {"on_bad_row": "drop", "max_bad_fraction": 0.001}
     with pytest.raises(DataError, match="data_options.max_bad_fraction"):
-        run(step, str(tmp_path / "a.csv"), "species", OPTIONS | few)
+        run(*given, OPTIONS | few)
 
 
 WHOLE = "a,y\n" + "".join(f"{i},{'uv'[i % 2]}\n" for i in range(200))

@@ -13,6 +13,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import Context, Execut
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.storage.errors import DataError, Example, Problem, StepError
 from tests.environments import run_python
+from tests.problems import problem_of
 
 HERE = __name__
 
@@ -174,9 +175,7 @@ def test_processes_that_cannot_start_end_the_step(
 ) -> None:
     monkeypatch.setattr(processes, "_begin", cannot_begin)
     executor = Processes(Context(str(tmp_path)), 2)
-    with pytest.raises(StepError) as raised:
-        list(executor.map(f"{HERE}:square", range(9)))
+    problem = problem_of(list, executor.map(f"{HERE}:square", range(9)), kind=StepError)
     executor.close()
-    (problem,) = raised.value.problems
     assert problem.received.startswith("BrokenProcessPool")
     assert "pod.prepare.cpu" in problem.fix

@@ -1,7 +1,7 @@
 """Models that take raw columns by name: which signatures fit, and what is said of the others."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from tests.local import mixed_dataset
+from tests.problems import problems_of
 from tests.typed_schema import keys_of, typed
 
 _FAIL = Missing("fail", None)
@@ -85,10 +86,8 @@ def test_columns_json_names_the_inputs(tmp_path: Path) -> None:
     assert ServedModel(tmp_path, SCHEMA, "the model").predict(ROWS).tolist() == [1.5, 2.5]
 
 
-def _problems(folder: Path) -> Sequence[Problem]:
-    with pytest.raises(DataError) as caught:
-        ServedModel(folder, SCHEMA, "the model")
-    return caught.value.problems
+def _problems(folder: Path) -> list[Problem]:
+    return problems_of(ServedModel, folder, SCHEMA, "the model", kind=DataError)
 
 
 def test_all_wrong_types_are_named(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, run_python
 from tests.local.published import NAME, publish, roll_back, write_version
+from tests.problems import problem_of, problems_of
 
 
 def served(store: Store, layout: Layout) -> dict[int, str]:
@@ -282,16 +283,12 @@ def test_a_damaged_champion_of_a_rollback_is_left(
     assert served(store, layout)[champion.served_as] == "graph of r1"
     # None before it is left: the message names one that is whole, and not the same command.
     store.write(layout.model(NAME).version(1) / "verdict.json", b"damaged")
-    with pytest.raises(StepError) as stuck:
-        rollback.plan(store, layout, NAME)
-    (problem,) = stuck.value.problems
+    problem = problem_of(rollback.plan, store, layout, NAME, kind=StepError)
     assert "--to" in problem.fix and "3" in problem.fix
     assert roll_back(store, layout, 3).version == 3
     # The next one back is damaged too: it is passed by only if a person names another.
-    with pytest.raises(DataError) as broken:
-        rollback.plan(store, layout, NAME, 1)
-    assert "--to" in broken.value.problems[0].fix
-    assert not any("models rollback" in it.fix for it in broken.value.problems)
+    broken = problems_of(rollback.plan, store, layout, NAME, 1, kind=DataError)
+    assert "--to" in broken[0].fix and not any("models rollback" in it.fix for it in broken)
 
 
 def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> None:

@@ -13,6 +13,7 @@ from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.local.laptop import kfp_tfjob
+from tests.problems import problem_of
 
 GIVEN = ("--data", "s3://data/{date-1d}/", "--label", "y", "--name", "m", "--yes")
 GIVEN += ("--output", "s3://results/p/runs/{model_name}/{date}")
@@ -73,9 +74,7 @@ def test_what_the_back_end_accepts_is_sent_as_it_is(fake, package, cron):
 @pytest.mark.parametrize("cron", ["0 3 * * *", "0 0 0 3 * * *"])
 def test_an_expression_has_six_fields(cron):
     """The back end takes five, with the first as the seconds."""
-    with pytest.raises(ConfigurationError) as caught:
-        Trigger(cron)
-    (problem,) = caught.value.problems
+    problem = problem_of(Trigger, cron)
     assert f"{len(cron.split())} fields" in problem.received
     assert "'0 0 3 * * *'" in problem.fix
 

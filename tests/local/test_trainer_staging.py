@@ -18,6 +18,7 @@ from kfp_tfjob.uploader import push
 from tests.faults.proxy import FaultProxy
 from tests.local import tiny_dataset
 from tests.local.trainer_jobs import STEPS, Start
+from tests.problems import problem_of, problems_of
 
 FILES = {
     "schema.json": b"{}",
@@ -71,9 +72,7 @@ def test_the_disk_is_looked_at_before_anything_is_fetched(
         for item in old.objects
     ]
     store.write(dataset / MANIFEST, Manifest.of(old.kind, huge).to_bytes())
-    with pytest.raises(ConfigurationError) as found:
-        stage(Store(proxy.endpoint), dataset, tmp_path / "data")
-    (problem,) = found.value.problems
+    problem = problem_of(stage, Store(proxy.endpoint), dataset, tmp_path / "data")
     assert str(dataset) in problem.what and str(tmp_path / "data") in problem.what
     assert problem.expected.startswith("1000000.0 GB")
     assert problem.received.endswith("GB free")
@@ -104,9 +103,8 @@ def test_what_changed_in_the_store_is_named_and_never_used(
 ) -> None:
     store.write(dataset / "train-00001.tfrecord", bytes(len(FILES["train-00001.tfrecord"])))
     store.delete(dataset / "validation-00000.tfrecord")
-    with pytest.raises(DataError) as found:
-        stage(store, dataset, tmp_path / "data")
-    first, second = map(str, found.value.problems)
+    found = problems_of(stage, store, dataset, tmp_path / "data", kind=DataError)
+    first, second = map(str, found)
     assert "train-00001.tfrecord" in first
     assert "validation-00000.tfrecord" in second
     assert not (tmp_path / "data" / "train-00001.tfrecord").exists()
