@@ -178,11 +178,11 @@ class JobSpec:
                 fix="name the Secret with the store's keys; it does not have to exist",
                 path="storage_secret",
             )
-        if not self.image or re.search(r"\s", self.image):
+        if not images.is_name(self.image):
             yield Problem(
                 "train_image is not the name of an image",
                 received=repr(self.image),
-                expected="REGISTRY/NAME:TAG without spaces",
+                expected=images.IMAGE_NAME,
                 fix="name the image whose python3 has TensorFlow",
                 path="train_image",
             )

@@ -5,8 +5,10 @@ run parameters, and a run must not depend on a moving tag.
 """
 
 import os
+import re
 
 VERSION = "0.2.0"
+IMAGE_NAME = "REGISTRY/NAME:TAG without spaces, with NAME in lowercase letters"
 # RFC 2606 reserves `.invalid`, so no node can ever pull such an image.
 PLACEHOLDER = "set-your-registry.invalid"
 TOOLS_VARIABLE, TRAINER_VARIABLE = "KFP_TFJOB_TOOLS_IMAGE", "KFP_TFJOB_TRAINER_IMAGE"
@@ -26,6 +28,12 @@ def trainer_in(registry: str, gpu: bool = False) -> str:
 def serving_in(registry: str) -> str:
     """Return the name of the serving image of this version in a registry."""
     return f"{registry}/kfp-tfjob-serving:{VERSION}"
+
+
+def is_name(image: str) -> bool:
+    """Return whether a text is the name of an image: NAME must not have capital letters."""
+    name = re.split("[:@]", image.partition("/")[2] or image)[0]
+    return bool(name) and name == name.lower() and not re.search(r"\s", image)
 
 
 def is_placeholder(image: str) -> bool:

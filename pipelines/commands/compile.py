@@ -71,7 +71,7 @@ def compile_(
     takes precedence. Use none if the cluster assigns user ids itself, as OpenShift does. The steps
     work as any user in group 0.
     """
-    from kfp_tfjob.options.images import tools_in, trainer_in
+    from kfp_tfjob.options.images import IMAGE_NAME, is_name, tools_in, trainer_in
     from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, pinned
 
     if run_as_user != "none" and not re.fullmatch(r"[1-9][0-9]{0,9}", run_as_user):
@@ -104,6 +104,16 @@ def compile_(
                 fix="add --registry REGISTRY, or name the image with --train-image",
             )
         )
+    for image in filter(None, (tools_image, trainer_image, train_image)):
+        if not is_name(image):
+            raise ConfigurationError(
+                Problem(
+                    "this is not the name of an image",
+                    received=image,
+                    expected=IMAGE_NAME,
+                    fix="correct --registry, or the option that names the image",
+                )
+            )
     files = compile_all(
         output or FOLDER,
         tools_image or "",

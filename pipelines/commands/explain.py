@@ -24,6 +24,10 @@ def explain(parameter: str | None) -> None:
         click.echo(f"\nFor the keys of {', '.join(groups)}, run: kfp-tfjob explain PARAMETER")
         return
     shown = {path: text for path, text in keys.items() if f"{path}.".startswith(f"{parameter}.")}
+    role, _, key = parameter.rpartition(".")
+    same = [path for path in (f"pod.all.{key}", f"pod.ps.{key}") if path in keys]
+    if not shown and same and role.startswith("pod.") and role in keys:  # such as pod.chief.cpu
+        shown = {path: keys[path] for path in (role, *same)}
     if parameter in PARAMETERS:
         click.echo(f"{parameter}: {PARAMETERS[parameter].words}\n")
     elif not shown:

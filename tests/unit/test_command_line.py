@@ -66,6 +66,9 @@ def test_the_command_explains_one_key_and_tells_where_another_is() -> None:
     one = command("train_options.seed")
     assert one.exit_code == 0 and one.stdout.startswith("train_options.seed")
     assert len(one.stdout.splitlines()) < 5
+    of_role = command("pod.chief.cpu")
+    assert of_role.exit_code == 0 and "pod.all.cpu\n" in of_role.stdout
+    assert command("pod.chief.cpus").exit_code == ConfigurationError.code
     wrong = command("seed")
     assert wrong.exit_code == ConfigurationError.code
     assert "kfp-tfjob explain train_options.seed" in wrong.stderr and "--set" not in wrong.stderr

@@ -118,6 +118,13 @@ def test_compile_takes_images_and_resources(pushed: dict[str, str], tmp_path: Pa
     assert text.count("resourceCpuLimit: '2'") == 1
 
 
+def test_an_image_that_no_node_can_pull_is_not_compiled_in(tmp_path: Path) -> None:
+    command = ["compile", "--output", str(tmp_path), "--registry", "ghcr.io/MyTeam"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2 and "ghcr.io/MyTeam/kfp-tfjob-tools" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_wrong_resources_are_named_all_at_once(tmp_path: Path) -> None:
     said = ["eval.cpu=1", "evaluate.mem=8Gi", "evaluate.cpu=0", "publish.memory=512", "finish"]
     options = [word for setting in said for word in ("--step-resources", setting)]

@@ -26,6 +26,7 @@ def problems(**changes) -> list[str]:
         ({"train_batch_size": 1, "train_workers": 3, "train_gpus": 2}, "multiple of 8.*to 8"),
         ({"storage_secret": " "}, "storage_secret"),
         ({"train_image": ""}, "train_image"),
+        ({"train_image": "ghcr.io/Me/x:1"}, "train_image"),
         ({"pod": {"all": {"env": {"VERSION": 1.1}}}}, "env.VERSION.*1.1.*in quotes"),  # or 1.10
         ({"pod": {"all": {"node_selector": {"v": 1.1}}}}, "node_selector.v.*in quotes"),
         ({"model_hyperparameters": [1]}, "model_hyperparameters.*dict"),
