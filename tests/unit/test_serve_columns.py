@@ -36,14 +36,8 @@ SCHEMA = typed({
 })  # fmt: skip
 TWO = {"a": "float32", "b c": "float32"}
 NUMBERS = typed({"task": "regression", "features": TWO, "label": {"name": "y"}})
-ROW = {
-    "age": 30,
-    "job": "nurse",
-    "signed up": "2012-03-01T10:00+02:00",
-    "member": True,
-    "note": "häh",
-    "height": 1.5,
-}
+ROW = {"age": 30, "job": "nurse", "signed up": "2012-03-01T10:00+02:00"}
+ROW |= {"member": True, "note": "häh", "height": 1.5}
 
 
 class Tensor:

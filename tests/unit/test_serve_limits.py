@@ -120,10 +120,10 @@ def test_an_error_of_the_application_stays_one() -> None:
     assert counts.answers == [("v1", 500)]
 
 
-@pytest.mark.parametrize(("pause", "pieces"), [(9.0, 1), (0.04, 50)])
-def test_a_body_that_stalls_or_trickles_is_given_up(monkeypatch, pause: float, pieces: int) -> None:
+@pytest.mark.parametrize(("pause", "pieces", "longest"), [(99.0, 1, 99.0), (0.04, 50, 0.5)])
+def test_a_body_that_stalls_or_trickles_is_given_up(monkeypatch, pause, pieces, longest) -> None:
     monkeypatch.setattr("kfp_tfjob.serving.limits.STALLED", 0.2)
-    monkeypatch.setattr("kfp_tfjob.serving.limits.LONGEST", 0.5)
+    monkeypatch.setattr("kfp_tfjob.serving.limits.LONGEST", longest)
     left = iter(range(pieces))
 
     class Slow(Client):
@@ -135,7 +135,7 @@ def test_a_body_that_stalls_or_trickles_is_given_up(monkeypatch, pause: float, p
 
     counts, client = Counts(), Slow([])
     limits = Limits(application, MOST, counts)
-    asyncio.run(client.ask(limits))
+    asyncio.run(asyncio.wait_for(client.ask(limits), 60))
     start = client.sent[0]
     assert start["status"] == 408 and (b"connection", b"close") in start["headers"]
     assert counts.answers == [("v1", 408)] and limits._open == 0
