@@ -82,8 +82,9 @@ class Claim:
         if not self.fruitless:
             return f"{made}, and the last one stored a newer checkpoint"
         last = f"the last {self.fruitless}" if self.fruitless > 1 else "the last one"
+        stored = "newer checkpoint" if self.checkpoint else "checkpoint to resume from"
         return (
-            f"{made}, and {last} stored no newer checkpoint; train_options.max_attempts allows"
+            f"{made}, and {last} stored no {stored}; train_options.max_attempts allows"
             f" {most} such attempts in a row"
         )
 

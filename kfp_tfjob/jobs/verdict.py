@@ -48,6 +48,7 @@ class Verdict(StrEnum):
         )
 
 
+_RESUMES = "it resumes from the newest stored checkpoint, if there is one"
 _REMEDIES = {
     Verdict.SUCCEEDED: "nothing",
     Verdict.USER_ERROR: "correct the error in the message, then start the run again",
@@ -58,16 +59,14 @@ _REMEDIES = {
     " pod.all.tolerations, train_gpus",
     Verdict.PARTLY_PLACED: "lower train_workers, or have all pods of a job placed together: with"
     " Kueue (pod.all.queue), or with Volcano or the coscheduling plugin (pod.all.scheduler)",
-    Verdict.LOST: "start the run again; it resumes from the newest stored checkpoint",
-    Verdict.STORE_UNAVAILABLE: "check that the store is reachable, then start the run again; it"
-    " resumes"
-    " from the newest stored checkpoint",
-    Verdict.DEADLINE: "raise train_options.deadline_seconds, then start the run again; it resumes"
-    " from the newest stored checkpoint",
+    Verdict.LOST: f"start the run again; {_RESUMES}",
+    Verdict.STORE_UNAVAILABLE: "check that the store is reachable, then start the run again; "
+    + _RESUMES,
+    Verdict.DEADLINE: f"raise train_options.deadline_seconds, then start the run again; {_RESUMES}",
     Verdict.STALLED: "read the last log lines of the chief, then start the run again; if it prints"
     " whole lines less often, raise train_options.stall_timeout_seconds",
     Verdict.CANCELLED: "start the run again if you did not delete the job yourself",
-    Verdict.ORPHANED: "start the run again; it resumes from the newest stored checkpoint",
+    Verdict.ORPHANED: f"start the run again; {_RESUMES}",
     Verdict.REFUSED: "correct the error in the cluster's message",
     Verdict.OPERATOR_ABSENT: "install or start the training operator v1.9; if it runs,"
     " `kubectl describe tfjob` shows why it creates no pods, such as a quota",
