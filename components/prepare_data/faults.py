@@ -157,6 +157,10 @@ class Faults:
             fix = (
                 "choose a different data_label, or shorten its values"
                 if rules == ["long"]
+                else f'drop it with data_options.drop=["{column}"]; if it is the label, drop the'
+                " rows without one with data_options.on_bad_row=drop and a larger"
+                " data_options.max_bad_fraction"
+                if rules == ["missing"]
                 else "correct data_options.types"
                 if "format" in rules
                 else f'drop it with data_options.drop=["{column}"], or '
@@ -282,6 +286,8 @@ class BlockFaults(Faults):
 def _expected(rules: list[str]) -> str:
     if "boolean" in rules or "date" in rules:
         return "a date in every row" if "date" in rules else "true or false in every row"
+    if rules == ["missing"]:
+        return "a value in every row"
     if "format" in rules:
         return "this format in every row"
     if rules[-1] in _BY_KIND:

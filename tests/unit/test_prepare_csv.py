@@ -313,3 +313,9 @@ def test_a_row_that_is_not_utf8_and_too_long_is_a_fault():
         (4, "a", "\ufffd", "encoding"),
         (5, "y", "\ufffd", "encoding"),
     ]
+
+
+def test_a_label_without_values_in_most_rows_is_not_told_to_be_a_number(tmp_path):
+    (said,) = check(tmp_path, b"x,y\n" + b"1,NA\n2,yes\n3,\n" * 9)
+    assert "18 of 27 rows" in said and "a value in every row" in said
+    assert "data_options.on_bad_row=drop" in said and "category" not in said
