@@ -50,10 +50,8 @@ class Echo(Handler):
     def do_GET(self) -> None:
         sent = {"path": self.path, "headers": dict(self.headers), "body": self.body().decode()}
         if self.path == PENDING:
-            places = {"tfjob-a-1": 0, "tfjob-b-2": 1}
-            items = [
-                {"metadata": {"name": it}, "positionInLocalQueue": at} for it, at in places.items()
-            ]
+            names = enumerate(("tfjob-a-1", "tfjob-b-2"))
+            items = [{"metadata": {"name": it}, "positionInLocalQueue": at} for at, it in names]
             self.answer({"items": items})
         elif "/localqueues/" in self.path:
             self.answer({"reason": "Forbidden", "message": "no right"}, 403)

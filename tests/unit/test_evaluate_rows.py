@@ -1,6 +1,7 @@
 """The test rows that evaluate reads, and those that the model was trained on.
 
-Copies of rows fail a model; rows that are equal by nature do not."""
+Copies of rows fail a model; rows that are equal by nature do not.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_copies_of_rows_that_differ_fail_the_model(tmp_path: Path) -> None:
     features = np.random.default_rng(1).normal(size=(ROWS, 2))
     (check,) = known(features, tmp_path)
     assert (check.name, check.passed) == ("trained_on", False)
-    assert "2,000 of 2,000" in (check.explanation)
+    assert "2,000 of 2,000" in check.explanation
     assert known(features, tmp_path, share=0.995)
     assert not known(features, tmp_path, share=0.98)
     # Of 50 times as many rows of train, these may be a day of a table that repeats each day.

@@ -1,4 +1,4 @@
-"""Addresses, manifests, retries and the Secret: what holds without a store."""
+"""Addresses, manifests, retries, the Secret and kept connections: what holds without a store."""
 
 import json
 import time
