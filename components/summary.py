@@ -7,10 +7,12 @@ page may describe an earlier attempt. All data comes from the steps' records in 
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.step import FAILURE_FILE, Step
 from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.judging.formatting import known_rows, number
 from kfp_tfjob.options.metric_names import in_short
@@ -90,6 +92,9 @@ def proven_summary(step: Step) -> str:
 
 def tensorboard_command(step: Step) -> str:
     """Return the command that shows the curves of a run, during and after training."""
+    if record := os.environ.get(FAILURE_FILE):  # a local run, whose store may run only with it
+        home = str(Path(record).parents[2])
+        return shlex.join(["kfp-tfjob", "tensorboard", step.run_id, "--home", home])
     endpoint = ["--endpoint", step.store.endpoint] if step.store.endpoint else []
     return shlex.join(["kfp-tfjob", "tensorboard", str(step.run.base), *endpoint])
 

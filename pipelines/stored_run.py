@@ -108,24 +108,22 @@ def _folder(given: str) -> RunLayout:
 
 def _local(home: Home, given: str, local: bool) -> Path | None:
     """Return a run's folder on this machine; None if it is not one."""
-    runs = home.run("x").parent
-    if given == _LAST and local:
-        found = [path for path in runs.glob("*") if (path / PARAMETERS).is_file()]
-        if newest := max(found, key=lambda path: path.stat().st_mtime, default=None):
-            return newest
-    given = full_id(given, (path.parent.name for path in runs.glob(f"*/{PARAMETERS}")))
-    if "/" in given or not (runs / given / PARAMETERS).is_file():
+    known = {path.name: path for path in home.runs()}
+    if given == _LAST and local and known:
+        return next(iter(known.values()))
+    given = full_id(given, known)
+    if given not in known:
         if local:
             raise ConfigurationError(
                 Problem(
                     f"there is no run {given} in {home.folder}",
                     received=given,
                     expected="the id of a run on this machine, or last",
-                    fix=f"see {runs}, or omit --home for a run on Kubeflow Pipelines",
+                    fix=f"see {home.run('')}, or omit --home for a run on Kubeflow Pipelines",
                 )
             )
         return None
-    return runs / given
+    return known[given]
 
 
 @contextmanager

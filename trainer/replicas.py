@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # has the barriers of the coordination service
 
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import Config
@@ -72,10 +73,11 @@ class Replicas:
         replicas = cls(strategy or tf.distribute.get_strategy())
         what = f"{len(gpus)} x {gpus[0].name}" if gpus else "the CPU"
         log.info(
-            "%s of %d processes, %d replicas, on %s",
+            "%s of %d process%s, %s, on %s",
             config.cluster.name,
             replicas.processes,
-            replicas.count,
+            "es" * (replicas.processes != 1),
+            counted(replicas.count, "replica"),
             what,
         )
         return replicas

@@ -63,12 +63,14 @@ PARAMETERS: dict[str, Parameter] = {
         option=("--label", "COLUMN"),
     ),
     "data_options": Parameter(
-        "dict: `task`, `columns`, `drop`, `split`, `on_bad_row`, ...",
+        "dict: `task`, `columns`, `drop`, `split`, `on_bad_row`, ...; for example"
+        ' `{"drop": ["id"], "task": "regression"}`',
         default={},
         group=DataOptions,
     ),
     "model_name": Parameter(
-        "the name under which the model is published; models with the same name are compared",
+        "the name under which the model is published, such as `churn`; models with the same"
+        " name are compared",
         default=None,
         option=("--name", "NAME"),
     ),
@@ -112,7 +114,8 @@ PARAMETERS: dict[str, Parameter] = {
     # The default comes from `kfp-tfjob compile`.
     "train_image": Parameter("image of the container `tensorflow`", option=("--image", "IMAGE")),
     "train_options": Parameter(
-        "dict: `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`, `command`, ...",
+        "dict: `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`, `command`, ...;"
+        ' for example `{"seed": 1, "class_weight": "balanced"}`',
         default={},
         group=TrainOptions,
     ),
@@ -123,7 +126,8 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "pod": Parameter(
         "dict of the pods' settings (`cpu`, `memory`, `tolerations`, `env`, ...) under `all`,"
-        " `chief`, `worker`, `ps`, `evaluator`, and for two steps under `prepare` and `evaluate`",
+        " `chief`, `worker`, `ps`, `evaluator`, and for two steps under `prepare` and `evaluate`;"
+        ' for example `{"all": {"cpu": "4", "memory": "8Gi"}}`',
         default={},
         group=PodOptions,
     ),

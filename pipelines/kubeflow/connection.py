@@ -32,7 +32,9 @@ from kfp_tfjob.pipelines.kubeflow.errors import (
     no_back_end,
     translate,
 )
+from kfp_tfjob.pipelines.local.home import DEFAULT, Home
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.retry import Patience
 
 if TYPE_CHECKING:
@@ -87,8 +89,8 @@ class Connection:
                     "there is no Kubeflow Pipelines back end to connect to",
                     received=f"no --host, no {ENDPOINT}, no pod of a cluster, no kubeconfig",
                     expected="the URL of the UI or of the API",
-                    fix=f"set {ENDPOINT}, for example to http://localhost:8080 with `{FORWARD}`;"
-                    " the reports of local runs are in .kfp-tfjob/runs",
+                    fix=f"set {ENDPOINT}, for example to http://localhost:8080 with `{FORWARD}`"
+                    + _for_local_runs(),
                 )
             )
         return BackEnd(known, patience)
@@ -103,6 +105,18 @@ class Connection:
             **{key: getattr(self, key) or value for key, value in found.items()},
             experiment=os.environ.get(OVERRIDE_EXPERIMENT) or experiment,
         )
+
+
+def _for_local_runs() -> str:
+    """Return what to do instead about the runs on this machine; empty if there are none."""
+    known = [path.name for path in Home(DEFAULT).runs()]
+    if not known:
+        return ""
+    return (
+        f"; for the local runs ({listed(known, 3)}): {DEFAULT}/runs/ID has the reports, finish.md"
+        f" or failure.md says why, and `kfp-tfjob logs {known[0]}` shows what they printed;"
+        " `kfp-tfjob models list` shows their models"
+    )
 
 
 class BackEnd:

@@ -49,6 +49,11 @@ class Home:
         """The logs and reports of one run."""
         return self.folder / RUNS / run_id
 
+    def runs(self) -> list[Path]:
+        """The folders of all runs, the newest first."""
+        found = (path.parent for path in (self.folder / RUNS).glob(f"*/{PARAMETERS}"))
+        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
     def models(self, name: str, endpoint: str, output: S3Address) -> Path:
         """The copies of the published versions of a model, for programs on this machine.
 

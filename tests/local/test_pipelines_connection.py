@@ -1,6 +1,7 @@
 """The connection to Kubeflow Pipelines and its runs, against a fake API server."""
 
 import json
+import os
 import socket
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
 )
 from kfp_tfjob.pipelines.kubeflow.errors import BackEndError, UnknownRunError, translate
 from kfp_tfjob.pipelines.kubeflow.runs import find_run, list_runs, named, read_run
+from kfp_tfjob.pipelines.local.home import DEFAULT, PARAMETERS, Home
 from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.problems import problem_of
@@ -62,6 +64,18 @@ def test_a_refused_service_account_has_a_fix(status, message, is_account):
 def test_without_an_endpoint_it_says_how_to_get_one():
     problem = problem_of(Connection().open)
     assert module.ENDPOINT in problem.fix and "port-forward" in problem.fix
+
+
+def test_without_an_endpoint_the_local_runs_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for at, name in enumerate(("run-a", "run-b", "run-c", "run-d")):
+        folder = Home(DEFAULT).run(name)
+        folder.mkdir(parents=True)
+        (folder / PARAMETERS).touch()
+        os.utime(folder, (at, at))
+    problem = problem_of(Connection().open)
+    assert "(run-d, run-c, run-b and 1 more)" in problem.fix
+    assert "`kfp-tfjob logs run-d`" in problem.fix
 
 
 def test_a_back_end_that_does_not_answer_is_named_at_once():

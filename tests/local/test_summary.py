@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.notify_end import of_end
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.step import FAILURE_FILE, Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, EndedPod
+from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import StepError
@@ -98,6 +100,14 @@ def test_a_run_that_is_not_published_says_why_and_where_everything_lies(step: St
     assert "```" not in text and "\n- " not in text and "in train" not in text
     leave_run(step, also_in_train=268)
     assert "**Known rows:** 268 of 269 " in summary(step, "m_1")
+
+
+def test_the_curves_of_a_local_run_need_no_keys(
+    step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FAILURE_FILE, str(Home(tmp_path).run("run-1") / "failure.json"))
+    leave_run(step)
+    assert f"`kfp-tfjob tensorboard run-1 --home {tmp_path}`" in summary(step, "m_1")
 
 
 def test_it_tells_a_blessed_run_from_one_that_is_published(step: Step) -> None:
