@@ -19,10 +19,11 @@ from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.outcome import Outcome, outcome_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.escaping import MOST, code, prose
 from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, RunLayout
+from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, SUSPICIOUS, RunLayout
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.training_cache import TrainedRun
 from kfp_tfjob.storage.verdict_record import verdict_in_force
 
@@ -34,6 +35,14 @@ WHY_NOT_EVALUATED = "train_options.evaluate is false"
 def read_outcome(step: Step) -> Outcome:
     """Return the outcome of the run, or the task, of a step; raises as `outcome_of`."""
     return outcome_of(step.store, step.layout, step.run, (step.run_id, step.task_key))
+
+
+def suspicious_columns(store: Store, dataset_uri: str) -> str:
+    """Return what prepare_data found about columns that reveal the label; empty for nothing."""
+    try:
+        return store.read(S3Address.parse(dataset_uri) / SUSPICIOUS).decode()
+    except ObjectNotFoundError:
+        return ""
 
 
 def summary(step: Step, model_name: str) -> str:
@@ -123,6 +132,8 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
     yield f"**Why:** {prose(verdict.reason)}."
     if known := known_rows(verdict.also_in_train, verdict.rows):
         yield f"**Known rows:** {known}."
+    if suspicious := suspicious_columns(step.store, verdict.dataset_uri):
+        yield f"**SUSPICIOUS:** {prose(suspicious)}."
     yield f"**On {counted(verdict.rows, 'test row')}:** {_metrics(verdict.metrics)}"
     dataset = S3Address.parse(verdict.dataset_uri)
     yield f"**Trained on:** {_data(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))}"

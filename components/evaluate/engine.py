@@ -13,6 +13,7 @@ from typing import Any
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.summary import suspicious_columns
 from kfp_tfjob.judging.judge import Given, judge
 from kfp_tfjob.registry.champion_records import record_of
 from kfp_tfjob.storage.address import S3Address
@@ -77,7 +78,12 @@ def run(
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
         judged = judge(step.store, step.layout, given, Path(scratch), gpus)
         model = judged.measured["model"]
-        html = report.render(judged.verdict, judged.data.schema.classes, judged.measured)
+        html = report.render(
+            judged.verdict,
+            judged.data.schema.classes,
+            judged.measured,
+            suspicious_columns(step.store, dataset_uri),
+        )
         if kept := _published(step, model_name):
             log.warning("the run is published, so its verdict is kept: %s", step.run.verdict)
             html = step.store.read(step.run.report).decode()

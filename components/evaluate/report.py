@@ -49,13 +49,19 @@ class _Class(NamedTuple):
     champion: float
 
 
-def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, Measures]) -> str:
+def render(
+    verdict: ModelVerdict,
+    classes: Sequence[str],
+    scored: Mapping[str, Measures],
+    suspicious: str = "",
+) -> str:
     """Return the report as HTML without external references.
 
     Args:
         verdict: The content of verdict.json.
         classes: The names of the classes; none for a regression.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
+        suspicious: What prepare_data found about columns that reveal the label.
     """
     gate = whole_numbers(verdict.gate)
     against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
@@ -69,6 +75,7 @@ def render(verdict: ModelVerdict, classes: Sequence[str], scored: Mapping[str, M
         verdict=verdict,
         longest=_LONGEST,
         known_rows=known_rows(verdict.also_in_train, verdict.rows),
+        suspicious=suspicious,
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
         confidence=f"{verdict.confidence * 100:g}%",
         against=against,

@@ -33,7 +33,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.storage.layout import DISTRIBUTIONS
+from kfp_tfjob.storage.layout import DISTRIBUTIONS, SUSPICIOUS
 from kfp_tfjob.storage.store import Store
 
 _MOST_NAMED = 10
@@ -121,6 +121,10 @@ def validate(
     counts = reference.distributions(step.store, base)
     suspicious = leaks.find(schema, rows["train"]) if rows else []
     validation = Validation(counts, comparison, alone, suspicious, options.max_psi)
+    if suspicious:
+        text = _suspicion(suspicious)
+        log.warning("SUSPICIOUS: %s", text)
+        step.store.write(base / SUSPICIOUS, text.encode(), "text/plain")
     errors = _report(validation, options)
     if isinstance(found, Problem) and "fail" in (options.changes, options.limits):
         errors.append(found)  # a contract that cannot be checked is not kept
@@ -239,15 +243,18 @@ def _drifted(
         )
 
 
+def _suspicion(found: list[Suspicious]) -> str:
+    """Return what every page with the verdict says of these columns."""
+    what = listed([f"{it.name!r} ({it.measure} {it.figure:.3f})" for it in found], _MOST_NAMED)
+    names = json.dumps([it.name for it in found[:_MOST_NAMED]], ensure_ascii=False)
+    return (
+        f"columns that alone predict the label: {what}; drop those that are not known when it is"
+        f" predicted, with data_options.drop={names}"
+    )
+
+
 def _report(validation: Validation, options: Contract) -> list[Problem]:
     """Log what was found; return the problems that the options turn into errors."""
-    for item in validation.suspicious:
-        log.warning(
-            "SUSPICIOUS: the column %r alone predicts the label (%s %.3f)",
-            item.name,
-            item.measure,
-            item.figure,
-        )
     comparison = validation.comparison
     if comparison is None:
         log.info("%s", validation.alone)

@@ -17,7 +17,13 @@ from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 
 
-def render(model_name: str, champion: Champion, verdict: ModelVerdict, has_request: bool) -> str:
+def render(
+    model_name: str,
+    champion: Champion,
+    verdict: ModelVerdict,
+    has_request: bool,
+    suspicious: str = "",
+) -> str:
     """Return the card of a version.
 
     Args:
@@ -25,12 +31,14 @@ def render(model_name: str, champion: Champion, verdict: ModelVerdict, has_reque
         champion: The version's record.
         verdict: The verdict on it.
         has_request: Whether the version has an example of a request.
+        suspicious: What prepare_data found about columns that reveal the label.
     """
     return fill(
         "components/publish/card.md.j2",
         model_name=model_name,
         champion=champion,
         verdict=verdict,
+        suspicious=suspicious,
         interval=_interval,
         columns=f"model/{COLUMNS}",
         request=REQUEST if has_request else "",

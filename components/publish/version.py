@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kfp_tfjob.components.publish.card import render, request
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.summary import suspicious_columns
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import read as read_arguments
 from kfp_tfjob.features.statistics import StatisticsDocument
@@ -120,7 +121,8 @@ def _copy(
         arguments = read_arguments(folder / MODEL)
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
         example = request(schema, statistics, arguments)
-        card = render(model_name, champion, verdict, bool(example))
+        suspicious = suspicious_columns(step.store, verdict.dataset_uri)
+        card = render(model_name, champion, verdict, bool(example), suspicious)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")
         if example:
             (folder / REQUEST).write_text(example, encoding="utf-8")

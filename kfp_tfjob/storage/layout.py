@@ -25,6 +25,7 @@ MANIFEST = "manifest.json"
 # In a dataset's folder.
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 DISTRIBUTIONS = "distributions.json"  # rows by split and bin of each column
+SUSPICIOUS = "suspicious.txt"  # what reveals the label; not in the manifest, absent without it
 WORK = "work"  # below it, what is not a part of the dataset yet; gone when it is finished
 LONGEST_SCHEMA = 128 << 20  # bytes; it has the strings of the categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"

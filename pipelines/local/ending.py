@@ -16,7 +16,7 @@ from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.notify_end import tell_end
 from kfp_tfjob.components.step import WHOLE_RUN, Step
-from kfp_tfjob.components.summary import read_outcome
+from kfp_tfjob.components.summary import read_outcome, suspicious_columns
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.pipelines.local.home import Home
@@ -114,6 +114,8 @@ class Ending:
         self.show(f"verdict    {'blessed' if verdict.blessed else 'not blessed'}:")
         for reason in verdict.reasons:
             self.show(f"           {reason}")
+        if suspicious := suspicious_columns(self.step.store, verdict.dataset_uri):
+            self.show(f"           SUSPICIOUS: {suspicious}")
         if ended.lost:
             self.show(f"           not published: {ended.lost.message}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")

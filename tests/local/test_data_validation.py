@@ -16,6 +16,7 @@ from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import page_of, render
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.summary import suspicious_columns
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.escaping import html
@@ -75,6 +76,7 @@ def test_no_champion_is_one_line(data: Data, caplog) -> None:
     with caplog.at_level(logging.INFO):
         validation = data.validate(done, changes="fail", limits="fail")
     assert validation.comparison is None
+    assert suspicious_columns(data.step.store, done.dataset_uri) == ""
     assert "income" in caplog.text and validation.alone in page(done, validation)
     assert validate(data.step, done, "", {}).alone.startswith("without a model_name")
 
@@ -236,7 +238,9 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
         validation = data.validate(done)
     assert {item.name for item in validation.suspicious} == {"tax", "refund"}
     assert {item.measure for item in validation.suspicious} == {leaks.AUC}
-    assert "SUSPICIOUS: the column 'tax'" in caplog.text
+    stored = suspicious_columns(data.step.store, done.dataset_uri)
+    assert "'refund' (AUC 1.000), 'tax' (AUC 0" in stored and f"SUSPICIOUS: {stored}" in caplog.text
+    assert 'data_options.drop=["refund", "tax"]' in stored
     text = page(done, validation)
     assert "2 suspicious columns" in text and "refund" in text
 

@@ -18,7 +18,7 @@ from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import SUSPICIOUS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
 from tests.problems import problem_of
@@ -441,6 +441,7 @@ def test_the_component_hands_kfp_what_it_can_store(
     from kfp_tfjob.components.publish.component import publish as publish_component
 
     bench.train("r1", 0.3, packed)
+    bench.store.write(bench.dataset / SUSPICIOUS, b"the label is predicted by 'id'")
     run = {"run_id": "r1", "output_uri": str(bench.layout.root)}
     metrics, classification = dsl.Metrics(), dsl.ClassificationMetrics()
     report = dsl.HTML(uri=str(tmp_path / "report.html"))
@@ -483,3 +484,6 @@ def test_the_component_hands_kfp_what_it_can_store(
     assert text.startswith(f"# Published: `{MODEL}`, version 1")
     for address in (version_uri, champion_uri, bench.model_uri("r1"), bench.dataset):
         assert f"`{address}`" in text
+    # Whoever reads only the verdict, or only the card, learns that a column reveals the label.
+    for page in (report, summary, card):
+        assert "SUSPICIOUS" in Path(page.path).read_text()

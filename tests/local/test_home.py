@@ -18,7 +18,7 @@ from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
 from kfp_tfjob.pipelines.local.output import Relay
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import SUSPICIOUS, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.local_run import token_of
 from tests.local.published import VERDICT, publish_files
@@ -111,6 +111,7 @@ def end(store: Store, output: S3Address, home: Home, run_id: str, model: bytes) 
     step = Step("finish", run_id, Layout(output), store)
     publish_files(store, step.layout, NAME, 1, {"saved_model.pb": model})
     verdict = VERDICT | {"metrics": {"accuracy": 0.9}}
+    verdict["dataset_uri"] = str(step.layout.dataset("d"))
     store.write(step.run.verdict, json.dumps(verdict).encode())
     home.run(run_id).mkdir(parents=True)
     said: list[str] = []
@@ -122,7 +123,9 @@ def test_what_is_published_is_done_although_its_copy_finds_no_room(
     mount: Mount, store: Store, base: S3Address
 ) -> None:
     home = Home(mount(1 << 20) / "home")
+    store.write(Layout(base).dataset("d") / SUSPICIOUS, b"the label is predicted by 'id'")
     text = "\n".join(end(store, base, home, "r", os.urandom(2 << 20)))
+    assert "           SUSPICIOUS: the label is predicted by 'id'\n" in text
     assert f"champion   {Layout(base).model(NAME).version(1)}\n" in text
     assert "2.1 MB" in text and " MB free" in text
     assert shutil.disk_usage(home.folder).free  # nothing half done takes its last room

@@ -100,6 +100,8 @@ def test_a_run_that_is_not_published_says_why_and_where_everything_lies(step: St
     assert "```" not in text and "\n- " not in text and "in train" not in text
     leave_run(step, also_in_train=268)
     assert "**Known rows:** 268 of 269 " in summary(step, "m_1")
+    step.store.write(step.layout.dataset("d1") / "suspicious.txt", b"'id' tells the label")
+    assert "**SUSPICIOUS:** 'id' tells the label." in summary(step, "m_1")
 
 
 def test_the_curves_of_a_local_run_need_no_keys(

@@ -48,6 +48,9 @@ def test_the_card_says_how_to_send_it():
     assert "curl --data-binary @request.json" in card and "s3://b/models/m/serving" in card
     assert all(not part or part.startswith("\n") for part in card.split("\n```\n")[1::2])
     assert "```" not in render("m", CHAMPION, VERDICT, False)
+    assert "SUSPICIOUS" not in card
+    told = render("m", CHAMPION, VERDICT, True, "'a_b' tells the label")
+    assert "\n**SUSPICIOUS:** 'a_b' tells the label.\n" in told.replace("`", "'").replace("''", "'")
 
 
 def test_a_model_with_other_columns_has_none():
