@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.number import Number, are_formatted
 from kfp_tfjob.storage.errors import Example, Problem, first
 
 MOST_EXAMPLES = 10
@@ -98,6 +99,7 @@ class Faults:
         left_out: Rows with a missing value that data_options.missing omits, by column.
         examples: Up to ten bad rows, with as many columns and rules among them as possible.
         values: A bad value of each column.
+        label: The column that cannot be dropped; empty if it is not known, or for images.
     """
 
     seen: int = 0
@@ -106,6 +108,7 @@ class Faults:
     left_out: Counter[str] = field(default_factory=Counter)
     examples: list[Fault] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
+    label: str = ""
 
     @property
     def bad(self) -> int:
@@ -163,6 +166,8 @@ class Faults:
                 if rules == ["missing"]
                 else "correct data_options.types"
                 if "format" in rules
+                else f"choose a different data_label, or {self._other_kind(column, rules)}"
+                if column == self.label
                 else f'drop it with data_options.drop=["{column}"], or '
                 + self._other_kind(column, rules)
             )
@@ -179,7 +184,12 @@ class Faults:
     def _other_kind(self, column: str, rules: list[str]) -> str:
         """Return what to do with a column that is no number, boolean or date."""
         if rules[0] in ("text", "date") and any(map(str.isdigit, self.values.get(column, ""))):
-            return f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
+            fix = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
+            if rules[0] == "text" and are_formatted([self.values[column]]):
+                fix += f", or name the format: {Number.named_formats(column)}"
+            return fix
+        if column == self.label:
+            return "provide its values" if "missing" in rules else "correct data_options.task"
         return f'set its type with data_options.types={{"{column}": "category"}}'
 
     def shape_problem(self) -> Problem | None:

@@ -22,7 +22,6 @@ matters. `data_options.types` replaces the rule.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -185,10 +184,7 @@ def _unclear(seen: ColumnProfile, like: type[ColumnType], what: str) -> Problem:
         received=f"{value!r}, and {seen.votes.of(*forms):,} of {seen.count:,} values like it",
         expected=like.expected,
         fix="name the format: "
-        + " or ".join(
-            f"data_options.types={json.dumps({seen.name: format}, ensure_ascii=False)} for {words}"
-            for words, format in like.readings
-        )
+        + like.named_formats(seen.name)
         + f'; or drop the column with data_options.drop=["{seen.name}"]; for codes rather than'
         f' amounts or dates: data_options.types={{"{seen.name}": "category"}}',
     )

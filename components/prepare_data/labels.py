@@ -14,7 +14,7 @@ from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
 from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
-from kfp_tfjob.features.types.number import parse_number, rounded
+from kfp_tfjob.features.types.number import Number, are_formatted, parse_number, rounded
 from kfp_tfjob.storage.errors import DataError, Problem
 
 MOST_CLASSES = 10_000
@@ -61,6 +61,13 @@ class Label:
             fix="subtract a constant from the label, or predict the difference from another column",
             path="data_label",
         )
+
+
+def number_fix(name: str, classes: Sequence[str]) -> str:
+    """Return what to set if classes are in truth the numbers of a regression."""
+    if are_formatted(classes):
+        return f"name the format of the numbers: {Number.named_formats(name)}"
+    return 'set data_options.task to "regression"'
 
 
 def _no_counts() -> np.ndarray:
@@ -182,7 +189,8 @@ class Labels:
                     f"the label {self.name!r} has too many distinct values to be classes",
                     received=f"more than {MOST_CLASSES:,}, for example {texts[0]!r}",
                     expected=f"at most {MOST_CLASSES:,} classes, or numbers in every row",
-                    fix="choose a different data_label, or correct data_options.task",
+                    fix="choose a different data_label, or, if it is a number,"
+                    f" {number_fix(self.name, texts)}",
                 )
             )
         keys = dict(zip(texts, self._keys(texts), strict=True))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.labels import Label
+from kfp_tfjob.components.prepare_data.labels import Label, number_fix
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.header import no_rows
 from kfp_tfjob.features.statistics import SPLITS
@@ -28,6 +28,7 @@ def decide(scan: Scan) -> Label:
             has no rows, or train has no row of a class.
     """
     faults, labels, options = scan.faults, scan.labels, scan.job.options
+    faults.label = labels.name
     if not faults.seen:
         raise DataError(no_rows())
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
@@ -36,7 +37,9 @@ def decide(scan: Scan) -> Label:
     if label.classes is None and labels.text_rows.any():
         count = int(labels.text_rows.sum())
         cells = Counter({(label.name, "text"): count})
-        texts = Faults(0, Counter(text=count), cells, examples=labels.text_faults)
+        found = labels.text_faults
+        values = {label.name: found[0].value}
+        texts = Faults(0, Counter(text=count), cells, examples=found, values=values)
         faults.merge(texts)  # their rows are among those that were seen
     check_bad(faults, faults.problems, options)
     counts = None if label.classes is None else labels.class_counts(label)
@@ -112,7 +115,7 @@ def check(
                 received=listed(lacking, 10),
                 expected="rows of every class in train",
                 fix="provide more of these rows, remove them, use a different"
-                ' data_options.split.salt, or set data_options.task to "regression" if the label'
-                " is a number",
+                f" data_options.split.salt, or, if the label is a number,"
+                f" {number_fix(label, classes)}",
             )
         )

@@ -5,6 +5,7 @@ The embedded store stops with the run, so the last lines point to files on this 
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ _REPORTS = {
     "publish/publish_summary": "summary.md",  # in place of that of evaluate
     "finish/run_summary": "finish.md",
 }
+_OPTION = re.compile(r"\b(?:data_options|train_options|gate|pod)\.\w+")
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Ending:
             return 128 + stop_signal
         if failure:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
+            if named := _OPTION.search(failure.fix):
+                self.show(f"\nto set it  --set '{named[0]}=VALUE'")
             self.show(f"\ndetails    {self._copied(lambda: self._keep_failure(failure))}")
             self._notify(failure)
             return failure.code

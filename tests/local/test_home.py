@@ -18,6 +18,8 @@ from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
 from kfp_tfjob.pipelines.local.output import Relay
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import SUSPICIOUS, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.local_run import token_of
@@ -129,6 +131,20 @@ def test_what_is_published_is_done_although_its_copy_finds_no_room(
     assert f"champion   {Layout(base).model(NAME).version(1)}\n" in text
     assert "2.1 MB" in text and " MB free" in text
     assert shutil.disk_usage(home.folder).free  # nothing half done takes its last room
+
+
+def test_the_option_that_mends_a_failure_is_shown_as_it_is_typed(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    home, said = Home(tmp_path / "home"), []
+    folder = home.run("r")
+    folder.mkdir(parents=True)
+    problem = Problem("no number", fix='name the format: data_options.types={"a": "category"}')
+    failure = Failure.of("prepare_data", DataError(problem))
+    (folder / "failure.json").write_bytes(failure.to_bytes())
+    step = Step("finish", "r", Layout(base), store)
+    assert Ending(step, NAME, home, False, said.append).tell(1, 0) == failure.code
+    assert "\nto set it  --set 'data_options.types=VALUE'" in said
 
 
 def test_models_of_one_name_in_two_places_have_a_copy_each(

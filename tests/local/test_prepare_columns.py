@@ -226,6 +226,26 @@ def test_a_label_that_float32_does_not_keep_is_refused(step, tmp_path, span, dig
     assert problem_of(run, *given, kind=DataError).path == "data_label"
 
 
+def test_a_label_written_like_an_amount_is_read_in_the_format_that_the_message_names(
+    step, tmp_path
+) -> None:
+    prices = (f"{1000 + 7 * i:,}".replace(",", ".") + f",{i % 90 + 10} EUR" for i in range(300))
+    lines = [f'{i / 7:.3f},"{price}"' for i, price in enumerate(prices)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,Preis", *lines, ""]))
+    given = (step, str(tmp_path / "a.csv"), "Preis")
+    format = {"Preis": {"number": {"decimal": ",", "thousands": "."}}}
+    for task in ("auto", "regression"):
+        problem = problem_of(run, *given, {"task": task}, kind=DataError)
+        assert f"data_options.types={json.dumps(format)} for 1.234,5" in problem.fix
+        assert "EUR'" in problem.received and "drop" not in problem.fix
+    assert run(*given, {"types": format}).schema.task == "regression"
+    # Nor are labels that are words dropped.
+    (tmp_path / "a.csv").write_text("a,y\n" + "1,low\n2,high\n" * 50)
+    given = (step, str(tmp_path / "a.csv"), "y", {"task": "regression"})
+    problem = problem_of(run, *given, kind=DataError)
+    assert "drop" not in problem.fix and "data_options.task" in problem.fix
+
+
 def test_numbers_of_json_have_no_format(step, store, tmp_path):
     """Strings of a CSV beside them have one, and a mixed column makes JSON be read line by line."""
     rows = [f'{i},A,"1.234,{i % 10}",{"uv"[i % 2]}' for i in range(150)]

@@ -93,6 +93,13 @@ def test_what_is_wrong_with_an_address(tree: Path, uri: str, words: str) -> None
     assert "Fix:" in str(caught.value)
 
 
+def test_a_folder_of_other_files_names_them(tmp_path: Path) -> None:
+    (tmp_path / "sales.xlsx").write_bytes(b"PK\x03\x04")
+    problem = problem_of(found, str(tmp_path), kind=DataError)
+    assert "sales.xlsx" in problem.received
+    assert "CSV" in problem.fix and "data_options.reader" in problem.fix
+
+
 def test_a_link_to_a_file_is_the_file(tree: Path, tmp_path_factory) -> None:
     other = tmp_path_factory.mktemp("other") / "c"
     other.write_text("a,y\n1,2\n")

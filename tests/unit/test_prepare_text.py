@@ -132,6 +132,7 @@ def test_a_nul_is_a_fault_of_its_row(path: Path) -> None:
         (b"\x89HDF\r\n", "HDF5"),
         (b"SQLite format 3\0", "an SQLite database"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1", "an old Excel or Office file"),
+        (b"PK\x03\x04", "a zip, npz or Excel file"),
         (b"%PDF-1.7\n", "a PDF"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
         (b"\n<!DOCTYPE html>\n<html>", "HTML or XML: <!DOCTYPE html> <html>"),
@@ -144,6 +145,8 @@ def test_other_formats_are_refused_by_name(path: Path, head: bytes, words: str) 
     path.write_bytes(head if head.startswith(b"\x1f\x8b") else head + b"a,y\n1,u\n")
     (said,) = check(path)
     assert words in said and "Fix:" in said
+    if "Excel" in words:
+        assert "as CSV" in said and "data_options.reader" in said
 
 
 def test_an_encoding_that_does_not_exist_is_refused() -> None:

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile, mark
-from kfp_tfjob.options.data import suffixes
+from kfp_tfjob.options.data import FORMAT_WORDS, suffixes
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
@@ -108,14 +108,22 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
         if pattern is not None:
             files = [file for file in files if _is_table(file.name, pattern, endings)]
         if not files:
+            others = [] if pattern else [file.name for file in listing.files]
+            fix = "correct data_uri" + ("" if "://" in listing.address else _ONLY_HERE)
+            if others:
+                fix = (
+                    f"save its tables as {FORMAT_WORDS}, name a function of your own that reads"
+                    f" them in data_options.reader, or {fix}"
+                )
             raise DataError(
                 Problem(
                     "no file matches the pattern in data_uri"
                     if pattern
                     else "data_uri contains no data",
-                    received=repr(listing.address),
+                    received=repr(listing.address)
+                    + (f", which has {listed(others, 5)}" if others else ""),
                     expected=_EXPECTED,
-                    fix="correct data_uri" + ("" if "://" in listing.address else _ONLY_HERE),
+                    fix=fix,
                     path="data_uri",
                 )
             )

@@ -154,7 +154,7 @@ def _looked_at(
     for name in weight:
         weights.read(chunk, name)
     Converter(kinds, columns.label, options.format_of(columns.label)).rows(chunk)
-    faults = Faults()
+    faults = Faults(label=columns.label)
     faults.merge(chunk.faults)
     if faults.shape_problem():
         return kinds, faults.problems()

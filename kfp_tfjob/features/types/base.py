@@ -11,6 +11,7 @@ Shards, runs and the raw test rows have one value of each column, in one of thre
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import fsum
@@ -229,6 +230,14 @@ class ColumnType:
         """Reject what was learned if it cannot be."""
         if self.missing is None and self.field is not CODES and not self.is_direct:
             raise ValueError(f"{self.name!r} has no rule for missing values")
+
+    @classmethod
+    def named_formats(cls, column: str) -> str:
+        """Return, for a message, the option that names each of the type's other formats."""
+        return " or ".join(
+            f"data_options.types={json.dumps({column: format}, ensure_ascii=False)} for {words}"
+            for words, format in cls.readings
+        )
 
     @property
     def learned(self) -> Learned:

@@ -345,6 +345,12 @@ def parse_number(text: str) -> float | None:
     return value if is_number(text) and abs(value := float(text)) <= LARGEST else None
 
 
+def are_formatted(texts: Sequence[str]) -> bool:
+    """Tell whether texts look like numbers, and not all are plain ones: 7.263,37 EUR."""
+    found = pa.array(texts, pa.string())
+    return bool(matches(found, _SEPARATED).all()) and parse_quickly(found) is None
+
+
 def number_as_text(text: str) -> str:
     """Return the same text for every spelling of a number: all digits of a whole one."""
     value = float(text)
