@@ -157,20 +157,7 @@ class Faults:
                 continue
             rules = [rule for rule in RULES if self.cells[column, rule]]
             share = "every row" if count >= self.seen else f"{count:,} of {self.seen:,} rows"
-            fix = (
-                "choose a different data_label, or shorten its values"
-                if rules == ["long"]
-                else f'drop it with data_options.drop=["{column}"]; if it is the label, drop the'
-                " rows without one with data_options.on_bad_row=drop and a larger"
-                " data_options.max_bad_fraction"
-                if rules == ["missing"]
-                else "correct data_options.types"
-                if "format" in rules
-                else f"choose a different data_label, or {self._other_kind(column, rules)}"
-                if column == self.label
-                else f'drop it with data_options.drop=["{column}"], or '
-                + self._other_kind(column, rules)
-            )
+            fix = self._column_fix(column, rules)
             if "encoding" in rules:
                 fix = f"{_ENCODING}, or {fix}"
             problems[column] = Problem(
@@ -181,16 +168,29 @@ class Faults:
             )
         return problems
 
-    def _other_kind(self, column: str, rules: list[str]) -> str:
-        """Return what to do with a column that is no number, boolean or date."""
-        if rules[0] in ("text", "date") and any(map(str.isdigit, self.values.get(column, ""))):
-            fix = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
-            if rules[0] == "text" and are_formatted([self.values[column]]):
-                fix += f", or name the format: {Number.named_formats(column)}"
-            return fix
-        if column == self.label:
-            return "provide its values" if "missing" in rules else "correct data_options.task"
-        return f'set its type with data_options.types={{"{column}": "category"}}'
+    def _column_fix(self, column: str, rules: list[str]) -> str:
+        """Return what to do with a column in which most values break these rules."""
+        if rules == ["long"]:
+            return "choose a different data_label, or shorten its values"
+        if "format" in rules:
+            return "correct data_options.types"
+        value, is_label = self.values.get(column, ""), column == self.label
+        drop = f'drop it with data_options.drop=["{column}"]'
+        first = "choose a different data_label" if is_label else drop
+        if rules == ["missing"]:
+            other = (
+                "drop the rows without one with data_options.on_bad_row=drop and a larger"
+                " data_options.max_bad_fraction"
+            )
+        elif rules[0] in ("text", "date") and any(map(str.isdigit, value)):
+            other = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
+            if rules[0] == "text" and are_formatted([value]):
+                other += f", or name the format: {Number.named_formats(column)}"
+        elif is_label:
+            other = "correct data_options.task"
+        else:
+            other = f'set its type with data_options.types={{"{column}": "category"}}'
+        return f"{first}, or {other}"
 
     def shape_problem(self) -> Problem | None:
         """Describe a header that does not match the rows."""
