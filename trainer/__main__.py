@@ -35,8 +35,10 @@ from kfp_tfjob.trainer.errors import (
 )
 
 log = logging.getLogger("kfp_tfjob.trainer")
-# Errors that TensorFlow raises when another process of the cluster is gone.
+# Errors that TensorFlow raises when another process of the cluster is gone, and those that it also
+# raises for other reasons.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
+_PERHAPS_PEER_ERRORS = ("InternalError", "FailedPreconditionError", "UnknownError")
 # TensorFlow puts this before the text of an error from the Python code that reads rows.
 _OF_INPUT = "DataError: "
 # What the operation that decodes images says of damaged ones.
@@ -150,7 +152,7 @@ def train(config: Config, started: float) -> None:
 def _explained(error: Exception | SystemExit, processes: int, output: Path) -> Exception:
     """Translate an error of TensorFlow into an error with the exit code of its cause."""
     if isinstance(error, StepError):
-        return error
+        return (processes > 1 and _lost_peer(error)) or error
     if isinstance(error, SystemExit):
         from kfp_tfjob.trainer.user_model import where
 
@@ -163,7 +165,7 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
                 fix="remove sys.exit() or exit() from it",
             )
         )
-    kind, text = type(error).__name__, str(error)
+    text = str(error)
     if _FULL in text:
         from kfp_tfjob.trainer.staging import not_writable
 
@@ -189,16 +191,26 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
                 fix="stop the program that uses the port, then run again",
             )
         )
-    speaks_of_peers = any(word in text.lower() for word in _PEER_WORDS)
-    about_peers = kind in _PEER_ERRORS or (
-        kind in ("InternalError", "FailedPreconditionError", "UnknownError") and speaks_of_peers
-    )
-    if processes > 1 and about_peers:
+    return (processes > 1 and _lost_peer(error)) or error
+
+
+def _lost_peer(error: BaseException) -> PeerLostError | None:
+    """Return the loss of another replica if it caused an error.
+
+    Creating a variable communicates too, so the loss may have made the user's code fail.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        kind = type(cause).__name__
+        text = [line.strip() for line in str(cause).splitlines() if line.strip()]
         # The first line is often only the name of a graph.
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        why = next((it for it in lines if any(w in it.lower() for w in _PEER_WORDS)), lines[0])
-        return PeerLostError(f"another replica was lost ({kind}: {why[:300]})")
-    return error
+        why = [line for line in text if any(word in line.lower() for word in _PEER_WORDS)]
+        if not why and cause is error and kind in _PEER_ERRORS:
+            why = text
+        if why and kind in _PEER_ERRORS + _PERHAPS_PEER_ERRORS:
+            return PeerLostError(f"another replica was lost ({kind}: {why[0][:300]})")
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _with_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

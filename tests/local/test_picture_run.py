@@ -25,4 +25,3 @@ def test_a_folder_of_pictures_trains_without_options(tmp_path: Path) -> None:
     answer = serve(picture=tf.constant(files))
     assert answer["class"].numpy().tolist() == [b"temple"]
     assert answer["probabilities"].numpy().sum(axis=1) == pytest.approx([1])
-    assert '"serve"](picture=pictures)' in (published / "README.md").read_text()

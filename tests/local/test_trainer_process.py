@@ -258,3 +258,24 @@ def test_the_memory_of_a_replica_does_not_grow(jobs: Start) -> None:
     assert job.end() == [0, 0], job.log()
     growth = [after / before for before, after in zip(first, last, strict=True)]
     assert max(growth) <= GROWTH, (first, last)
+
+
+@pytest.mark.parametrize("lost", ["chief", "worker"])
+def test_a_replica_that_is_lost_while_the_model_is_built_is_started_again(
+    jobs: Start, lost: str
+) -> None:
+    """The others fail in the user's code then, which creates the variables."""
+    code = f"""
+import json, os, pathlib, signal
+from kfp_tfjob.trainer.models import mlp
+
+def build_model(dataset):
+    killed = pathlib.Path("killed")
+    if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == {lost!r} and not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return mlp(dataset)
+"""
+    job = jobs(f"lost-{lost}", 2, code=code, MAX_RESTARTS="3")
+    assert job.end() == [0, 0], job.log(0) + job.log(1)
+    assert job.final["restarts"] == 1

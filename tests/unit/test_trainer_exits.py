@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.trainer.__main__ import _explained
 from kfp_tfjob.trainer.errors import (
     NotFiniteError,
+    PeerLostError,
     from_message,
     to_message,
     write_termination_message,
@@ -59,6 +61,21 @@ def test_a_full_disk_is_told_as_one(kind: type[Exception]) -> None:
     found = _explained(error, 2, Path("/job/output"))
     assert isinstance(found, ConfigurationError)
     assert "/job/output" in str(found) and "No space" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "lost"),
+    [
+        (tf.errors.UnavailableError, "Collective ops is aborted by: Failed to send RPC", True),
+        (tf.errors.UnavailableError, "gs://bucket/weights cannot be read", False),
+        (ValueError, "no collective", False),
+    ],
+)
+def test_a_lost_replica_that_made_the_users_code_fail_is_told_as_one(kind, text, lost) -> None:
+    error = ConfigurationError("build_model failed")
+    error.__cause__ = kind(text) if kind is ValueError else kind(None, None, text)
+    assert isinstance(_explained(error, 2, Path("/job")), PeerLostError) == lost
+    assert _explained(error, 1, Path("/job")) is error
 
 
 def test_words_that_no_encoding_takes_are_left_all_the_same(tmp_path, monkeypatch) -> None:
