@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ MOST_SHOWN_CLASSES = (
     30  # Kubeflow Pipelines draws 15 pixels per class, in metadata that must be small
 )
 _DENSE = 1 << 20  # cells of a table with a place for each
-_FEW = 10  # with fewer rows, all of them right or all wrong does not mean that the next one is
 _Floats = NDArray[np.float64]
 
 
@@ -108,18 +107,10 @@ class Cells:
         # Whole weights give a whole number but for rounding.
         return int(weight.sum() ** 2 / squares.sum() + 1e-6) if weight.sum() else 0
 
-    def most_by_class(self) -> float:
-        """Return how many rows an interval of a mean over the classes may count on.
-
-        A class of few rows that are all right, or all wrong, adds nothing to the variance, though
-        its share is hardly known. Then it is the number of rows that would know the mean of the
-        classes' shares as well.
-        """
-        weight, hits = self.by_label(self.weight), self.by_label(self.weight * self.hit)
-        present = weight > 0
-        rows = weight[present] ** 2 / self.by_label(self.squares)[present]
-        few = (rows < _FEW) & np.isin(hits[present] / weight[present], (0, 1))
-        return float(len(rows) ** 2 / np.sum(1 / rows)) if few.any() else math.inf
+    @property
+    def has_class_of_one_row(self) -> bool:
+        """Whether one row, which has no variance, is all that is known of a class."""
+        return bool((np.bincount(self.labels, self.counts) == 1).any())
 
     def support_by_class(self, pull: _Floats, predicted: bool = False) -> int:
         """Return how many rows of equal weight know the variance of a metric as well as these.
@@ -203,7 +194,7 @@ def _estimate(
     pull: _Floats,
     support: int,
     proportion: bool = False,
-    most: float = math.inf,
+    has_interval: bool = True,
 ) -> Estimate:
     """Return an estimate from how much each cell pulls the metric, a mean of zero."""
     variance = float(np.dot(cells.squares, pull**2))
@@ -217,7 +208,8 @@ def _estimate(
         found = table[chunk.cells] if dense else pull[np.searchsorted(cells.places, chunk.cells)]
         return found if chunk.weights is None else found * weights_of(chunk) / mean_weight
 
-    return Estimate(metric, value, predictions, rule, support, proportion, variance, most=most)
+    found = Estimate(metric, value, predictions, rule, support, proportion, variance)
+    return replace(found, has_interval=has_interval)
 
 
 def _of_class(predictions: ClassPredictions, cells: Cells, metric: str, index: int) -> Estimate:
@@ -232,12 +224,11 @@ def _of_class(predictions: ClassPredictions, cells: Cells, metric: str, index: i
     value = float(np.dot(above, cells.weight)) / share if share else 0.0
     pull = (above - value * below) / share if share else np.zeros(len(true))
     # The precision of a class that is never predicted is 0 by definition: all rows say so, but
-    # none tells how precise a prediction would be.
+    # none says how precise a prediction would be.
     support = cells.support(below > 0) if share else cells.support()
-    most = math.inf if share else 0.0
     if kind == "f1":
         support = cells.support(true > 0) + cells.support(guess > 0)
-    return _estimate(predictions, cells, metric, value, pull, support, kind != "f1", most)
+    return _estimate(predictions, cells, metric, value, pull, support, kind != "f1", bool(share))
 
 
 def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -251,8 +242,8 @@ def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:
     pull = 2 * each[cells.labels] * cells.hit - loss[cells.labels] - loss[cells.predicted]
     support = cells.support_by_class(pull)
     value = float(f1[present].mean())
-    pull, most = pull * correction(support), cells.most_by_class()
-    return _estimate(predictions, cells, "macro_f1", value, pull, support, most=most)
+    pull, sure = pull * correction(support), not cells.has_class_of_one_row
+    return _estimate(predictions, cells, "macro_f1", value, pull, support, has_interval=sure)
 
 
 def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -269,8 +260,10 @@ def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
     pull = each[cells.labels] * (cells.hit - recall[cells.labels])
     support = cells.support_by_class(pull)
     value = float(recall[present].mean())
-    most = cells.most_by_class()
-    return _estimate(predictions, cells, "balanced_accuracy", value, pull, support, most=most)
+    sure = not cells.has_class_of_one_row
+    return _estimate(
+        predictions, cells, "balanced_accuracy", value, pull, support, has_interval=sure
+    )
 
 
 def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:

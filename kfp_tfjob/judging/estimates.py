@@ -46,7 +46,7 @@ class Estimate:
         proportion: Whether it is a share of `support` rows.
         variance: The square of the standard error, if it is known without the rows.
         usual: The square of the standard error that such a value usually has, if that is known.
-        most: The most rows that the interval may count on, where the variance does not tell.
+        has_interval: Whether the rows say how uncertain the value is.
     """
 
     metric: str
@@ -57,7 +57,7 @@ class Estimate:
     proportion: bool = False
     variance: float = math.nan
     usual: float = math.nan
-    most: float = math.inf
+    has_interval: bool = True
 
     @property
     def sign(self) -> int:
@@ -77,8 +77,8 @@ class Estimate:
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the two-sided interval, clipped to the metric's range; NaN where unknown."""
-        rows = min(self.support, self.most)
-        if not math.isfinite(self.value) or rows < 2 or self.rule is None:
+        known = math.isfinite(self.value) and self.support >= 2 and self.has_interval
+        if not known or self.rule is None:
             return math.nan, math.nan
         level = (1 + confidence) / 2
         if self.proportion:
@@ -98,17 +98,17 @@ class Estimate:
         short: for a model without a single error, it would claim that there are none.
         """
         share, variance = (self.value - lowest) / width, self.standard_error**2
-        if not variance and self.predictions.constant:
-            return self.value, self.value  # the same for all rows
-        if not variance or not _TINY < share < 1 - _TINY:
+        if not _TINY < share < 1 - _TINY:
             count = float(self.support)
+        elif not variance:
+            return self.value, self.value  # constant scores: the same for all rows
         else:
             if not math.isnan(self.usual):
                 # A few rows decide an AUC near 1, and those of a rare class may all be missing.
                 rows = self.support + _USUAL
                 variance = (self.support * variance + _USUAL * self.usual) / rows
             count = share * (1 - share) * width**2 / variance
-        low, high = _wilson(share, min(count, self.most), quantile)
+        low, high = _wilson(share, count, quantile)
         return lowest + low * width, lowest + high * width
 
 

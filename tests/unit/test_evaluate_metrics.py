@@ -255,26 +255,16 @@ def test_a_model_without_an_error_is_not_said_to_make_none() -> None:
 
 
 @pytest.mark.parametrize("mistakes", [0, 3])
-def test_a_class_that_is_never_predicted_leaves_its_metrics_uncertain(mistakes: int) -> None:
+def test_what_the_rows_do_not_say_has_no_interval(mistakes: int) -> None:
+    """Neither the precision of a class never predicted, nor a mean with a class of one row."""
     labels = np.repeat([0, 1, 2], [618, 110, 1])
     guesses = np.where(labels == 2, 0, labels)
     guesses[618 : 618 + mistakes] = 0
     model = Measures(ClassPredictions.of(labels, np.eye(3)[guesses]), ["a", "b", "c"])
-    precision = model.estimate("precision/c")
-    assert precision.value == 0 and np.isnan(precision.interval(0.95)).all()
-    for metric in ("balanced_accuracy", "macro_f1"):  # the recall of c may be anything
-        low, high = model.estimate(metric).interval(0.95)
-        assert 0 < low < 0.35 and 0.85 < high < 1, metric
-    # With enough rows of each class, the variance is that of the classes with mistakes.
-    enough = np.repeat([0, 1], [600, 110])
-    guesses = enough.copy()
-    guesses[600:606] = 0
-    low, high = (
-        Measures(ClassPredictions.of(enough, np.eye(2)[guesses]))
-        .estimate("balanced_accuracy")
-        .interval(0.95)
-    )
-    assert high - low < 0.05
+    for metric in ("precision/c", "balanced_accuracy", "macro_f1"):
+        estimate = model.estimate(metric)
+        assert np.isfinite(estimate.value) and np.isnan(estimate.interval(0.95)).all(), metric
+    assert np.isfinite(model.estimate("accuracy").interval(0.95)).all()
 
 
 @pytest.mark.parametrize("classes", [2, 3])
