@@ -77,20 +77,16 @@ def run(
     given = Given.parse(model_name, model_uri, dataset_uri, gate)
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
         judged = judge(step.store, step.layout, given, Path(scratch), gpus)
-        model = judged.measured["model"]
-        html = report.render(
-            judged.verdict,
-            judged.data.schema.classes,
-            judged.measured,
-            suspicious_columns(step.store, dataset_uri),
-        )
+        model, classes = judged.measured["model"], judged.data.schema.classes
+        suspicious = suspicious_columns(step.store, dataset_uri)
+        html = report.render(judged.verdict, classes, judged.measured, suspicious)
         if kept := _published(step, model_name):
             log.warning("the run is published, so its verdict is kept: %s", step.run.verdict)
             html = step.store.read(step.run.report).decode()
         shown = (
             kfp_metrics(judged.measured, judged.decision.slices),
             html,
-            confusion(model, judged.data.schema.classes),
+            confusion(model, classes),
             roc(model),
         )
     _remove(step, step.run.not_evaluated)  # of an earlier try with evaluate: false

@@ -233,24 +233,18 @@ def _verdict(
     dropped: list[tuple[str, str]],
 ) -> Iterator[tuple[str, str]]:
     """Yield badges: the class of the style, and the words; the most urgent first."""
-    bad = statistics.bad_rows.dropped
     found = (
-        (
-            "bad",
-            len(problems),
-            "difference from the champion's data",
-            "differences from the champion's data",
-        ),
-        ("bad", len(suspicious), "suspicious column", "suspicious columns"),
-        ("warning", len(statistics.warnings), "warning", "warnings"),
-        ("warning", bad, "bad row dropped", "bad rows dropped"),
-        ("note", len(dropped), "item dropped", "items dropped"),
+        ("bad", len(problems), "difference", " from the champion's data"),
+        ("bad", len(suspicious), "suspicious column", ""),
+        ("warning", len(statistics.warnings), "warning", ""),
+        ("warning", statistics.bad_rows.dropped, "bad row", " dropped"),
+        ("note", len(dropped), "item", " dropped"),
     )
     urgent = False
-    for style, count, one, many in found:
+    for style, count, noun, rest in found:
         if count:
             urgent = urgent or style != "note"
-            yield style, f"{count:,} {one if count == 1 else many}"
+            yield style, counted(count, noun) + rest
     if not urgent:
         yield "good", "nothing else stands out" if dropped else "nothing stands out"
 

@@ -17,22 +17,16 @@ from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 
 
-def render(
-    model_name: str,
-    champion: Champion,
-    verdict: ModelVerdict,
-    has_request: bool,
-    suspicious: str = "",
-) -> str:
+def render(champion: Champion, verdict: ModelVerdict, has_request: bool, suspicious: str) -> str:
     """Return the card of a version.
 
     Args:
-        model_name: The model's name.
         champion: The version's record.
         verdict: The verdict on it.
         has_request: Whether the version has an example of a request.
         suspicious: What prepare_data found about columns that reveal the label.
     """
+    model_name = verdict.model_name
     return fill(
         "components/publish/card.md.j2",
         model_name=model_name,

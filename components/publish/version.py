@@ -55,8 +55,8 @@ def complete(
     Raises:
         DataError: The model or the dataset is missing or damaged.
     """
-    model_name, run_id = verdict.model_name, verdict.run_id
-    place = step.layout.model(model_name)
+    run_id = verdict.run_id
+    place = step.layout.model(verdict.model_name)
     claimed = (step.store, place, run_id, step.task_key, verdict.is_second)
     version, digest = versions.claim(*claimed), sha256(verdict.stored).hexdigest()
     if _verdict_in(step.store, place.version(version)) not in ("", digest):
@@ -75,7 +75,7 @@ def complete(
         why=verdict.reason[:_LONGEST_WHY],  # stays if the version goes
     )
     folder = place.version(version)
-    manifest, card = _copy(step, folder, model_name, champion, verdict, model, dataset)
+    manifest, card = _copy(step, folder, champion, verdict, model, dataset)
     return replace(champion, manifest_sha256=manifest.digest), card
 
 
@@ -88,7 +88,6 @@ def _verdict_in(store: Store, version: S3Address) -> str:
 def _copy(
     step: Step,
     version: S3Address,
-    model_name: str,
     champion: Champion,
     verdict: ModelVerdict,
     model: S3Address,
@@ -122,7 +121,7 @@ def _copy(
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
         example = request(schema, statistics, arguments)
         suspicious = suspicious_columns(step.store, verdict.dataset_uri)
-        card = render(model_name, champion, verdict, bool(example), suspicious)
+        card = render(champion, verdict, bool(example), suspicious)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")
         if example:
             (folder / REQUEST).write_text(example, encoding="utf-8")

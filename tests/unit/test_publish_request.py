@@ -2,6 +2,7 @@
 
 import base64
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from kfp_tfjob.storage.champion import Champion
 from tests.typed_schema import statistics_of, typed
 
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
-VERDICT = {"reasons": [], "confidence": 0.95, "intervals": {}, "rows": 1}
+VERDICT = SimpleNamespace(model_name="m", reasons=[], confidence=0.95, intervals={}, rows=1)
 NUMBERS = typed({"features": {"a": "float32", "b c": "float32"}})
 SIZE = {"height": 2, "width": 2, "channels": 1}
 PICTURE = typed({"features": {"picture": "picture"}, "picture": SIZE})
@@ -44,12 +45,12 @@ def test_a_request_of_one_row(schema, statistics, arguments, row):
 
 
 def test_the_card_says_how_to_send_it():
-    card = render("m", CHAMPION, VERDICT, True)
+    card = render(CHAMPION, VERDICT, True, "")
     assert "curl --data-binary @request.json" in card and "s3://b/models/m/serving" in card
     assert all(not part or part.startswith("\n") for part in card.split("\n```\n")[1::2])
-    assert "```" not in render("m", CHAMPION, VERDICT, False)
+    assert "```" not in render(CHAMPION, VERDICT, False, "")
     assert "SUSPICIOUS" not in card
-    told = render("m", CHAMPION, VERDICT, True, "'a_b' tells the label")
+    told = render(CHAMPION, VERDICT, True, "'a_b' tells the label")
     assert "\n**SUSPICIOUS:** 'a_b' tells the label.\n" in told.replace("`", "'").replace("''", "'")
 
 

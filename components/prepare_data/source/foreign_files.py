@@ -7,6 +7,7 @@ import re
 from kfp_tfjob.options.data import FORMAT_WORDS
 
 _READER = "name a function of your own that reads it in data_options.reader"
+_SHEET = f"save a sheet as CSV, or {_READER}"
 _TABLE = f"write it as {FORMAT_WORDS}, or {_READER}"
 _PACKED = "use gzip, zstd, Parquet or no compression"
 _PICTURE = "set data_uri to the folder that contains one folder of images per class"
@@ -15,13 +16,8 @@ _UNPACK = "unpack it, and set data_uri to its folder or files"
 _PULL = "download the file itself with git lfs pull"
 # Where bytes are in a file, the bytes, what the file is, and what to do in a table's place.
 _KNOWN = (
-    (
-        0,
-        b"PK\x03\x04",
-        "a zip, npz or Excel file",
-        f"save a sheet as CSV, unpack a zip, or {_READER}",
-    ),
-    (0, b"\xd0\xcf\x11\xe0", "an old Excel or Office file", f"save a sheet as CSV, or {_READER}"),
+    (0, b"PK\x03\x04", "a zip, npz or Excel file", f"unpack a zip, {_SHEET}"),
+    (0, b"\xd0\xcf\x11\xe0", "an old Excel or Office file", _SHEET),
     (0, b"BZh", "compressed with bzip2", _PACKED),
     (0, b"\xfd7zXZ", "compressed with xz", _PACKED),
     (0, b"\x04\x22\x4d\x18", "compressed with lz4", _PACKED),

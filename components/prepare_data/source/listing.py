@@ -51,6 +51,10 @@ class Listing:
 
 
 _EXPECTED = f"a file, or a folder with files that end in {', '.join(suffixes())}"
+_OTHERS = (
+    f"save its tables as {FORMAT_WORDS}, name a function of your own that reads them in"
+    " data_options.reader, or "
+)
 _ONLY_HERE = "; a path works only in a run on this machine"
 
 
@@ -108,22 +112,17 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
         if pattern is not None:
             files = [file for file in files if _is_table(file.name, pattern, endings)]
         if not files:
-            others = [] if pattern else [file.name for file in listing.files]
-            fix = "correct data_uri" + ("" if "://" in listing.address else _ONLY_HERE)
-            if others:
-                fix = (
-                    f"save its tables as {FORMAT_WORDS}, name a function of your own that reads"
-                    f" them in data_options.reader, or {fix}"
-                )
+            others = "" if pattern else listed([file.name for file in listing.files], 5)
             raise DataError(
                 Problem(
                     "no file matches the pattern in data_uri"
                     if pattern
                     else "data_uri contains no data",
-                    received=repr(listing.address)
-                    + (f", which has {listed(others, 5)}" if others else ""),
+                    received=repr(listing.address) + (f", which has {others}" if others else ""),
                     expected=_EXPECTED,
-                    fix=fix,
+                    fix=(_OTHERS if others else "")
+                    + "correct data_uri"
+                    + ("" if "://" in listing.address else _ONLY_HERE),
                     path="data_uri",
                 )
             )
