@@ -114,8 +114,7 @@ def check(
                 f"train has no row of {len(lacking)} of the {len(classes)} classes of {label!r}",
                 received=listed(lacking, 10),
                 expected="rows of every class in train",
-                fix="provide more of these rows, remove them, use a different"
-                f" data_options.split.salt, or, if the label is a number,"
-                f" {number_fix(label, classes)}",
+                fix=f"if the label is a number, {number_fix(label, classes)}; otherwise, provide"
+                " more of these rows, remove them, or use a different data_options.split.salt",
             )
         )

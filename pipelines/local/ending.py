@@ -43,7 +43,7 @@ _REPORTS = {
     "publish/publish_summary": "summary.md",  # in place of that of evaluate
     "finish/run_summary": "finish.md",
 }
-_OPTION = re.compile(r"\b(?:data_options|train_options|gate|pod)\.\w+")
+_OPTION = re.compile(r"\b(?:data_options|train_options|gate|pod)(?:\.\w+)+")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Ending:
         if failure:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
             if named := _OPTION.search(failure.fix):
-                self.show(f"\nto set it  --set '{named[0]}=VALUE'")
+                self.show(f"\nType --set '{named[0]}=VALUE' to set such an option.")
             self.show(f"\ndetails    {self._copied(lambda: self._keep_failure(failure))}")
             self._notify(failure)
             return failure.code

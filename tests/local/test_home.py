@@ -144,7 +144,7 @@ def test_the_option_that_mends_a_failure_is_shown_as_it_is_typed(
     (folder / "failure.json").write_bytes(failure.to_bytes())
     step = Step("finish", "r", Layout(base), store)
     assert Ending(step, NAME, home, False, said.append).tell(1, 0) == failure.code
-    assert "\nto set it  --set 'data_options.types=VALUE'" in said
+    assert "\nType --set 'data_options.types=VALUE' to set such an option." in said
 
 
 def test_models_of_one_name_in_two_places_have_a_copy_each(
