@@ -34,6 +34,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull, push
 
+_OF_THE_DATASET = (SCHEMA, STATISTICS, DISTRIBUTIONS)  # later data is compared with them
 _LONGEST_WHY = 1000  # characters
 
 
@@ -114,7 +115,7 @@ def _copy(
         keras = Path(scratch) / "run" / RUN_KERAS_MODEL
         if keras.exists():
             shutil.move(keras, folder / keras.name)
-        pull(step.store, dataset, folder, _about_the_data)
+        pull(step.store, dataset, folder, lambda key: key in _OF_THE_DATASET)
         (folder / VERDICT).write_bytes(verdict.stored)
         statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
         arguments = read_arguments(folder / MODEL)
@@ -136,11 +137,6 @@ def _copy(
             step.store, folder, version, "model", champion.run_id, details=details, sha256=True
         )
         return written, card
-
-
-def _about_the_data(key: str) -> bool:
-    """Tell what a version keeps of its dataset; later data is compared with it."""
-    return key in (SCHEMA, STATISTICS, DISTRIBUTIONS)
 
 
 def _published(key: str) -> bool:
