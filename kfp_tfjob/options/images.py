@@ -13,6 +13,8 @@ IMAGE_NAME = "REGISTRY/NAME:TAG without spaces, with NAME in lowercase letters"
 PLACEHOLDER = "set-your-registry.invalid"
 TOOLS_VARIABLE, TRAINER_VARIABLE = "KFP_TFJOB_TOOLS_IMAGE", "KFP_TFJOB_TRAINER_IMAGE"
 TRAIN_VARIABLE = "KFP_TFJOB_TRAIN_IMAGE"
+_HOST, _FOLDERS = r"([\w.-]+(:\d+)?/)?", r"([a-z0-9._-]+/)*"
+_NAME = re.compile(_HOST + _FOLDERS + r"[a-z0-9._-]+(:[\w.-]+)?(@\w+:\w+)?", re.ASCII)
 
 
 def tools_in(registry: str) -> str:
@@ -31,9 +33,8 @@ def serving_in(registry: str) -> str:
 
 
 def is_name(image: str) -> bool:
-    """Return whether a text is the name of an image: NAME must not have capital letters."""
-    name = re.split("[:@]", image.partition("/")[2] or image)[0]
-    return bool(name) and name == name.lower() and not re.search(r"\s", image)
+    """Return whether a text is the name of an image, as a node can pull it."""
+    return bool(_NAME.fullmatch(image))
 
 
 def is_placeholder(image: str) -> bool:

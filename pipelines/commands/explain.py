@@ -27,7 +27,9 @@ def explain(parameter: str | None) -> None:
     role, _, key = parameter.rpartition(".")
     same = [path for path in (f"pod.all.{key}", f"pod.ps.{key}") if path in keys]
     if not shown and same and role.startswith("pod.") and role in keys:  # such as pod.chief.cpu
-        shown = {path: keys[path] for path in (role, *same)}
+        # A step's pod takes few of these keys, and its own text names them.
+        of_step = role in ("pod.prepare", "pod.evaluate")
+        shown = {path: keys[path] for path in ([role] if of_step else [role, *same])}
     if parameter in PARAMETERS:
         click.echo(f"{parameter}: {PARAMETERS[parameter].words}\n")
     elif not shown:

@@ -118,10 +118,11 @@ def test_compile_takes_images_and_resources(pushed: dict[str, str], tmp_path: Pa
     assert text.count("resourceCpuLimit: '2'") == 1
 
 
-def test_an_image_that_no_node_can_pull_is_not_compiled_in(tmp_path: Path) -> None:
-    command = ["compile", "--output", str(tmp_path), "--registry", "ghcr.io/MyTeam"]
+@pytest.mark.parametrize("registry", ["ghcr.io/MyTeam", "https://ghcr.io/me"])
+def test_an_image_that_no_node_can_pull_is_not_compiled_in(tmp_path: Path, registry: str) -> None:
+    command = ["compile", "--output", str(tmp_path), "--registry", registry]
     done = CliRunner().invoke(main, command)
-    assert done.exit_code == 2 and "ghcr.io/MyTeam/kfp-tfjob-tools" in done.output
+    assert done.exit_code == 2 and f"{registry}/kfp-tfjob-tools" in done.output
     assert list(tmp_path.iterdir()) == []
 
 
