@@ -107,10 +107,19 @@ class Cells:
         # Whole weights give a whole number but for rounding.
         return int(weight.sum() ** 2 / squares.sum() + 1e-6) if weight.sum() else 0
 
-    @property
-    def has_class_of_one_row(self) -> bool:
-        """Whether one row, which has no variance, is all that is known of a class."""
-        return bool((np.bincount(self.labels, self.counts) == 1).any())
+    def hidden_variance(self) -> float:
+        """Return the variance that classes add to a mean over them if their rows are all alike.
+
+        Rows that are all right, or all wrong, show no variance, though a few of them hardly tell
+        the class's share. As in Agresti and Coull's interval (1998), each such class counts with
+        two more right rows and two more wrong ones.
+        """
+        weight, hits = self.by_label(self.weight), self.by_label(self.weight * self.hit)
+        present = weight > 0
+        alike = np.isin(hits[present] / weight[present], (0, 1))
+        rows = weight[present] ** 2 / self.by_label(self.squares)[present] + 4
+        variances = 2 / rows * (1 - 2 / rows) / rows
+        return float(variances[alike].sum()) / len(rows) ** 2
 
     def support_by_class(self, pull: _Floats, predicted: bool = False) -> int:
         """Return how many rows of equal weight know the variance of a metric as well as these.
@@ -194,7 +203,6 @@ def _estimate(
     pull: _Floats,
     support: int,
     proportion: bool = False,
-    has_interval: bool = True,
 ) -> Estimate:
     """Return an estimate from how much each cell pulls the metric, a mean of zero."""
     variance = float(np.dot(cells.squares, pull**2))
@@ -208,8 +216,7 @@ def _estimate(
         found = table[chunk.cells] if dense else pull[np.searchsorted(cells.places, chunk.cells)]
         return found if chunk.weights is None else found * weights_of(chunk) / mean_weight
 
-    found = Estimate(metric, value, predictions, rule, support, proportion, variance)
-    return replace(found, has_interval=has_interval)
+    return Estimate(metric, value, predictions, rule, support, proportion, variance)
 
 
 def _of_class(predictions: ClassPredictions, cells: Cells, metric: str, index: int) -> Estimate:
@@ -228,7 +235,8 @@ def _of_class(predictions: ClassPredictions, cells: Cells, metric: str, index: i
     support = cells.support(below > 0) if share else cells.support()
     if kind == "f1":
         support = cells.support(true > 0) + cells.support(guess > 0)
-    return _estimate(predictions, cells, metric, value, pull, support, kind != "f1", bool(share))
+    found = _estimate(predictions, cells, metric, value, pull, support, kind != "f1")
+    return replace(found, has_interval=bool(share))
 
 
 def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -242,8 +250,8 @@ def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:
     pull = 2 * each[cells.labels] * cells.hit - loss[cells.labels] - loss[cells.predicted]
     support = cells.support_by_class(pull)
     value = float(f1[present].mean())
-    pull, sure = pull * correction(support), not cells.has_class_of_one_row
-    return _estimate(predictions, cells, "macro_f1", value, pull, support, has_interval=sure)
+    found = _estimate(predictions, cells, "macro_f1", value, pull * correction(support), support)
+    return replace(found, hidden=cells.hidden_variance())
 
 
 def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -260,10 +268,8 @@ def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
     pull = each[cells.labels] * (cells.hit - recall[cells.labels])
     support = cells.support_by_class(pull)
     value = float(recall[present].mean())
-    sure = not cells.has_class_of_one_row
-    return _estimate(
-        predictions, cells, "balanced_accuracy", value, pull, support, has_interval=sure
-    )
+    found = _estimate(predictions, cells, "balanced_accuracy", value, pull, support)
+    return replace(found, hidden=cells.hidden_variance())
 
 
 def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:

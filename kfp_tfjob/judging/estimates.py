@@ -46,6 +46,7 @@ class Estimate:
         proportion: Whether it is a share of `support` rows.
         variance: The square of the standard error, if it is known without the rows.
         usual: The square of the standard error that such a value usually has, if that is known.
+        hidden: The variance of classes that are all right or all wrong, which no row shows.
         has_interval: Whether the rows say how uncertain the value is.
     """
 
@@ -57,6 +58,7 @@ class Estimate:
     proportion: bool = False
     variance: float = math.nan
     usual: float = math.nan
+    hidden: float = 0.0
     has_interval: bool = True
 
     @property
@@ -84,6 +86,8 @@ class Estimate:
         if self.proportion:
             return _wilson(self.value, self.support, _NORMAL.inv_cdf(level))
         quantile = t_quantile(level, self.support - 1)
+        if self.hidden > self.standard_error**2:  # whose degrees of freedom these are
+            quantile = _NORMAL.inv_cdf(level)
         lowest, highest = range_of(self.metric)
         if math.isfinite(highest - lowest):
             return self._score_interval(quantile, lowest, highest - lowest)
@@ -97,7 +101,8 @@ class Estimate:
         standard error (Korn and Graubard 1998). Near an end, `value +- quantile * error` is far too
         short: for a model without a single error, it would claim that there are none.
         """
-        share, variance = (self.value - lowest) / width, self.standard_error**2
+        share = (self.value - lowest) / width
+        variance = self.standard_error**2 + self.hidden
         if not _TINY < share < 1 - _TINY:
             count = float(self.support)
         elif not variance:
