@@ -55,7 +55,7 @@ def test_a_plain_program_trains_in_the_same_job(home: Path, digits_csv: Path) ->
     assert "champion   s3://kfp-tfjob/models/digits/versions/1" in run.text
 
 
-KERAS_2 = "Keras 3 cannot run model.fit on several replicas: the program gets Keras 2"
+KERAS_2 = "Keras 3 cannot run model.fit on several replicas, so the program gets Keras 2"
 
 
 @pytest.mark.slow
