@@ -42,6 +42,13 @@ def test_the_role_grants_what_is_checked_and_nothing_else():
     assert not any(resource == "secrets" for _, resource, _ in expected)
 
 
+def test_only_replicas_reach_replicas():
+    spec = yaml.safe_load((DEPLOY / "base/network-policy.yaml").read_text())["spec"]
+    labels = {"app.kubernetes.io/managed-by": "kfp-tfjob", "kfp-tfjob/task": "launch-tfjob"}
+    replicas = {"podSelector": {"matchLabels": labels}}
+    assert spec == replicas | {"policyTypes": ["Ingress"], "ingress": [{"from": [replicas]}]}
+
+
 def test_the_optional_role_for_nodes():
     assert granted("optional/nodes/cluster-role.yaml") == {("", "nodes", "list")}
 

@@ -101,6 +101,7 @@ def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not()
     dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
     assert dogs.look(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
     assert dogs.look(Snapshot(RUNNING, BOTH, silence=39)) is None
+    assert dogs.next_limit == 1  # so the launcher looks again in time
     assert dogs.look(Snapshot(RUNNING, BOTH, silence=None)) is None
     assert dogs.look(Snapshot(RUNNING, BOTH, silence=40)).verdict == "stalled"
 

@@ -93,6 +93,7 @@ TAINTED = removed("worker-0", 5, conditions=[TAINT])
         (6, [removed("chief-0", 5, 143)], "preempted_or_lost", "chief-0 was deleted"),
         (6, [removed("chief-0", 5, 1)], "preempted_or_lost", "chief-0 was deleted"),
         (9, [removed("worker-0", 5, 137), pod("chief-0", 1, 8)], "preempted_or_lost", "worker-0"),
+        (9, [removed("worker-0", 5, 137), pod("chief-0", 1, 5)], "preempted_or_lost", "worker-0"),
         # The other way round: a worker fails, and the operator deletes the chief.
         (6, [removed("chief-0", 6, 143), pod("worker-0", 1, 5)], "user_error", "worker-0"),
         (6, [removed("chief-0", 6, 143), pod("worker-0", 1, 6)], "user_error", "worker-0"),
