@@ -40,7 +40,7 @@ def test_prune(store: Store, layout: Layout) -> None:
     # Version 1 comes back between plan and deletion: it stays.
     roll_back(store, layout, 1)
     notes = prune(store, layout, planned)
-    assert [note.partition(":")[0] for note in notes] == ["version 1 stays"]
+    assert [note.partition(":")[0] for note in notes] == ["version 1 is kept"]
     assert store.numbers(place.tombstones) == [2]
     assert [it.address.name for it in store.list(place.version(2))] == ["claim.json"]
     assert store.numbers(place.serving) == [3, 4, 6]
@@ -70,7 +70,7 @@ def test_a_version_that_is_held_is_not_pruned(store: Store, layout: Layout) -> N
     store.create(place.hold(1), b"x")  # a rollback of another process
     assert 1 in prune_versions.plan(store, layout, NAME, keep=1, hours=1).kept
     (note,) = prune(store, layout, planned)
-    assert note.startswith("version 1 stays: ")
+    assert note.startswith("version 1 is kept: ")
     assert store.numbers(place.tombstones) == []
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
 
@@ -104,7 +104,7 @@ def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
 
     prune(Interrupted(another), layout, planned, "ann")
     (why,) = whys
-    assert why.startswith("version 1 stays: ") and "10 minutes" in why
+    assert why.startswith("version 1 is kept: ") and "10 minutes" in why
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
     # One of a prune that was killed is.
     store.create(place.tombstone(1), b"x")
@@ -133,5 +133,5 @@ def test_a_listing_that_is_late_costs_no_champion(store: Store, layout: Layout) 
     roll_back(store, layout, 2)
     assert prune_versions.plan(late, layout, NAME, keep=1, hours=1).kept[2]
     notes = prune(late, layout, planned)
-    assert [note.partition(":")[0] for note in notes] == ["version 1 stays", "version 2 stays"]
+    assert [note.partition(":")[0] for note in notes] == ["version 1 is kept", "version 2 is kept"]
     assert prove(store, layout, NAME) is not None
