@@ -104,6 +104,9 @@ CASES = {
     "a little worse within the margin": Case(
         model(25), rival(GOOD), True, "by more than 0.02", WITHIN
     ),
+    "within the margin, but its bound is not": Case(
+        model(38), rival(GOOD), False, "may be worse than", WITHIN
+    ),
     "worse than the margin": Case(model(60), rival(GOOD), False, "may be worse than", WITHIN),
     "incompatible champion": Case(GOOD, rival(**OTHER_SCHEMA), False, "another schema"),
     "incompatible champion counts as none": Case(
@@ -173,9 +176,9 @@ def test_a_constant_model_is_never_blessed() -> None:
     worse = np.arange(60) % 2
     champion = rival(ClassPredictions.of(labels, np.eye(2)[worse]))
     baseline = constant_classifier(labels, [5, 5])
-    for gate in ({"mode": "point"}, {"first_model": "accept"}):
+    for gate, other in (({"mode": "point"}, champion), ({"first_model": "accept"}, None)):
         options = parse_gate({"primary_metric": "accuracy"} | gate)
-        decision = decided(options, ClassPredictions.of(labels, scores), baseline, champion)
+        decision = decided(options, ClassPredictions.of(labels, scores), baseline, other)
         assert "all 60 test rows" in decision.reasons[0]
     values = ValuePredictions.of(np.arange(9.0), np.full(9, 2.0))
     assert values.constant and not ValuePredictions.of(np.arange(9.0), np.arange(9.0)).constant

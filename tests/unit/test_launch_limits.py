@@ -45,7 +45,7 @@ def pod(name: str, phase="Running", waiting="", unscheduled="", said="said") -> 
 
 CREATED, RUNNING = job("Created"), job("Running")
 BOTH = [pod("chief-0"), pod("worker-0")]
-QUOTA = [{"reason": "FailedCreatePod", "message": "exceeded quota: gpus"}]
+QUOTA = [{"reason": "FailedCreatePod", "message": "pods are forbidden: exceeded quota: gpus"}]
 WAITING = [pod(name, "Pending", unscheduled=NO_GPU) for name in ("chief-0", "worker-0")]
 PARTLY = [WAITING[0], pod("worker-0")]
 PULLING = [pod("chief-0", "Pending", "ImagePullBackOff"), pod("worker-0")]
