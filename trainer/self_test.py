@@ -123,7 +123,7 @@ def check_export(model: keras.Model, dataset: Dataset) -> None:
         ConfigurationError: The model cannot be exported.
     """
     try:
-        with _unchanged(model), TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder:  # tracing a model does not change its variables
             holder, signatures = with_signatures(model, dataset)
             export_meta_graph(holder, f"{folder}/graph", signatures)
     except Exception as error:

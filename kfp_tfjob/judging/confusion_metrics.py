@@ -107,8 +107,8 @@ class Cells:
         # Whole weights give a whole number but for rounding.
         return int(weight.sum() ** 2 / squares.sum() + 1e-6) if weight.sum() else 0
 
-    def hidden_variance(self) -> float:
-        """Return the variance that classes add to a mean over them if their rows are all alike.
+    def with_hidden(self, estimate: Estimate) -> Estimate:
+        """Return an estimate of a mean over the classes that counts those whose rows are all alike.
 
         Rows that are all right, or all wrong, show no variance, though a few of them hardly tell
         the class's share. As in Agresti and Coull's interval (1998), each such class counts with
@@ -116,10 +116,12 @@ class Cells:
         """
         weight, hits = self.by_label(self.weight), self.by_label(self.weight * self.hit)
         present = weight > 0
-        alike = np.isin(hits[present] / weight[present], (0, 1))
+        share = hits[present] / weight[present]
         rows = weight[present] ** 2 / self.by_label(self.squares)[present] + 4
-        variances = 2 / rows * (1 - 2 / rows) / rows
-        return float(variances[alike].sum()) / len(rows) ** 2
+        moved = np.where(share == 0, 2 / rows, np.where(share == 1, -2 / rows, 0))
+        variances = np.abs(moved) * (1 - np.abs(moved)) / rows
+        hidden = float(variances.sum()) / len(rows) ** 2
+        return replace(estimate, hidden=hidden, shift=float(moved.mean()))
 
     def support_by_class(self, pull: _Floats, predicted: bool = False) -> int:
         """Return how many rows of equal weight know the variance of a metric as well as these.
@@ -251,7 +253,7 @@ def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:
     support = cells.support_by_class(pull)
     value = float(f1[present].mean())
     found = _estimate(predictions, cells, "macro_f1", value, pull * correction(support), support)
-    return replace(found, hidden=cells.hidden_variance())
+    return cells.with_hidden(found)
 
 
 def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -269,7 +271,7 @@ def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
     support = cells.support_by_class(pull)
     value = float(recall[present].mean())
     found = _estimate(predictions, cells, "balanced_accuracy", value, pull, support)
-    return replace(found, hidden=cells.hidden_variance())
+    return cells.with_hidden(found)
 
 
 def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:

@@ -47,6 +47,7 @@ class Estimate:
         variance: The square of the standard error, if it is known without the rows.
         usual: The square of the standard error that such a value usually has, if that is known.
         hidden: The variance of classes that are all right or all wrong, which no row shows.
+        shift: How far these classes move the middle of the interval.
         has_interval: Whether the rows say how uncertain the value is.
     """
 
@@ -59,6 +60,7 @@ class Estimate:
     variance: float = math.nan
     usual: float = math.nan
     hidden: float = 0.0
+    shift: float = 0.0
     has_interval: bool = True
 
     @property
@@ -102,7 +104,7 @@ class Estimate:
         short: for a model without a single error, it would claim that there are none.
         """
         share = (self.value - lowest) / width
-        variance = self.standard_error**2 + self.hidden
+        variance, middle = self.standard_error**2 + self.hidden, share
         if not _TINY < share < 1 - _TINY:
             count = float(self.support)
         elif not variance:
@@ -113,7 +115,9 @@ class Estimate:
                 rows = self.support + _USUAL
                 variance = (self.support * variance + _USUAL * self.usual) / rows
             count = share * (1 - share) * width**2 / variance
-        low, high = _wilson(share, count, quantile)
+            middle = min(max(share + self.shift / width, 0.0), 1.0)
+        low, high = _wilson(middle, count, quantile)
+        low, high = min(low, share), max(high, share)
         return lowest + low * width, lowest + high * width
 
 

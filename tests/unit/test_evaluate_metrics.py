@@ -265,7 +265,7 @@ def test_a_class_of_few_rows_all_wrong_leaves_the_means_uncertain(mistakes: int,
     assert precision.value == 0 and np.isnan(precision.interval(0.95)).all()
     for metric in ("balanced_accuracy", "macro_f1"):
         low, high = model.estimate(metric).interval(0.95)
-        assert 0.45 < low < 0.6 and 0.72 < high < 0.85, metric
+        assert 0.58 < low < 0.667 and 0.8 < high < 0.96, metric
 
 
 @pytest.mark.parametrize("classes", [2, 3])
