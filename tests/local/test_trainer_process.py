@@ -278,4 +278,4 @@ def build_model(dataset):
 """
     job = jobs(f"lost-{lost}", 2, code=code, MAX_RESTARTS="3")
     assert job.end() == [0, 0], job.log(0) + job.log(1)
-    assert job.final["restarts"] == 1
+    assert 1 <= job.final["restarts"] <= 3
