@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 _SMALL = ("--set", "pod.all.cpu=50m", "--set", "pod.all.memory=256Mi", "--workers", "0")
 _SMALL += ("--set", "pod.all.ephemeral_storage=200Mi", "--set", "pod.all.shared_memory=16Mi")
-_IMAGES = {f"KFP_TFJOB_{kind}_IMAGE": f"r.test/{kind}:1" for kind in ("TOOLS", "TRAINER")}
+_IMAGES = {f"KFP_TFJOB_{kind}_IMAGE": f"r.test/{kind.lower()}:1" for kind in ("TOOLS", "TRAINER")}
 _NO_BACK_END = "http://127.0.0.1:1"
 
 
