@@ -176,7 +176,7 @@ class Faults:
             return "correct data_options.types"
         value, is_label = self.values.get(column, ""), column == self.label
         drop = f'drop it with data_options.drop=["{column}"]'
-        first = "choose a different data_label" if is_label else drop
+        avoid = "choose a different data_label" if is_label else drop
         if rules == ["missing"]:
             other = (
                 "drop the rows without one with data_options.on_bad_row=drop and a larger"
@@ -190,7 +190,7 @@ class Faults:
             other = "correct data_options.task"
         else:
             other = f'set its type with data_options.types={{"{column}": "category"}}'
-        return f"{first}, or {other}"
+        return f"{avoid}, or {other}"
 
     def shape_problem(self) -> Problem | None:
         """Describe a header that does not match the rows."""

@@ -126,10 +126,9 @@ class Cells:
     def support_by_class(self, pull: _Floats, predicted: bool = False) -> int:
         """Return how many rows of equal weight know the variance of a metric as well as these.
 
-        The variance comes from each class's rows, and a rare class contributes a poor
-            estimate: these are the degrees of freedom of Welch and Satterthwaite, plus 1. Without
-            any variance, it is the number of rows that would know the mean of the classes' shares
-            as well.
+        The variance comes from each class's rows, and a rare class contributes a poor estimate:
+        these are the degrees of freedom of Welch and Satterthwaite, plus 1. Without any variance,
+        it is the number of rows that would know the mean of the classes' shares as well.
 
         Args:
             pull: (cells,) how much each cell pulls the metric.

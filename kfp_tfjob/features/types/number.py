@@ -346,7 +346,7 @@ def parse_number(text: str) -> float | None:
 
 
 def are_formatted(texts: Sequence[str]) -> bool:
-    """Tell whether texts look like numbers, and not all are plain ones: 7.263,37 EUR."""
+    """Return whether strings look like numbers, and not all are plain ones: 7.263,37 EUR."""
     found = pa.array(texts, pa.string())
     return bool(matches(found, _SEPARATED).all()) and parse_quickly(found) is None
 
