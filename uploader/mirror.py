@@ -96,7 +96,8 @@ class Mirror:
         self._compared: set[LocalFile] = set()  # stored with the bytes after all programs ended
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
-        self._seen: set[int | None] = set()  # steps that were on this disk
+        # Those of them that earlier pods left there and that were not on this disk at the start.
+        self._inherited: set[int] = set()
         self._learned = False
         self._logged: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -109,7 +110,7 @@ class Mirror:
             + [
                 f"{CHECKPOINTS}/{step}/{manifest}"
                 for step, files in steps.items()
-                if self._published.get(step) != files
+                if not self._is_published(step, files)
             ]
         )
 
@@ -135,9 +136,10 @@ class Mirror:
         Raises:
             FencedError: This sidecar no longer owns the run.
         """
+        # Before the return: `prune` may also have failed, and must try again.
+        self.away, self.refused, self.trouble = False, False, {}
         if not everything and self._settled is not None and scan.files == self._settled.files:
             return
-        self.away, self.refused, self.trouble = False, False, {}
         self._settled = None
 
         def ended() -> bool:
@@ -154,7 +156,7 @@ class Mirror:
                 step
                 for step, files in sorted(steps.items(), reverse=True)
                 if (everything or files == steps_before.get(step))
-                and files != self._published.get(step)
+                and not self._is_published(step, files)
             ]
 
             def due(with_step: bool = False) -> list[LocalFile]:
@@ -191,42 +193,52 @@ class Mirror:
             raise
         except (ConfigurationError, StoreUnavailableError) as error:
             self.note("the store", error)
-        if self._said_away and not self.away:
-            log.info("the store is reachable again")
-            self._said_away = False
+        if not self.away:
+            self._note_reachable()
         if not self.refused:
             self._logged.pop("the store", None)
         if not self.away and not self.trouble and not self.missing(scan):
             self._settled = scan
 
-    def prune(self, scan: Scan, before: Scan) -> None:
+    def prune(
+        self, scan: Scan, before: Scan, halted: Callable[[], bool] = lambda: False
+    ) -> list[int]:
         """Remove the steps that are absent from two scans and older than a stored step.
 
         A new pod has only the newest step of a program of the user's own; the others stay stored.
+        A step that cannot be removed now is removed by a later call.
+
+        Args:
+            scan: The current contents.
+            before: The previous scan.
+            halted: Called before each request; true ends the call.
+
+        Returns:
+            The steps that a later call must remove.
+
+        Raises:
+            FencedError: This sidecar no longer owns the run.
         """
-        if scan.errors or before.errors or not self._published or self.away:
-            return
+        if scan.errors or before.errors or not self._published:
+            return []
         here = {_step_of(path) for path in (*scan.files, *before.files)}
-        self._seen |= here
         is_ours = any(path.endswith(f"/{CHECKPOINT_STATE}") for path in scan.files)
-        known = self._remote if is_ours else self._remote & self._seen
-        for step in sorted(known - here):
-            if step < max(self._published):
-                address = self._run.checkpoints / str(step)
-                try:
-                    self._check_owner(False)
-                    self._published.pop(step, None)
-                    self._forget([p for p in self._stored if _step_of(p) == step])
-                    self._store.delete(address / MANIFEST)
-                    for item in self._store.list(address):
-                        self._store.delete(item.address)
-                except FencedError:
-                    raise
-                except StepError as error:
-                    self.note(f"{CHECKPOINTS}/{step}", error)
-                    return
-                log.info("removed checkpoint %d, which the trainer has deleted", step)
-                self._remote.discard(step)
+        known = self._remote if is_ours else self._remote - self._inherited
+        newest = max(self._published)
+        left = [step for step in sorted(known - here) if step < newest]
+        while left and not (self.away or halted()):
+            try:
+                self._check_owner(False)
+                if not self._remove_step(left[0], halted):
+                    break
+            except FencedError:
+                raise
+            except StepError as error:
+                self.note(f"{CHECKPOINTS}/{left[0]}", error)
+                break
+            self._note_reachable()
+            left.pop(0)
+        return left
 
     def publish(self, scan: Scan) -> Manifest:
         """Write the manifest of the whole output; everything in the scan must be stored.
@@ -245,6 +257,28 @@ class Mirror:
         self._check_owner(True)
         self._store.create(self._run.manifest, manifest.to_bytes(), "application/json")
         return manifest
+
+    def _remove_step(self, step: int, halted: Callable[[], bool]) -> bool:
+        """Remove a step from the store; return whether all of it is gone."""
+        address = self._run.checkpoints / str(step)
+        self._published.pop(step, None)
+        self._forget([path for path in self._stored if _step_of(path) == step])
+        self._store.delete(address / MANIFEST)
+        for item in self._store.list(address):
+            if halted():
+                return False
+            self._store.delete(item.address)
+        log.info("removed checkpoint %d, which the trainer has deleted", step)
+        self._remote.discard(step)
+        return True
+
+    def _is_published(self, step: int, files: frozenset[LocalFile]) -> bool:
+        """Return whether a manifest in the store lists all of these files of a step.
+
+        It may list more: a program deletes a checkpoint file by file. A manifest of the files that
+        are left would let a reader take half a checkpoint for a complete one.
+        """
+        return files <= self._published.get(step, frozenset())
 
     def _is_due(self, file: LocalFile, settled: bool, with_step: bool) -> bool:
         if not _appending(file.path):
@@ -270,6 +304,7 @@ class Mirror:
         try:
             self._check_owner(False)
             self._remote |= set(self._store.numbers(self._run.checkpoints))
+            self._inherited = self._remote - {_step_of(path) for path in scan.files}
             for step, files in _by_step(scan)[0].items():
                 if step not in self._remote:
                     continue
@@ -330,6 +365,7 @@ class Mirror:
             self._published.pop(step, None)
             self._store.delete(address / MANIFEST)
         self._remote.add(step)
+        self._inherited.discard(step)
         sent = self._send((file for file in sorted(files) if not self._has(file)), ended)
         if not all(map(self._has, files)):
             return
@@ -380,6 +416,12 @@ class Mirror:
         key = f"{OUTPUT}/{file.path}"
         source, target = f"{self._folder}/{file.path}", self._run.base / key
         return self._store.send(source, target, key, _appending(file.path), self._uploads)
+
+    def _note_reachable(self) -> None:
+        """Log the end of an outage, after a request that the store answered."""
+        if self._said_away:
+            log.info("the store is reachable again")
+            self._said_away = False
 
     def note(self, what: str, error: Exception) -> None:
         """Keep an error for the reply to the trainer, and log it if it is new."""

@@ -241,6 +241,9 @@ class _Sidecar:
                 missing = [f"{UPLOADER}/{CHIEF_END}"]
             if not missing:
                 log.info("everything is stored: %s", counted(len(self._scan.files), "file"))
+                # The trainer may have ended before a pass could remove what it had deleted.
+                if left := self._mirror.prune(self._scan, current, grace.over):
+                    log.warning("these deleted checkpoints are still in the store: %s", left)
                 return 0
             # More passes help while the store is unreachable or refuses, or while files are sent.
             hopeless = missing == earlier and not (self._mirror.away or self._mirror.refused)

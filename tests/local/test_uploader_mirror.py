@@ -13,9 +13,10 @@ from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
+from kfp_tfjob.uploader import verify
 from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
-from tests.faults.proxy import Fault, FaultProxy, slow_down
+from tests.faults.proxy import Fault, FaultProxy, midway, slow_down
 from tests.faults.world import unfinished
 
 
@@ -240,6 +241,68 @@ def test_steps_that_were_never_here_are_removed_if_the_projects_trainer_wrote_th
     second.prune(scan(tmp_path), scan(tmp_path))
     assert store.numbers(run.checkpoints) == left
     assert store.read_manifest(run.checkpoints / "2" / "manifest.json").attempt == 1
+
+
+def test_steps_are_removed_after_an_outage(proxy, store, run, tmp_path):
+    """The outage comes when everything is stored, so no file is due that would end it."""
+    for step in (9, 10):
+        write(tmp_path / f"checkpoints/{step}/data", b"x")
+    mirror = Mirror(Store(proxy.endpoint, patience=Patience(0.1)), tmp_path, run, "r", 1)
+    settle(mirror, tmp_path)
+    remove(tmp_path / "checkpoints/9")
+    settle(mirror, tmp_path)
+    proxy.faults = [Fault(slow_down, "DELETE", times=float("inf"))]
+    mirror.prune(scan(tmp_path), scan(tmp_path))
+    assert mirror.away
+    proxy.faults = []
+
+    settle(mirror, tmp_path)
+    mirror.prune(scan(tmp_path), scan(tmp_path))
+
+    assert store.numbers(run.checkpoints) == [10]
+    assert not mirror.away
+
+
+def test_a_step_that_vanishes_while_it_is_sent_is_removed(proxy, store, run, tmp_path):
+    """No checkpoint is stored before it, and no later scan shows it."""
+    for name in ("data", "index"):
+        write(tmp_path / f"checkpoints/1/{name}", name.encode())
+
+    def vanish() -> None:
+        remove(tmp_path / "checkpoints/1")
+
+    proxy.faults = [Fault(midway(vanish), target="/checkpoints/1/")]
+    mirror = Mirror(Store(proxy.endpoint), tmp_path, run, "r", 1)
+    full = scan(tmp_path)
+    mirror.store(full, full)
+    mirror.prune(full, full)
+    assert store.numbers(run.checkpoints) == [1]
+
+    for step in (2, 3):
+        write(tmp_path / f"checkpoints/{step}/data", b"x")
+    for _ in range(2):
+        settle(mirror, tmp_path)
+        mirror.prune(scan(tmp_path), scan(tmp_path))
+
+    assert store.numbers(run.checkpoints) == [2, 3]
+
+
+def test_half_of_a_step_that_is_being_deleted_is_not_published(proxy, store, run, tmp_path):
+    for name in ("data", "index"):
+        write(tmp_path / f"checkpoints/1/{name}", name.encode())
+    mirror = Mirror(Store(proxy.endpoint), tmp_path, run, "r", 1)
+    settle(mirror, tmp_path)
+    made(proxy)
+    (tmp_path / "checkpoints/1/data").unlink()
+
+    for everything in (False, True):
+        mirror.store(scan(tmp_path), scan(tmp_path), everything)
+
+    assert made(proxy) == []
+    assert mirror.missing(scan(tmp_path)) == []
+    manifest = store.read_manifest(run.checkpoints / "1" / "manifest.json")
+    assert verify(store, run.checkpoints / "1", manifest) == []
+    assert [item.key for item in manifest.objects] == ["data", "index"]
 
 
 def test_a_step_with_a_file_called_manifest_is_mirrored_as_it_is(store, run, start, tmp_path):

@@ -277,6 +277,25 @@ def test_sigterm_stores_what_is_left(store, pod, tmp_path):
         store.read_manifest(pod.run.manifest)
 
 
+def test_steps_that_could_not_be_removed_are_removed_at_the_end(store, pod, proxy):
+    """The trainer ends as soon as everything is stored, whatever is still to be removed."""
+    proxy.faults = [Fault(faults.slow_down, "DELETE", "/checkpoints/1/", times=EVER)]
+    for step in (1, 2):
+        pod.checkpoint(step)
+    sidecar = pod.sidecar("--interval", "2")  # the end comes before another pass
+    pod.says("stored checkpoint 1")
+    shutil.rmtree(pod.output / "checkpoints" / "1")
+    pod.complete()
+    pod.request("last")
+    pod.wait_for("last", "stored")
+    pod.says("the store is unreachable")
+    proxy.faults = []
+
+    assert pod.end(sidecar) == 0
+
+    assert store.numbers(pod.run.checkpoints) == [2]
+
+
 def test_sigterm_while_the_store_is_away_says_so(pod, tmp_path, monkeypatch):
     """Nothing answers at the port, so nothing can be stored within the grace."""
     pod.endpoint = ""  # that of its Secret
