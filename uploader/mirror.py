@@ -3,7 +3,8 @@
 A checkpoint is an immutable directory. The mirror sends its objects first and its manifest last,
 and deletes its manifest first. So a reader of manifests finds only complete checkpoints. The
 manifest also lists the other files of that moment, because the mirror never removes those from the
-store; files that are not being written are stored before it. The mirror remembers what it has
+store; files that are not being written are stored before it. A SavedModel is treated in the same
+way, with saved_model.pb for a manifest (`saved_models.py`). The mirror remembers what it has
 stored, so a pass without changes takes one scan and no request.
 """
 
@@ -13,12 +14,19 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError, StoreUnavailableError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectNotFoundError,
+    StepError,
+    StoreUnavailableError,
+)
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import (
     CHECKPOINT_STATE,
@@ -36,6 +44,7 @@ from kfp_tfjob.uploader.folder import manifest_at, name_problem, same_content
 from kfp_tfjob.uploader.local_files import LocalFile, Scan
 from kfp_tfjob.uploader.ownership import FencedError
 from kfp_tfjob.uploader.parallel import TransferProgress, each, workers_for
+from kfp_tfjob.uploader.saved_models import saved_models
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +108,7 @@ class Mirror:
         # Those of them that earlier pods left there and that were not on this disk at the start.
         self._inherited: set[int] = set()
         self._learned = False
+        self._graphs: set[str] = set()  # each saved_model.pb that has content in the store
         self._logged: defaultdict[str, set[str]] = defaultdict(set)
 
     def missing(self, scan: Scan) -> list[str]:
@@ -171,7 +181,7 @@ class Mirror:
             if new and not everything:
                 # A job that resumes from a checkpoint must find the files written before it. The
                 # checkpoint comes first only if there may be no time for both.
-                self._store_plain([f for f in due(True) if f.path != COMPLETION], ended)
+                self._store_plain([f for f in due(True) if f.path != COMPLETION], plain, ended)
                 # A file that fails does not hold back a checkpoint.
                 failed, self.away, self.refused = (self.away, self.refused), False, False
             for step in new:
@@ -186,7 +196,7 @@ class Mirror:
             final = everything and not ended()
             if final:
                 self._forget_changed(plain)
-            self._store_plain(due(), ended)
+            self._store_plain(due(), plain, ended)
             if final:
                 self._compared.update(filter(self._has, plain))
         except FencedError:
@@ -297,14 +307,20 @@ class Mirror:
             self._stored.pop(path, None)
 
     def _learn(self, scan: Scan) -> None:
-        """Find out once which checkpoints earlier processes and attempts stored.
+        """Find out once which checkpoints and SavedModels earlier processes and attempts stored.
 
         Equal names and times prove nothing: the bytes must be equal. Other files are sent again.
         """
         try:
             self._check_owner(False)
-            self._remote |= set(self._store.numbers(self._run.checkpoints))
+            start = len(self._run.output.key) + 1
+            items = self._store.list(self._run.output)
+            sizes = {item.address.key[start:]: item.size for item in items}
+            plain = {path for path in sizes if _step_of(path) is None}
+            self._remote |= {step for path in sizes if (step := _step_of(path)) is not None}
             self._inherited = self._remote - {_step_of(path) for path in scan.files}
+            self._graphs |= {path for path in saved_models(plain) if sizes[path]}
+            self._learn_models(scan)
             for step, files in _by_step(scan)[0].items():
                 if step not in self._remote:
                     continue
@@ -336,17 +352,71 @@ class Mirror:
         same = {file.path for file in same_content(self._folder, sent, known)}
         self._forget(sent.keys() - same)
 
-    def _store_plain(self, due: Iterable[LocalFile], ended: Callable[[], bool]) -> None:
-        """Store files outside checkpoints."""
-        due = [file for file in due if not self._has(file)]
-        if not due or ended():
+    def _store_plain(
+        self, due: Sequence[LocalFile], plain: Sequence[LocalFile], ended: Callable[[], bool]
+    ) -> None:
+        """Store those of the files outside checkpoints that are due."""
+        if all(map(self._has, due)) or ended():
             return
         self._check_owner(False)
+        files = {file.path: file for file in plain}
+        models = saved_models({*files, *self._graphs})  # a program may delete one to write another
+        held = self._withdraw_models(models, due)
+
+        def send(wanted: Callable[[str], bool]) -> None:
+            new = [file for file in due if wanted(file.path) and not self._has(file)]
+            sent = self._send(sorted(new), ended)
+            if sent.files:
+                log.info("stored %s, %s", counted(sent.files, "file"), sent)
+
+        send(lambda path: path not in held and path not in models and path != COMPLETION)
+        send(lambda path: path in models and all(self._has(files[it]) for it in models[path]))
+        self._graphs |= {path for path in models.keys() & files.keys() if self._has(files[path])}
         # The completion record comes last, because it vouches for all the others.
-        due.sort(key=lambda file: (file.path == COMPLETION, file.path))
-        sent = self._send(due, ended)
-        if sent.files:
-            log.info("stored %s, %s", counted(sent.files, "file"), sent)
+        send(lambda path: path == COMPLETION)
+
+    def _withdraw_models(
+        self,
+        models: Mapping[str, Sequence[str]],
+        due: Sequence[LocalFile],
+    ) -> set[str]:
+        """Empty the saved_model.pb of each SavedModel of which other parts are to be sent.
+
+        It is not deleted, because the credentials may not allow that.
+
+        Returns:
+            The parts that must wait, because the store did not accept it.
+        """
+        held: set[str] = set()
+        for graph, parts in models.items():
+            of_model = set(parts)
+            new = [file for file in due if file.path in of_model]
+            try:
+                if graph in self._graphs and not all(map(self._has, new)):
+                    self._forget([graph])
+                    self._store.write(self._run.output / graph, b"")
+                    self._graphs.discard(graph)
+            except StepError as error:
+                self.note(graph, error)
+                held.update(file.path for file in new)
+        return held
+
+    def _learn_models(self, scan: Scan) -> None:
+        """Find out which SavedModels on this disk are those in the store, as after a restore.
+
+        To send their parts again would leave the store without them if this pod died meanwhile.
+        """
+        for graph, parts in saved_models(scan.files).items():
+            if graph in self._graphs:
+                files = {path: scan.files[path] for path in (graph, *parts)}
+                with suppress(ObjectNotFoundError):
+                    known = {
+                        path: self._store.entry(self._run.output / path, f"{OUTPUT}/{path}")
+                        for path in files
+                    }
+                    same = same_content(self._folder, files, known)
+                    if len(same) == len(files):
+                        self._stored |= {it.path: _Stored(it, known[it.path]) for it in same}
 
     def _store_step(
         self,

@@ -20,6 +20,11 @@ from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
 
+# A program that overwrites its model file by file may be stopped between two files.
+EXPORT_AGAIN = (
+    "write each export to $OUTPUT_DIR/model.tmp, delete $OUTPUT_DIR/model and rename model.tmp to"
+    " model; then start a new run, because a retry evaluates the same files"
+)
 SIGNATURES = ("serve_packed", "serve", "serving_default")
 _OUTPUTS = {"classification": "probabilities", "regression": "prediction"}
 # Half precision rounds a softmax over many classes to sums that differ from 1 in the third digit.
@@ -54,7 +59,7 @@ class ServedModel:
         try:
             self._loaded = tf.saved_model.load(str(folder))  # keeps variables alive
         except Exception as error:
-            raise self._unusable("cannot be loaded", error) from error
+            raise self._unusable("cannot be loaded", error, EXPORT_AGAIN) from error
         self._mapping = signature_columns.read(folder)
         signatures = self._loaded.signatures
         wanted = SIGNATURES if self._is_packed else SIGNATURES[1:]
@@ -91,7 +96,8 @@ class ServedModel:
         try:
             outputs = self._call(**self._feed(features))
         except Exception as error:
-            raise self._unusable("failed to predict", error) from error
+            fix = "check the export of the model"
+            raise self._unusable("failed to predict", error, fix) from error
         values, rows = self._output(outputs), int(next(iter(features.values())).shape[0])
         if self.schema.task == "regression":
             return self._shaped(values, (rows,), (rows, 1))
@@ -231,14 +237,14 @@ class ServedModel:
         values[np.isinf(values)] = np.nan  # which would be clipped to 0 or 1
         return np.clip(values, 0, 1, out=values)  # the curves have no place for 1.004
 
-    def _unusable(self, what: str, error: Exception) -> DataError:
+    def _unusable(self, what: str, error: Exception, fix: str) -> DataError:
         received = f"{type(error).__name__}: {str(error).strip()[:500]}"
         return DataError(
             Problem(
                 f"{self.name} {what}",
                 received=received,
                 expected="a SavedModel that predicts the test rows",
-                fix="check the export of the model",
+                fix=fix,
             )
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.served_model import EXPORT_AGAIN
 from kfp_tfjob.judging.predictions import (
     ClassPredictions,
     Predictions,
@@ -55,8 +56,8 @@ def exported_weights_sha256(folder: Path) -> str:
             Problem(
                 "the model's variables cannot be read",
                 received=f"{type(error).__name__}: {str(error).strip()[:500]}",
-                expected="a SavedModel",
-                fix="check how training exports the model",
+                expected="a SavedModel with all files of one export",
+                fix=EXPORT_AGAIN,
             )
         ) from error
     return digest.hexdigest()

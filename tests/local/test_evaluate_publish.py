@@ -14,6 +14,7 @@ import pytest
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.served_model import EXPORT_AGAIN
 from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
@@ -430,6 +431,21 @@ def test_a_model_that_does_not_fit_is_refused(bench: Bench) -> None:
         bench.evaluate("regression")
     with pytest.raises(DataError, match="manifest"):
         bench.evaluate("never-trained")
+
+
+@pytest.mark.parametrize("torn", ["variables/variables.index", "saved_model.pb"])
+def test_a_model_of_two_exports_is_refused_with_a_way_out(bench: Bench, torn: str) -> None:
+    """Its files are those of the manifest; only loading it shows that they do not belong together.
+
+    A retry of the step finds the same files.
+    """
+    output = bench.layout.run("torn").base
+    bench.train("torn", 0.1, packed)
+    keras_model(np.ones((FEATURES, len(CLASSES)), np.float32), bench.folder / "other")
+    other = (bench.folder / "other" / torn).read_bytes()
+    (bench.folder / "torn" / "output" / "model" / torn).write_bytes(other)
+    push(bench.store, bench.folder / "torn", output, "output", "torn", 1)
+    assert problem_of(bench.evaluate, "torn", kind=DataError).fix == EXPORT_AGAIN
 
 
 def test_the_component_hands_kfp_what_it_can_store(

@@ -18,7 +18,7 @@ from kfp_tfjob.uploader import push
 from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, damage_reply, slow_down
-from tests.faults.world import write_files
+from tests.faults.world import content, write_files
 from tests.local.sidecar import Pod
 from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
 
@@ -125,7 +125,9 @@ def test_what_lay_beside_the_checkpoint_comes_back_and_only_that_is_sent_again(
 
     second = _mirror(store, stored, output, 2)
     assert second.missing(scan(output)) == []
-    assert len(proxy.of("PUT", "/output/")) == len(BESIDE)
+    targets = {seen.target.partition("/output/")[2] for seen in proxy.of("PUT", "/output/")}
+    assert len(targets) == len(BESIDE) - 1  # the SavedModel stays as it is
+    assert "model/saved_model.pb" not in targets
     keys = {item.key for item in second.publish(scan(output)).objects}
     assert keys == {f"output/{path}" for path in found}
 
@@ -145,6 +147,44 @@ def test_a_file_that_cannot_be_had_is_left_out(
     assert "'progress.jsonl': " in caplog.text
     assert "events.out.tfevents.1.host': " in caplog.text
     assert (output / "checkpoints/5/data").read_bytes() == b"five"
+
+
+MODEL = {
+    "model/saved_model.pb": b"graph",
+    "model/variables/variables.index": b"index",
+    "model/assets/words.txt": b"words",
+}
+
+
+@pytest.mark.parametrize("lost", MODEL)
+def test_a_saved_model_comes_back_completely_or_not_at_all(
+    store: Store, base: S3Address, proxy: FaultProxy, tmp_path: Path, caplog, lost: str
+) -> None:
+    layout = RunLayout(base)
+    first = write_files(tmp_path / "first", BESIDE | MODEL | {"checkpoints/5/data": b"five"})
+    _mirror(store, layout, first, 1)
+    if lost == "model/saved_model.pb":
+        store.write(layout.output / lost, b"")  # the next export was on its way
+    proxy.faults = [Fault(damage_reply, "GET", lost)]
+    output = tmp_path / "second"
+    assert restore(Store(proxy.endpoint), layout, output) == 5
+    assert not (output / "model").exists()
+    assert scan(output).files.keys() == (BESIDE.keys() - MODEL.keys()) | {"checkpoints/5/data"}
+    assert "3 files " in caplog.text
+
+
+def test_a_newer_saved_model_comes_back_with_all_its_files(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    layout = RunLayout(base)
+    first = write_files(tmp_path / "first", MODEL | {"checkpoints/5/data": b"five"})
+    mirror = _mirror(store, layout, first, 1)
+    newer = dict.fromkeys(MODEL, b"newer") | {"model/assets/more.txt": b"newer"}
+    write_files(first, newer)
+    mirror.store(scan(first), scan(first))
+    output = tmp_path / "second"
+    assert restore(store, layout, output) == 5
+    assert content(output) == newer | {"checkpoints/5/data": b"five"}
 
 
 def test_no_training_waits_for_its_logs(

@@ -17,7 +17,7 @@ from kfp_tfjob.uploader import verify
 from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from tests.faults.proxy import Fault, FaultProxy, midway, slow_down
-from tests.faults.world import unfinished
+from tests.faults.world import unfinished, write_files
 
 
 @pytest.fixture
@@ -160,6 +160,72 @@ def test_what_was_there_before_a_checkpoint_is_stored_before_it(proxy, run, tmp_
     order = [seen.target.partition("/output/")[2] for seen in proxy.of("PUT", "/output/")]
     assert sorted(order[:2]) == ["logs/events.out.tfevents.1", "own/best.keras"]
     assert order[2:] == ["checkpoints/7/data", "checkpoints/7/manifest.json", "completion.json"]
+
+
+MODEL = {
+    "model/saved_model.pb": b"graph 1",
+    "model/variables/variables.data-00000-of-00001": b"data 1",
+    "model/variables/variables.index": b"index 1",
+    "model/fingerprint.pb": b"fingerprint 1",
+}
+
+
+def test_a_saved_model_is_never_half_of_two_exports(proxy, store, run, tmp_path):
+    write_files(tmp_path, MODEL)
+    mirror = Mirror(Store(proxy.endpoint, patience=Patience(0.1)), tmp_path, run, "r", 1)
+    settle(mirror, tmp_path)
+    assert proxy.of("PUT", "/model/")[-1].target.endswith("saved_model.pb")
+
+    proxy.faults = [Fault(slow_down, target="/model/variables/variables.index", times=9e9)]
+    write_files(tmp_path, {path: data.replace(b"1", b"2") for path, data in MODEL.items()})
+    settle(mirror, tmp_path)
+    assert store.read(run.output / "model/saved_model.pb") == b""
+    assert "model/saved_model.pb" in mirror.missing(scan(tmp_path))
+
+    proxy.faults = []
+    settle(mirror, tmp_path)
+    assert mirror.missing(scan(tmp_path)) == []
+    assert store.read(run.output / "model/saved_model.pb") == b"graph 2"
+
+
+def test_no_part_of_a_saved_model_is_replaced_beside_its_graph(proxy, store, run, tmp_path):
+    write_files(tmp_path, MODEL)
+    mirror = Mirror(Store(proxy.endpoint, patience=Patience(0.1)), tmp_path, run, "r", 1)
+    settle(mirror, tmp_path)
+    proxy.faults = [Fault(slow_down, target="saved_model.pb", times=float("inf"))]
+    write(tmp_path / "model/variables/variables.index", b"index 2")
+    settle(mirror, tmp_path)
+    assert store.read(run.output / "model/variables/variables.index") == b"index 1"
+    proxy.faults = []
+    settle(mirror, tmp_path)
+    assert mirror.missing(scan(tmp_path)) == []
+    assert store.read(run.output / "model/saved_model.pb") == b"graph 1"
+
+
+def test_a_saved_model_of_an_earlier_attempt_is_no_part_of_a_new_one(store, run, tmp_path):
+    """TensorFlow writes saved_model.pb last, so the other parts may be stored long before it."""
+    write_files(tmp_path / "first", MODEL)
+    settle(Mirror(store, tmp_path / "first", run, "r", 1), tmp_path / "first")
+    output = tmp_path / "second"
+    write_files(output, {"model/variables/variables.index": b"index 2"})
+    second = Mirror(store, output, run, "r", 2)
+    settle(second, output)
+    assert store.read(run.output / "model/variables/variables.index") == b"index 2"
+    assert store.read(run.output / "model/saved_model.pb") == b""
+    write_files(output, {"model/saved_model.pb": b"graph 2"})
+    settle(second, output)
+    assert store.read(run.output / "model/saved_model.pb") == b"graph 2"
+
+
+def test_a_restored_saved_model_stays_complete_in_the_store(proxy, store, run, start, tmp_path):
+    """The second attempt would lose it if its pod died while the same bytes are sent again."""
+    write_files(tmp_path, MODEL)
+    settle(start(), tmp_path)
+    made(proxy)
+    second = Mirror(Store(proxy.endpoint), tmp_path, run, "r", 2)
+    settle(second, tmp_path)
+    assert second.missing(scan(tmp_path)) == []
+    assert not [method for method in made(proxy) if method in ("PUT", "DELETE")]
 
 
 def test_a_file_that_fails_holds_back_no_checkpoint(proxy, run, tmp_path):

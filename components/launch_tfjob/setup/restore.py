@@ -2,13 +2,16 @@
 
 The manifest verifies the checkpoint. It also names the files beside it, such as those of
 TensorBoard and ModelCheckpoint. Each file is restored as it is in the store now, verified by the
-checksum of the store or, without one, by a second read. A missing file never fails a training.
+checksum of the store or, without one, by a second read. A SavedModel is restored completely or not
+at all. A missing file never fails a training.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.output_files import counts
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.parallel import each
+from kfp_tfjob.uploader.saved_models import saved_models
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +86,17 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
     except StepError as error:
         log.warning("could not restore %s: %s", what, error)
         return
-    found = {path: objects[path] for path in sorted(named & objects.keys())}
+    models = saved_models({*named, *filter(_lies_beside, objects)})
+    models = {path: parts for path, parts in models.items() if named & {path, *parts}}
+    failed = dict.fromkeys(named - objects.keys(), "it is not in the store")
+    for graph, parts in models.items():
+        if graph in objects and objects[graph].size:
+            named |= {graph, *parts}  # its newest export may have other parts
+        else:
+            why = f"the store has no complete {graph!r}"
+            failed |= dict.fromkeys({graph, *parts} & named, why)
+    found = {path: objects[path] for path in sorted(named - failed.keys())}
     log.info("restoring %s, %.1f MB", what, sum(item.size for item in found.values()) / 1e6)
-    failed = dict.fromkeys(named - found.keys(), "it is not in the store")
     failed |= dict.fromkeys(found, "the store is unreachable")
     away = False
 
@@ -99,6 +111,11 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
         else:
             failed[path] = str(fetched.error)
             away = away or isinstance(fetched.error, StoreUnavailableError)
+    for graph, parts in models.items():
+        if failed.keys() & {graph, *parts}:
+            _remove(output, [graph, *parts])
+            why = f"the other files of {graph!r} could not be restored"
+            failed = dict.fromkeys([graph, *parts], why) | failed
     if failed:
         reasons = [f"{path!r}: {why}" for path, why in sorted(failed.items())]
         log.warning(
@@ -106,6 +123,15 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
             counted(len(failed), "file"),
             listed(reasons, _MOST_REASONS, "; "),
         )
+
+
+def _remove(output: Path, paths: Iterable[str]) -> None:
+    """Remove files, and the folders that they leave empty: a program may look for the folder."""
+    for path in paths:
+        (output / path).unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            for folder in Path(path).parents[:-1]:
+                (output / folder).rmdir()
 
 
 def _lies_beside(path: str) -> bool:
