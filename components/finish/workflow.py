@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from kfp_tfjob.checks.step_pods import KEYS
+from kfp_tfjob.cluster.own_task import NODE_NAME, node_path
 from kfp_tfjob.jobs.labels import RUN_ID_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import Problem, StepError
@@ -25,11 +26,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _NODE_ID = "workflows.argoproj.io/node-id"
-_NODE_NAME = "workflows.argoproj.io/node-name"
 _MAIN = "main"  # the container of a step; the others are Argo's
 _LINES = 200  # the record comes before the message for people and KFP's launcher's lines
 _FAILED = ("Failed", "Error")
-_TRY = re.compile(r"\(\d+\)$")
 _CODE = re.compile(r"exit code (\d+)")
 _EXECUTOR, _DRIVER, _HOOK = "executor", "-driver", "onExit"
 
@@ -129,10 +128,8 @@ def cause(failed: Sequence[FailedTask], terminated: bool | None) -> Failure | No
 def failed_tasks(workflow: Object, pods: Iterable[Object]) -> list[FailedTask]:
     """Return the tasks that failed in their last try, the earliest first.
 
-    A node's name is its path: `run.root.exit-handler-1.preflight.executor`, or
-    `preflight-driver` for the pod before the step. With a retry strategy, which KFP 2.17 sets for
-    every template, each level has `(N)`, the number of the attempt. Nodes of the exit hook are left
-    out.
+    The last level of a node's path is `executor`, or `preflight-driver` for the pod before the
+    step. Nodes of the exit hook are left out.
 
     Args:
         workflow: As the API server returns it. If Argo stores the nodes elsewhere because there
@@ -144,7 +141,7 @@ def failed_tasks(workflow: Object, pods: Iterable[Object]) -> list[FailedTask]:
     nodes = nodes or [_node(pod) for pod in pods]
     latest: dict[tuple[str, ...], Object] = {}
     for node in nodes:
-        path = tuple(_TRY.sub("", part) for part in node.get("name", "").split("."))
+        path = node_path(node.get("name", ""))
         if node.get("type") != "Pod" or _HOOK in path:
             continue
         if path not in latest or _order(latest[path]) < _order(node):
@@ -182,7 +179,7 @@ def _node(pod: Object) -> Object:
     code = f"{ended.get('reason', 'Error')} (exit code {ended['exitCode']})" if ended else ""
     return {
         "id": _annotation(pod, _NODE_ID),
-        "name": _annotation(pod, _NODE_NAME),
+        "name": _annotation(pod, NODE_NAME),
         "type": "Pod",
         "phase": status.get("phase", ""),
         "message": status.get("message") or code,

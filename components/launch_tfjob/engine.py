@@ -21,6 +21,7 @@ from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_sa
 from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_html, job_html, read
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.components.summary import tensorboard_command
+from kfp_tfjob.components.task_claim import claim_task
 from kfp_tfjob.jobs.attempt_record import end_of, gpu_hours
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.log_masking import hide
@@ -238,6 +239,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     """
     hide(secrets_in(parameters["model_hyperparameters"]))
     hide(secrets_in(parameters["pod"]))
+    claim_task(step)
     given = {**parameters, "train_image": parameters["train_image"] or images.TRAIN}
     decided = given.pop("job_kind", "")
     if not given["model_entry"]:  # which preflight returns

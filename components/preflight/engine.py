@@ -20,6 +20,7 @@ from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.readers import own_reader
 from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
+from kfp_tfjob.components.task_claim import claim_task
 from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.options import address_fields
@@ -146,6 +147,8 @@ def run(
             )
         )
     digest = source_digest(source)
+    if not code.in_image:
+        claim_task(step, _PATIENCE.seconds)
     code = code_of_run(step, code)
     inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""

@@ -28,6 +28,7 @@ from kfp_tfjob.cluster.errors import (
 )
 from kfp_tfjob.cluster.job_watch import JobWatcher
 from kfp_tfjob.cluster.log_lines import LogLine
+from kfp_tfjob.cluster.own_task import POD_NAME
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher, was_terminated
 from kfp_tfjob.cluster.stopping import Running, chief_of, orders
@@ -38,7 +39,6 @@ from kfp_tfjob.storage.retry import Patience
 
 log = logging.getLogger(__name__)
 
-POD_NAME = "KFP_POD_NAME"
 _LOST_NODE_SECONDS = 60.0  # enough, because attempts have different names and are fenced
 _LONGEST_GRACE = 24 * 3600.0
 _HEARD_SECONDS = 2.0  # a node shows a new annotation in a volume after about half a second

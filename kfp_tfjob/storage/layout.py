@@ -133,6 +133,10 @@ class RunLayout:
         """The launcher's claim of an attempt."""
         return self.attempts / f"{number:04d}.json"
 
+    def task_claim(self, step: str) -> S3Address:
+        """The record of the one task of a step that uses this folder."""
+        return self.attempts / f"{step}.task.json"
+
     def attempt_end(self, number: int) -> S3Address:
         """The record of how an attempt ended."""
         return self.attempts / f"{number:04d}.end.json"

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import yaml
 from kfp import dsl
+from kubernetes.config import kube_config
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
+from kfp_tfjob.cluster.own_task import POD_NAME
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.launch_tfjob import engine
@@ -22,6 +24,7 @@ from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.standalone import prepared
 from kfp_tfjob.components.step import RUN_ID, Step
 from kfp_tfjob.components.sync_output import sync
+from kfp_tfjob.components.task_claim import claim_task
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.registry import versions
 from kfp_tfjob.storage.address import S3Address
@@ -30,6 +33,7 @@ from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.http_server import Handler, serving
 from tests.local import test_launch_jobs as jobs
 from tests.problems import problem_of, problems_of
 
@@ -80,6 +84,39 @@ def component(folder: Path, **given: Any) -> SimpleNamespace:
     curves, job = (dsl.HTML(uri=str(folder / name)) for name in ("curves.html", "job.html"))
     made = {"training_curves": curves, "training_job": job, "training_metrics": dsl.Metrics()}
     return SimpleNamespace(outputs=launch_tfjob.python_func(**given, **made), **made)
+
+
+class Pods(Handler):
+    """An API server that knows the pods of two tasks, each in its second try."""
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        node = f"run-abc(0).root(0).{name}(0).executor(1)"
+        annotations = {"workflows.argoproj.io/node-name": node}
+        self.answer({"metadata": {"name": name, "annotations": annotations}})
+
+
+def test_a_second_launch_without_a_key_is_refused_before_it_writes_anything(
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would train the code of the first one, or return its output as its own."""
+    (tmp_path / "train.py").write_text("print('second')")
+    monkeypatch.delenv(BACKEND_VARIABLE)
+    with serving(Pods) as server:
+        config = {"clusters": [{"name": "c", "cluster": {"server": server.url}}], "users": []}
+        config |= {"contexts": [{"name": "c", "context": {"cluster": "c", "namespace": "n"}}]}
+        (tmp_path / "config").write_text(yaml.safe_dump(config | {"current-context": "c"}))
+        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+        monkeypatch.setenv(POD_NAME, "launch-tfjob")
+        for key in ("", "", "eu"):  # the first one, its retry, and one with a key
+            claim_task(step_of(base, store, key))
+        before = [item.address for item in store.list(base)]
+        monkeypatch.setenv(POD_NAME, "launch-tfjob-2")
+        given = values(base, model_code=f"{tmp_path}/train.py:main")
+        problem = problem_of(engine.run, step_of(base, store), given, "", "")
+        assert problem.path == "task_key"
+        assert [item.address for item in store.list(base)] == before
+        claim_task(step_of(base, store, "us"))
 
 
 def test_a_program_of_ones_own_needs_no_dataset(

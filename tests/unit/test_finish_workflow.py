@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from kfp_tfjob.cluster.own_task import node_path
 from kfp_tfjob.components.finish import engine, page
 from kfp_tfjob.components.finish.leftover_jobs import Left
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, look
@@ -244,3 +245,10 @@ def test_a_failure_is_paragraphs_whatever_the_data_calls_itself() -> None:
     headings = [token.content for token in tokens if token.content.startswith("Problem")]
     assert headings == ["Problem 1", "Problem 2"]
     assert "\x1b" not in shown and "**Fix:** correct `data_label`." in shown
+
+
+def test_a_node_keeps_its_path_in_every_try_and_an_iteration_has_its_own():
+    path = "run{0}.root{0}.for-loop-1{0}.iteration(0:{1}){0}.launch-tfjob{0}.executor({2})"
+    first, retried, second = (path.format("(0)", *it) for it in ((0, 0), (0, 1), (1, 0)))
+    assert node_path(first) == node_path(retried) == node_path(path.format("", 0, 0))
+    assert node_path(second) != node_path(first)

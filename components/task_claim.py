@@ -1,0 +1,73 @@
+"""Gives the folder of a run, or of a task_key in it, to one task of a step.
+
+Two launch_tfjob tasks without a task_key would share attempts, code and output: the second one
+would adopt the first one's job, train its code, or return its model, and succeed. So a task records
+itself before it writes anything, and the other one is refused. Retries of a task have its name.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from kfp_tfjob.cluster.backend import is_local
+from kfp_tfjob.cluster.own_task import POD_NAME, own_task
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.tfjob import TFJOB
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class TaskClaim:
+    """The record of the task that uses a folder.
+
+    Attributes:
+        workflow: The Workflow of the run. A run may be continued by another one, whose task may
+            have another name.
+        task: The path of the task in it.
+    """
+
+    workflow: str
+    task: str
+
+
+def claim_task(step: Step, seconds: float = _SECONDS) -> None:
+    """Record that this task uses the folder of `step`; only Kubeflow Pipelines names tasks.
+
+    Args:
+        step: The step.
+        seconds: How long calls to the cluster are repeated.
+
+    Raises:
+        ConfigurationError: Another task of the same run uses it.
+    """
+    pod_name = os.environ.get(POD_NAME)
+    if is_local() or not pod_name:
+        return
+    from kfp_tfjob.checks.subject import open_cluster  # loads the Kubernetes client
+
+    path = own_task(open_cluster(seconds, TFJOB), pod_name)
+    if not path:
+        return
+    claim = TaskClaim(path[0], ".".join(path[1:]))
+    address = step.run.task_claim(step.name)
+    try:
+        step.store.create(address, documents.to_bytes(claim), "application/json")
+    except ObjectExistsError:
+        earlier = documents.read(TaskClaim, step.store.read(address))
+        if earlier.workflow == claim.workflow and earlier.task != claim.task:
+            raise ConfigurationError(_taken(step, earlier, claim)) from None
+
+
+def _taken(step: Step, earlier: TaskClaim, claim: TaskClaim) -> Problem:
+    return Problem(
+        f"another {step.name} task of this run has the same task_key",
+        received=f"{step.task_key!r} for {earlier.task} and for {claim.task}",
+        expected=f"a different task_key for each {step.name} task of a pipeline",
+        fix=f"set task_key of this {step.name} task and of the tasks that use its output, compile"
+        " the pipeline again and start a new run",
+        path="task_key",
+    )

@@ -1,0 +1,39 @@
+"""Tells which task of a run this process is, by the name that Argo gives its pod's node.
+
+The name is a path: `run.root.exit-handler-1.preflight.executor`. With a retry strategy, which
+KFP 2.17 sets for every template, each level has `(N)`, the number of the try. The rest stays the
+same on every retry, and differs between the iterations of a loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kfp_tfjob.cluster.client import ClusterClient
+
+POD_NAME = "KFP_POD_NAME"
+NODE_NAME = "workflows.argoproj.io/node-name"
+_TRY = re.compile(r"\(\d+\)$")
+
+log = logging.getLogger(__name__)
+
+
+def node_path(name: str) -> tuple[str, ...]:
+    """Return the levels of a node's name without numbers of tries; the first is the Workflow."""
+    return tuple(_TRY.sub("", level) for level in name.split("."))
+
+
+def own_task(api: ClusterClient, pod_name: str) -> tuple[str, ...]:
+    """Return the path of the node of this pod; empty if Argo did not create it."""
+    from kfp_tfjob.cluster.errors import ForbiddenError
+
+    try:
+        pod = api.get(api.core("pods", pod_name))
+    except ForbiddenError as error:
+        log.warning("two tasks with the same task_key will not be noticed: %s", error)
+        return ()
+    node = ((pod or {}).get("metadata", {}).get("annotations") or {}).get(NODE_NAME, "")
+    return node_path(node) if node else ()
