@@ -1,6 +1,9 @@
 """Makes a version the champion: one record, which only one of several writers can create.
 
-A hold keeps the version from being pruned at the same time (`prune_versions.py`).
+A hold keeps the version from being pruned at the same time (`prune_versions.py`). It names the
+number of the record. Once another record has that number, the holder can no longer create its own,
+so the hold is void. No time limit would show that: a process may stand still for hours, as on a
+laptop that sleeps, and then continue.
 """
 
 from __future__ import annotations
@@ -8,9 +11,10 @@ from __future__ import annotations
 import logging
 import uuid
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.champion import Champion, read_champion, read_record
 from kfp_tfjob.storage.errors import (
     DataError,
@@ -24,6 +28,19 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The record that a version is about to become the champion.
+
+    Attributes:
+        writer: Distinguishes processes that promote the same version.
+        champion: The number of the champion record that its writer wants to create.
+    """
+
+    writer: str
+    champion: int
 
 
 def promote(store: Store, layout: Layout, model_name: str, champion: Champion) -> Champion:
@@ -43,13 +60,15 @@ def promote(store: Store, layout: Layout, model_name: str, champion: Champion) -
         DataError: The version was pruned, or the record before it cannot be read.
     """
     place = layout.model(model_name)
-    hold, mine = place.hold(champion.version), uuid.uuid4().hex.encode()
+    hold = place.hold(champion.version)
+    mine = documents.to_bytes(Hold(uuid.uuid4().hex, champion.number))
     store.write(hold, mine)
     try:
         return _promote(store, layout, model_name, champion)
     finally:
-        with suppress(StepError):  # a store that deletes nothing; an old hold keeps no version
-            if store.read(hold) == mine:  # not that of another process for the same version
+        with suppress(StepError):  # a store that deletes nothing; a void hold keeps no version
+            # Until the number is taken, another process may still promote this version under it.
+            if store.has(place.champion(champion.number)) and store.read(hold) == mine:
                 store.delete(hold)
 
 

@@ -11,6 +11,7 @@ decisive is read by its key, because a listing may be late.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from kfp_tfjob.registry.champion_records import champions
+from kfp_tfjob.registry.promotion import Hold
 from kfp_tfjob.registry.rollback import walk_back
 from kfp_tfjob.registry.versions import claimed_by
 from kfp_tfjob.storage import documents
@@ -28,7 +30,7 @@ from kfp_tfjob.storage.layout import MANIFEST, SAVED_MODEL, VERSION_CLAIM, Layou
 from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.uploader.parallel import each
 
-_HOLD_SECONDS = 3600  # a hold lasts for two requests; an older one is from a killed process
+_OLD_HOLD_SECONDS = 3600  # holds of earlier versions do not say when they are void
 TOMBSTONE_SECONDS = 600  # until then, the prune that wrote it may take it back
 
 
@@ -101,7 +103,7 @@ def plan(
     """
     place = layout.model(model_name)
     records = _all(store, layout, model_name)
-    kept = _needed(records, keep)
+    kept, newest = _needed(records, keep), records[0].number if records else 0
     ever = {it.version for it in records}
     objects = _by_number(store, place.versions)
     candidates = []
@@ -110,7 +112,7 @@ def plan(
         pruned = store.has(place.tombstone(number))
         if number in kept or (pruned and all(it.address.name == VERSION_CLAIM for it in found)):
             continue
-        if _is_held(store, place, number):
+        if _held_for(store, place, number) > newest:
             kept[number] = "is about to become the champion"
         elif number in ever or pruned:
             why = "left over from a pruned version" if pruned else "an earlier champion"
@@ -158,10 +160,10 @@ def execute(
         except ObjectExistsError:
             mine = False  # of a prune that was killed, or of one at the same time
         # Before the records: a hold goes after its record is there.
-        held = _is_held(store, place, it.version)
+        held = _held_for(store, place, it.version)
         records = [*_later(store, layout, planned.model_name, records), *records]
-        needed = _needed(records, keep)
-        why = needed.get(it.version, "is about to become the champion" if held else "")
+        needed, newest = _needed(records, keep), records[0].number if records else 0
+        why = needed.get(it.version, "is about to become the champion" if held > newest else "")
         if why and mine:
             store.delete(tombstone)
         elif not why and not mine and age(store, tombstone) < TOMBSTONE_SECONDS:
@@ -210,10 +212,18 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
     return {now.version: "is the champion"} | {it: "may be restored by a rollback" for it in needed}
 
 
-def _is_held(store: Store, place: ModelLayout, version: int) -> bool:
-    """Return whether a version is about to become the champion."""
-    hold = place.hold(version)
-    return store.has(hold) and age(store, hold) < _HOLD_SECONDS
+def _held_for(store: Store, place: ModelLayout, version: int) -> float:
+    """Return the number of the champion record that a version is held for; 0 without a hold.
+
+    The version is about to become the champion unless a record has that number or a higher one.
+    """
+    address = place.hold(version)
+    try:
+        return documents.read(Hold, store.read(address)).champion
+    except ObjectNotFoundError:
+        return 0
+    except ValueError:
+        return math.inf if age(store, address) < _OLD_HOLD_SECONDS else 0
 
 
 def _all(store: Store, layout: Layout, model_name: str) -> list[Champion]:

@@ -8,13 +8,17 @@ import pytest
 from kfp_tfjob.registry import prune_versions, rollback, view
 from kfp_tfjob.registry.chain import prove
 from kfp_tfjob.registry.history import history
-from kfp_tfjob.registry.promotion import promote
+from kfp_tfjob.registry.promotion import Hold, promote
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Listed, Store
+from kfp_tfjob.uploader import verify
 from tests.local.published import NAME, publish, roll_back, write_version
+
+HOLD = documents.to_bytes(Hold("another process", champion=4))
 
 
 def prune(
@@ -67,12 +71,68 @@ def test_a_version_that_is_held_is_not_pruned(store: Store, layout: Layout) -> N
     publish(store, layout, "r1", "r2", "r3")
     place = layout.model(NAME)
     planned = prune_versions.plan(store, layout, NAME, keep=1, hours=1)
-    store.create(place.hold(1), b"x")  # a rollback of another process
+    store.create(place.hold(1), HOLD)  # a rollback of another process
     assert 1 in prune_versions.plan(store, layout, NAME, keep=1, hours=1).kept
     (note,) = prune(store, layout, planned)
     assert note.startswith("version 1 is kept: ")
     assert store.numbers(place.tombstones) == []
     assert rollback.plan(store, layout, NAME, 1).back_to.version == 1
+
+
+def test_a_rollback_that_stands_still_for_hours_keeps_its_version(
+    store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop sleeps between the rollback's look for a tombstone and its record."""
+    publish(store, layout, "r1", "r2", "r3")
+    place = layout.model(NAME)
+    notes: list[str] = []
+
+    class Sleeping(Store):
+        def create(self, address: S3Address, data: bytes, content_type: str = "") -> str:
+            if address == place.champion(4):
+                with monkeypatch.context() as hours_later:
+                    hours_later.setattr(prune_versions, "age", lambda *_: 1e6)
+                    planned = prune_versions.plan(store, layout, NAME, keep=1, hours=1)
+                    assert 1 in planned.kept
+                    old = prune_versions.Candidate(1, 0, "an earlier champion", 1, 1)
+                    planned = replace(planned, candidates=(old,))
+                    notes.extend(prune(store, layout, planned))
+            return super().create(address, data, content_type)
+
+    roll_back(Sleeping(), layout, 1)
+    (note,) = notes
+    assert note.startswith("version 1 is kept: ")
+    proven = prove(store, layout, NAME)
+    assert proven is not None and proven.champion.version == 1
+    assert verify(store, proven.version, proven.manifest) == []
+    assert not store.has(place.hold(1))
+
+
+def test_a_hold_is_void_once_another_record_has_its_number(store: Store, layout: Layout) -> None:
+    """A rollback was killed; time does not show that, but it can no longer succeed."""
+    publish(store, layout, "r1", "r2", "r3")
+    place = layout.model(NAME)
+    store.create(place.hold(1), HOLD)
+    assert 1 in prune_versions.plan(store, layout, NAME, keep=1, hours=1).kept
+    publish(store, layout, "r4")
+    planned = prune_versions.plan(store, layout, NAME, keep=1, hours=1)
+    assert 1 in [it.version for it in planned.candidates]
+    assert prune(store, layout, planned) == []
+    assert not store.has(place.version(1) / MANIFEST)
+
+
+def test_a_promotion_that_fails_keeps_its_hold_for_another_of_the_same_version(
+    store: Store, layout: Layout
+) -> None:
+    """Two launches of publish: one has looked for a tombstone, and the other one fails."""
+    publish(store, layout, "r1", "r2")
+    place = layout.model(NAME)
+    store.create(place.tombstone(1), b"x")  # of a prune that looks for holds next
+    champion = read_champion(store, layout, NAME)
+    assert champion is not None
+    with pytest.raises(DataError, match="was pruned"):
+        promote(store, layout, NAME, replace(champion, number=3, version=1))
+    assert store.has(place.hold(1))
 
 
 class Interrupted(Store):
@@ -95,7 +155,7 @@ def test_a_tombstone_that_another_prune_takes_back_is_not_trusted(
     publish(store, layout, "r1", "r2", "r3")
     place = layout.model(NAME)
     planned = prune_versions.plan(store, layout, NAME, keep=1, hours=1)
-    store.create(place.hold(1), b"x")  # a rollback that finds the tombstone, and gives up
+    store.create(place.hold(1), HOLD)  # a rollback that finds the tombstone, and gives up
     whys: list[str] = []
 
     def another() -> None:
