@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from kfp_tfjob.registry.versions import numbers_of, served_numbers
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.champion import Champion, read_champion, read_record
 from kfp_tfjob.storage.errors import (
@@ -148,7 +149,7 @@ def _serving(store: Store, layout: Layout, model_name: str, champion: Champion) 
             before = read_record(store, layout, model_name, champion.number - 1).served_as
         except ObjectNotFoundError:
             pass  # removed by a person
-    highest = max(before, *store.numbers(place.serving), 0)
+    highest = max(before, *served_numbers(store, place), 0)
     if champion.version > highest:
         return 0
-    return max(highest, *store.numbers(place.versions)) + 1
+    return max(highest, *numbers_of(store, place)) + 1

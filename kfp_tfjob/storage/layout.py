@@ -257,6 +257,10 @@ class ModelLayout:
         """The prefix of all published versions."""
         return self.base / VERSIONS
 
+    def first_try(self, claim_digest: str) -> S3Address:
+        """The record of the lowest number that the version with this claim may have."""
+        return self.base / "claims" / f"{claim_digest}.json"
+
     def tombstone(self, number: int) -> S3Address:
         """The record that a version was pruned, and by whom."""
         return self.tombstones / f"{number}.json"

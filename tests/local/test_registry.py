@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.registry import mirror, prune_versions, rollback, view
+from kfp_tfjob.registry import mirror, prune_versions, rollback, versions, view
 from kfp_tfjob.registry.chain import fetch, prove
 from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import promote
@@ -23,9 +23,10 @@ from kfp_tfjob.storage.errors import (
     StepError,
     SurpassedError,
 )
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import VERSION_CLAIM, Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, run_python
+from tests.faults.proxy import FaultProxy
 from tests.local.published import NAME, publish, roll_back, write_version
 from tests.problems import problem_of, problems_of
 
@@ -345,7 +346,7 @@ _KILLED = """
 import json, sys
 from kfp_tfjob.registry import prune_versions
 from kfp_tfjob.registry.chain import prove
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import VERSION_CLAIM, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.dying import apart, die_at
 from tests.local.published import NAME, publish, roll_back
@@ -415,3 +416,60 @@ def test_a_kill_at_every_write_leaves_a_champion(
         assert files == "3" and int(version) in (before[0], after[0])
         assert graph in (before[1], after[1])
         assert finished == [str(after[0]), after[1], "3", str(after[0])], at
+
+
+def claim_others(store: Store, layout: Layout, numbers: range) -> None:
+    for number in numbers:
+        body = f'{{"run_id": "other-{number}"}}\n'.encode()
+        store.create(layout.model(NAME).version(number) / VERSION_CLAIM, body)
+
+
+def test_a_claim_costs_the_same_among_few_and_many_versions(
+    proxy: FaultProxy, store: Store, layout: Layout
+) -> None:
+    place, counting = layout.model(NAME), Store(proxy.endpoint)
+
+    def claim(run_id: str) -> tuple[int, list[str]]:
+        """Return the number, and the requests that claiming it took."""
+        counting.probe(layout.root)
+        with proxy.lock:
+            proxy.seen.clear()
+        number = versions.claim(counting, place, run_id)
+        with proxy.lock:
+            return number, sorted(seen.method for seen in proxy.seen)
+
+    claim_others(store, layout, range(1, 3))
+    number, few = claim("first")
+    claim_others(store, layout, range(4, 60))
+    assert (number, claim("second")) == (3, (60, few))
+    assert len(few) <= 5
+
+    # Retries, with other versions since then; and a version that was pruned meanwhile.
+    claim_others(store, layout, range(61, 100))
+    for run_id, expected in (("first", 3), ("second", 60)):
+        number, again = claim(run_id)
+        assert (number, len(again)) == (expected, len(few) + 2)
+    store.create(place.tombstone(3), b"x")
+    number, _ = claim("first")
+    assert number == 100
+    claim_others(store, layout, range(101, 120))
+    number, again = claim("first")
+    assert number == 100
+    assert len(again) <= 2 * len(few) + 4
+    assert versions.claimed_by(store, place, 100) == ("first", "")
+
+
+def test_a_claim_is_found_without_a_listing(store: Store, layout: Layout) -> None:
+    class Blind(Store):
+        """A store whose listings lack the newest folders."""
+
+        def folders(self, prefix: S3Address) -> list[str]:
+            return [it for it in super().folders(prefix) if it in ("1", "2")]
+
+    place = layout.model(NAME)
+    claim_others(store, layout, range(1, 4))
+    assert versions.claim(store, place, "mine") == 4
+    claim_others(store, layout, range(5, 7))
+    assert versions.claim(Blind(), place, "mine") == 4
+    assert versions.claim(Blind(), place, "another") == 7
+    assert versions.claim(store, place, "another") == 7
