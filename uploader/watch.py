@@ -105,7 +105,7 @@ class _Sidecar:
             check_owner=self._owner.check,
         )
         self._grace = _Grace(settings.grace)
-        self._ready = self.returned = False
+        self._ready = self.returned = self._complete_at_end = False
         self._scan = Scan()
         self._answered = 0.0
         self._end: dict[str, Any] = {}
@@ -241,6 +241,7 @@ class _Sidecar:
                 missing = [f"{UPLOADER}/{CHIEF_END}"]
             if not missing:
                 log.info("everything is stored: %s", counted(len(self._scan.files), "file"))
+                self._complete_at_end = True
                 # The trainer may have ended before a pass could remove what it had deleted.
                 if left := self._mirror.prune(self._scan, current, grace.over):
                     log.warning("these deleted checkpoints are still in the store: %s", left)
@@ -291,6 +292,8 @@ class _Sidecar:
             time.sleep(_POLL)
             if self.returned:
                 return
+        if self._complete_at_end:
+            os._exit(exit_codes.DONE)
         self._mirror.away = True
         self._scan = scan(self._settings.folder)
         os._exit(self._not_stored(self._missing()))

@@ -296,6 +296,20 @@ def test_steps_that_could_not_be_removed_are_removed_at_the_end(store, pod, prox
     assert store.numbers(pod.run.checkpoints) == [2]
 
 
+@pytest.mark.slow
+def test_a_removal_that_hangs_does_not_count_as_lost_output(store, pod, proxy):
+    proxy.faults = [Fault(faults.slow_down, "DELETE", "/checkpoints/1/", times=EVER)]
+    for step in (1, 2):
+        pod.checkpoint(step)
+    sidecar = pod.sidecar("--grace", "3")
+    pod.says("stored checkpoint 1")
+    shutil.rmtree(pod.output / "checkpoints" / "1")
+    pod.says("the store is unreachable")
+    proxy.faults = [Fault(lambda _: time.sleep(60), "DELETE", "/checkpoints/1/", times=EVER)]
+    assert pod.end(sidecar) == 0
+    assert "not stored" not in pod.log()
+
+
 def test_sigterm_while_the_store_is_away_says_so(pod, tmp_path, monkeypatch):
     """Nothing answers at the port, so nothing can be stored within the grace."""
     pod.endpoint = ""  # that of its Secret
