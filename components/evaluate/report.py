@@ -12,6 +12,7 @@ from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, difference, known_rows, number, rough
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions
+from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import PER_CLASS, is_own
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages.template import render as fill
@@ -65,6 +66,7 @@ def render(
     """
     gate = whole_numbers(verdict.gate)
     against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
+    gate_confidence = gate.get("confidence", GateOptions().confidence)
     champion = verdict.champion
     same_weights = champion is not None and (
         champion.exported_weights_sha256 == verdict.exported_weights_sha256
@@ -77,9 +79,12 @@ def render(
         known_rows=known_rows(verdict.also_in_train, verdict.rows),
         suspicious=suspicious,
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
-        confidence=f"{verdict.confidence * 100:g}%",
+        confidence=f"{gate_confidence * 100:g}%",
+        interval_confidence=f"{verdict.confidence * 100:g}%",
+        level=round(1 - gate_confidence, 9),
         against=against,
-        metrics=_metrics(scored["model"], scored[against], verdict.primary_metric),
+        metrics=_metrics(scored, against, verdict.primary_metric),
+        guess=against == BASELINE and bool(classes),
         baseline={} if against == BASELINE else scored[BASELINE].measured,
         same_weights=same_weights,
         confusions=confusions(classes, scored["model"]),
@@ -101,10 +106,13 @@ def render(
     )
 
 
-def _metrics(model: Measures, other: Measures, primary: str) -> Iterator[_Metric]:
-    """Yield the metrics of both models, the primary one first."""
+def _metrics(scored: Mapping[str, Measures], against: str, primary: str) -> Iterator[_Metric]:
+    """Yield the metrics of the model and of the champion or the baseline, the primary one first."""
+    model, other = scored["model"], scored[against]
     for name in sorted(model.measured, key=lambda name: name != primary):
         ours, theirs = model.measured[name], other.measured.get(name, _NOTHING)
+        if against == BASELINE and model.estimate(name).against_guess:
+            theirs = Measured(model.estimate(name).of_constant, math.nan, math.nan)
         gain = model.estimate(name).sign * (ours.value - theirs.value)
         # Of the user's own metrics, only the primary one has a direction.
         if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):

@@ -1,30 +1,32 @@
 """Compares two models on the same test rows: is the challenger better, beyond chance?
 
-The difference in a metric is estimated from paired rows (estimates.py), so rows that are hard for
-both models cancel out. For the AUC, this is DeLong's paired test. For a share of rows (the
-accuracy, the top-k accuracy, the precision and the recall of a class), it is McNemar's test with
-the continuity correction: without the correction, equal models that disagree on only a few rows
-would be promoted too often. For the other metrics, it is the paired t-test. A metric of the user's
-own may have few values, such as the cost of an error, so its t-test has such a correction, too.
-There is no random sampling.
+Against another model, the question is how often chance alone shows such a gain if both are equally
+good, so that in each row chance decides which of them predicted what (chance.py). Rows for which
+both predict the same do not count, and rows that are hard for both cancel out. For a share of rows,
+this is McNemar's exact test; for a mean, it is the permutation test of pairs; for the AUC, it is
+the same with the pairs' contributions. There is no random sampling.
+
+Against a baseline, which ignores the columns, there is a second question: how often does a model
+whose predictions say nothing about the labels show such a gain? For metrics of hits, it is Fisher's
+exact test, and for the AUC that of Wilcoxon.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-import numpy as np
-
-from kfp_tfjob.judging.estimates import paired_error, t_quantile, t_tail, weights_of
+from kfp_tfjob.judging.chance import ChanceSum, blend, swapped
+from kfp_tfjob.judging.estimates import Estimate, swap_terms
 from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import Predictions
 
 # With fewer rows, a standard error is itself a guess.
 LEAST_ROWS = 10
 # The probability of detecting the smallest detectable difference.
 _POWER = 0.8
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ class Comparison:
         detectable: The smallest true gain that a test with these rows would detect 8 times in 10.
         support: The number of rows behind the metric; for the AUC, those of the smaller class.
         confidence: The confidence of each bound.
-        error: The standard error of the gain; NaN when unknown.
-        step: How far the bounds are widened, because the metric changes by whole rows.
+        tail: From a gain to the probability that chance alone shows at least this one.
+        with_baseline: Whether the other one ignores the columns.
+        with_guess: Whether it is a guess that names each class as often as the challenger.
     """
 
     metric: str
@@ -54,8 +57,9 @@ class Comparison:
     detectable: float
     support: int
     confidence: float
-    error: float = math.nan
-    step: float = 0.0
+    tail: Callable[[float], float] | None = None
+    with_baseline: bool = False
+    with_guess: bool = False
 
     @property
     def known(self) -> bool:
@@ -72,12 +76,26 @@ class Comparison:
             The one-sided p-value of "the true gain is not below minus the margin"; NaN when
             unknown.
         """
-        if not self.known:
+        if not self.known or self.tail is None:
             return math.nan
-        loss = -(self.gain + margin) - self.step
-        if self.error == 0:
-            return 0.0 if loss > 0 else 1.0
-        return t_tail(loss / self.error, self.support - 1)
+        return self.tail(-(self.gain + margin))
+
+    def without_contradiction(self, interval: tuple[float, float]) -> tuple[float, float]:
+        """Return the interval of the challenger's value, which must not contain the baseline's.
+
+        An interval from the rows alone knows less than a paired comparison. Where it contains the
+        baseline's value, although the bound of the gain is above 0, it ends at that bound: this is
+        what is known of a value with these labels.
+
+        Args:
+            interval: The two-sided interval of the value.
+        """
+        low, high = interval
+        if not self.with_baseline or not self.low > 0 or not low <= self.other <= high:
+            return interval
+        if self.challenger > self.other:
+            return self.other + self.low, high
+        return low, self.other - self.low
 
 
 def compare(
@@ -90,50 +108,145 @@ def compare(
 
     Args:
         challenger: The new model.
-        other: The champion or the trivial baseline.
+        other: The champion.
         metric: A metric of the task.
         confidence: The confidence of each one-sided bound, for example 0.95.
     """
     ours, theirs = challenger.estimate(metric), other.estimate(metric)
     gain = ours.sign * (ours.value - theirs.value)
     support = min(ours.support, theirs.support)
-    low = high = detectable = error = math.nan
-    step = 0.0
-    if math.isfinite(gain) and support >= LEAST_ROWS:
-        error = paired_error(ours, theirs)
-        quantile = t_quantile(confidence, support - 1)
-        if metric in ours.predictions.own:
-            error = math.hypot(error, gain / math.sqrt(support))
-            step = _of_one_row(ours.predictions, theirs.predictions, metric)
-        elif ours.proportion:
-            # If both models are equal, the variance is the share of rows they disagree on.
-            error = math.hypot(error, gain / math.sqrt(support))
-            step = 1 / support if error else 0.0
-            quantile = NormalDist().inv_cdf(confidence)
-        reach = quantile * error + step
-        low, high = gain - reach, gain + reach
-        detectable = reach + NormalDist().inv_cdf(_POWER) * error
-    return Comparison(
-        metric,
-        ours.value,
-        theirs.value,
-        gain,
-        low,
-        high,
-        detectable,
-        support,
-        confidence,
-        error,
-        step,
+    if not math.isfinite(gain) or support < LEAST_ROWS:
+        return _unknown(ours, theirs.value, gain, support, confidence)
+    chance, gains, losses = _swapped(ours, theirs, gain, confidence)
+    critical = chance.critical(confidence)
+    spread = math.sqrt(max(chance.deviation**2 - gain**2 / support, 0.0))
+    rare = _rare_losses(gains, losses, chance.deviation, confidence)
+    return _comparison(
+        ours, theirs.value, gain, support, confidence, chance, critical, spread, rare
     )
 
 
-def _of_one_row(ours: Predictions, theirs: Predictions, metric: str) -> float:
-    """Return how much a row in which the models differ moves a mean, on average."""
-    change = rows = total = 0.0
-    for mine, other in zip(ours.chunks(), theirs.chunks(), strict=True):
-        weights = weights_of(mine)
-        apart = np.abs(mine.own_values(metric) - other.own_values(metric)) * weights
-        change, rows = change + float(apart.sum()), rows + int(np.count_nonzero(apart))
-        total += float(weights.sum())
-    return change / rows / total if rows else 0.0
+def compare_with_baseline(
+    challenger: Measures,
+    baseline: Measures,
+    metric: str,
+    confidence: float = 0.95,
+) -> Comparison:
+    """Compare a model with one that ignores the columns.
+
+    Args:
+        challenger: The model.
+        baseline: The trivial model, on the same rows. For a metric that depends on how often a
+            class is named, such as a recall, it is a guess that names each class as often as the
+            model does.
+        metric: A metric of the task.
+        confidence: The confidence of each one-sided bound.
+    """
+    ours, theirs = challenger.estimate(metric), baseline.estimate(metric)
+    other = ours.of_constant if math.isfinite(ours.of_constant) else theirs.value
+    gain = ours.sign * (ours.value - other)
+    if not math.isfinite(gain) or ours.support < LEAST_ROWS:
+        return _unknown(ours, other, gain, ours.support, confidence)
+    spread = ours.standard_error
+    parts: list[tuple[float, ChanceSum]] = []
+    if ours.by_chance is not None:
+        mean, shuffled = ours.by_chance
+        shuffled = shuffled if ours.sign > 0 else shuffled.negative()
+        parts.append((ours.sign * (mean - other), shuffled))
+    if not math.isfinite(ours.of_constant):
+        paired, _, _ = _swapped(ours, theirs, gain, confidence)
+        spread = math.sqrt(max(paired.deviation**2 - gain**2 / ours.support, 0.0))
+        parts.append((0.0, paired))
+    mean, chance = max(parts, key=lambda part: part[0] + part[1].critical(confidence))
+    critical = mean + chance.critical(confidence)
+    comparison = _comparison(
+        ours, other, gain, ours.support, confidence, chance, critical, spread, 0.0
+    )
+    return replace(comparison, with_baseline=True, with_guess=ours.against_guess)
+
+
+def _swapped(
+    ours: Estimate, theirs: Estimate, gain: float, confidence: float
+) -> tuple[ChanceSum, float, float]:
+    """Return the gain by chance between two models, and the sums of gains and losses by row.
+
+    The terms are those of a straight line. Far from 0, their sum is another one than the gain, for
+    example for the root of a mean of squares, and all of them are stretched to fit.
+    """
+    chance, gains, losses = swapped(ours.sign * terms for terms in swap_terms(ours, theirs))
+    total = gains - losses
+    if total * gain > 0 and abs(total) > chance.critical(confidence) / 2:
+        factor = gain / total
+        return chance.scaled(factor), gains * factor, losses * factor
+    return chance, gains, losses
+
+
+def _unknown(
+    ours: Estimate, other: float, gain: float, support: int, confidence: float
+) -> Comparison:
+    nan = math.nan
+    return Comparison(ours.metric, ours.value, other, gain, nan, nan, nan, support, confidence)
+
+
+def _comparison(
+    ours: Estimate,
+    other: float,
+    gain: float,
+    support: int,
+    confidence: float,
+    chance: ChanceSum,
+    critical: float,
+    spread: float,
+    rare: float,
+) -> Comparison:
+    """Return the comparison.
+
+    Args:
+        ours: The challenger's estimate.
+        other: The other model's value.
+        gain: The gain.
+        support: The number of rows behind it.
+        confidence: The confidence of each bound.
+        chance: The gain by chance.
+        critical: What chance exceeds with a probability of at most 1 - confidence.
+        spread: The standard error of the gain.
+        rare: The loss that may be hidden because none of the rows shows it.
+    """
+    reach = blend(_NORMAL.inv_cdf(confidence) * spread, critical, abs(gain))
+    low = gain - reach if gain > 0 else min(gain - reach, -rare)
+    return Comparison(
+        ours.metric,
+        ours.value,
+        other,
+        gain,
+        low,
+        gain + reach,
+        critical + _NORMAL.inv_cdf(_POWER) * spread,
+        support,
+        confidence,
+        chance.tail,
+    )
+
+
+def _rare_losses(gains: float, losses: float, deviation: float, confidence: float) -> float:
+    """Return the loss that such rows do not exclude, although few or none of them show one.
+
+    It is the score bound of Tango (1998) for the difference of two rare counts, and 0.3 rows more,
+    with which it is that of Poisson for none or one. A count is in rows of the usual size.
+    """
+    if not gains + losses:
+        return 0.0
+    size = deviation**2 / (gains + losses)
+    better, worse = gains / size, losses / size
+    quantile = _NORMAL.inv_cdf(confidence)
+
+    def excluded(loss: float) -> bool:
+        linear = 2 * loss - better - worse
+        rate = (math.sqrt(linear**2 + 8 * better * loss) - linear) / 4
+        return better - worse + loss > quantile * math.sqrt(2 * rate + loss)
+
+    low, high = 0.0, worse + 4 * quantile**2 + 4 * quantile * math.sqrt(better + worse)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if excluded(middle) else (middle, high)
+    return (high + 0.3) * size

@@ -6,20 +6,31 @@ Only the cells with rows are kept, so 10,000 classes need no matrix of 100 milli
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.estimates import Estimate, correction, unknown, weights_of
+from kfp_tfjob.judging.chance import LabelTerms
+from kfp_tfjob.judging.estimates import (
+    Estimate,
+    correction,
+    counting,
+    label_shares,
+    unknown,
+    weights_of,
+)
 from kfp_tfjob.judging.predictions import ClassPredictions
 
 MOST_SHOWN_CLASSES = (
     30  # Kubeflow Pipelines draws 15 pixels per class, in metadata that must be small
 )
 _DENSE = 1 << 20  # cells of a table with a place for each
+_MOST_RELABELED = 1000  # classes; a table has a place for each pair of them
 _Floats = NDArray[np.float64]
+_Codes = NDArray[np.int64]
+Pull = Callable[[_Codes, _Codes], _Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +198,13 @@ def estimate(predictions: ClassPredictions, cells: Cells, metric: str, index: in
     if metric == "accuracy":
         value = float(np.dot(cells.weights, cells.hit)) / cells.total
         support = cells.support()
-        pull = (cells.hit - value) * correction(support)
-        return _estimate(predictions, cells, metric, value, pull, support, proportion=True)
+        scale = correction(support)
+
+        def pull(labels: _Codes, predicted: _Codes) -> _Floats:
+            return ((labels == predicted) - value) * scale
+
+        hits = np.ones(cells.classes)
+        return _estimate(predictions, cells, metric, value, pull, support, hits, proportion=True)
     if metric == "balanced_accuracy":
         return _balanced_accuracy(predictions, cells)
     if metric == "mcc":
@@ -201,43 +217,88 @@ def _estimate(
     cells: Cells,
     metric: str,
     value: float,
-    pull: _Floats,
+    pull: Pull,
     support: int,
+    hits: _Floats,
     proportion: bool = False,
 ) -> Estimate:
-    """Return an estimate from how much each cell pulls the metric, a mean of zero."""
-    variance = float(np.dot(cells.squares, pull**2))
-    dense = cells.classes**2 <= _DENSE
-    table = np.zeros(cells.classes**2 if dense else 0)
-    if dense:
-        table[cells.places] = pull
+    """Return an estimate.
+
+    Args:
+        predictions: The model's predictions.
+        cells: Their confusion matrix.
+        metric: The metric.
+        value: Its value.
+        pull: From true and predicted classes to how much such a row pulls the metric; its mean over
+            all rows is zero.
+        support: The number of rows behind the value.
+        hits: (classes,) how much the metric rises with the share of the rows that are rightly
+            predicted to be of a class, if the numbers of labels and predictions stay.
+        proportion: Whether it is a share of `support` rows.
+    """
+    variance = float(np.dot(cells.squares, pull(cells.labels, cells.predicted) ** 2))
     mean_weight = cells.total / cells.rows
 
     def rule(chunk: ClassPredictions) -> _Floats:
-        found = table[chunk.cells] if dense else pull[np.searchsorted(cells.places, chunk.cells)]
-        return found if chunk.weights is None else found * weights_of(chunk) / mean_weight
+        pulls = pull(chunk.labels.astype(np.int64), chunk.predicted.astype(np.int64))
+        return pulls if chunk.weights is None else pulls * weights_of(chunk) / mean_weight
 
-    return Estimate(metric, value, predictions, rule, support, proportion, variance)
+    relabeled = _relabeled(predictions, cells, hits)
+    return Estimate(
+        metric, value, predictions, rule, support, proportion, variance, relabeled=relabeled
+    )
+
+
+def _relabeled(predictions: ClassPredictions, cells: Cells, hits: _Floats) -> LabelTerms | None:
+    """Return what a metric would be with other labels: only hits change it."""
+    if cells.classes > _MOST_RELABELED:
+        return None
+    predictions = counting(predictions)
+    shares, spreads = label_shares(predictions)
+    counts = np.bincount(predictions.predicted, minlength=cells.classes)
+    guessed = np.flatnonzero(counts)
+    values = np.zeros((len(guessed), cells.classes))
+    values[np.arange(len(guessed)), guessed] = hits[guessed] / predictions.rows
+    counts = counts[guessed]
+    if np.count_nonzero(hits) == 1:  # all other classes are one
+        (index,) = np.flatnonzero(hits)
+        ours = guessed == index
+        counts = np.array([counts[~ours].sum(), counts[ours].sum()])
+        values = np.array([[0.0, 0.0], [0.0, hits[index] / predictions.rows]])
+        shares = np.array([1 - shares[index], shares[index]])
+        spreads = np.array([spreads.sum() - spreads[index], spreads[index]])
+    return LabelTerms(shares, spreads, lambda: iter([(counts, values)]))
 
 
 def _of_class(predictions: ClassPredictions, cells: Cells, metric: str, index: int) -> Estimate:
-    true = (cells.labels == index).astype(np.float64)
-    guess = (cells.predicted == index).astype(np.float64)
     kind = metric.partition("/")[0]
-    below = {"precision": guess, "recall": true, "f1": true + guess}[kind]
-    above = true * guess * (2 if kind == "f1" else 1)
-    if not np.dot(true, cells.weight):
+    true, guess = cells.by_label(cells.weight)[index], cells.by_guess(cells.weight)[index]
+    if not true:
         return unknown(metric, predictions)  # there are no test rows of this class
-    share = float(np.dot(below, cells.weight))
-    value = float(np.dot(above, cells.weight)) / share if share else 0.0
-    pull = (above - value * below) / share if share else np.zeros(len(true))
+    weight = float({"precision": guess, "recall": true, "f1": true + guess}[kind])
+    double = 2 if kind == "f1" else 1
+    both = float(cells.weight[(cells.labels == index) & (cells.predicted == index)].sum())
+    value = double * both / weight if weight else 0.0
+
+    def pull(labels: _Codes, predicted: _Codes) -> _Floats:
+        if not weight:
+            return np.zeros(len(labels))
+        ours, guesses = labels == index, predicted == index
+        below = {"precision": guesses, "recall": ours, "f1": ours.astype(float) + guesses}[kind]
+        return (double * (ours & guesses) - value * below) / weight
+
     # The precision of a class that is never predicted is 0 by definition: all rows say so, but
     # none says how precise a prediction would be.
-    support = cells.support(below > 0) if share else cells.support()
-    if kind == "f1":
-        support = cells.support(true > 0) + cells.support(guess > 0)
-    found = _estimate(predictions, cells, metric, value, pull, support, kind != "f1")
-    return replace(found, has_interval=bool(share))
+    of_true, of_guess = cells.labels == index, cells.predicted == index
+    support = {
+        "precision": cells.support(of_guess) if weight else cells.support(),
+        "recall": cells.support(of_true),
+        "f1": cells.support(of_true) + cells.support(of_guess),
+    }[kind]
+    hits = np.zeros(cells.classes)
+    hits[index] = double / weight if weight else 0.0
+    made = _estimate(predictions, cells, metric, value, pull, support, hits, kind != "f1")
+    return replace(_against_guess(made), has_interval=bool(weight))
 
 
 def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -248,11 +309,15 @@ def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:
     f1 = np.divide(2 * hits, both, out=np.zeros(cells.classes), where=both > 0)
     each = np.divide(1.0, both, out=np.zeros(cells.classes), where=present) / present.sum()
     loss = f1 * each
-    pull = 2 * each[cells.labels] * cells.hit - loss[cells.labels] - loss[cells.predicted]
-    support = cells.support_by_class(pull)
+
+    def pull(labels: _Codes, predicted: _Codes) -> _Floats:
+        return 2 * each[labels] * (labels == predicted) - loss[labels] - loss[predicted]
+
+    support = cells.support_by_class(pull(cells.labels, cells.predicted))
     value = float(f1[present].mean())
-    found = _estimate(predictions, cells, "macro_f1", value, pull * correction(support), support)
-    return cells.with_hidden(found)
+    scaled = _scaled(pull, correction(support))
+    made = _estimate(predictions, cells, "macro_f1", value, scaled, support, 2 * each)
+    return _against_guess(cells.with_hidden(made))
 
 
 def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -264,13 +329,16 @@ def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
     )
     squares = cells.by_label(cells.squares)
     rows = np.divide(true**2, squares, out=np.zeros(cells.classes), where=present)
-    scale = np.sqrt(rows / np.maximum(rows - 1, 1))
-    each = np.divide(scale, true, out=np.zeros(cells.classes), where=present) / present.sum()
-    pull = each[cells.labels] * (cells.hit - recall[cells.labels])
-    support = cells.support_by_class(pull)
+    each = np.divide(1.0, true, out=np.zeros(cells.classes), where=present) / present.sum()
+    scaled = each * np.sqrt(rows / np.maximum(rows - 1, 1))
+
+    def pull(labels: _Codes, predicted: _Codes) -> _Floats:
+        return scaled[labels] * ((labels == predicted) - recall[labels])
+
+    support = cells.support_by_class(pull(cells.labels, cells.predicted))
     value = float(recall[present].mean())
-    found = _estimate(predictions, cells, "balanced_accuracy", value, pull, support)
-    return cells.with_hidden(found)
+    made = _estimate(predictions, cells, "balanced_accuracy", value, pull, support, each)
+    return replace(cells.with_hidden(made), of_constant=1 / int(present.sum()))
 
 
 def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:
@@ -279,13 +347,46 @@ def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:
     above = float(np.dot(cells.weight, cells.hit) - np.dot(true, guess))
     of_guess, of_true = 1 - float(np.dot(guess, guess)), 1 - float(np.dot(true, true))
     below = math.sqrt(max(of_guess * of_true, 0.0))
-    if of_guess < 1e-15 or of_true < 1e-15:
-        pull = np.zeros(len(cells.weight))  # always one class: 0 by definition
-        return _estimate(predictions, cells, "mcc", 0.0, pull, cells.support())
+    if of_guess < 1e-15 or of_true < 1e-15:  # always one class: 0 by definition
+        nothing = np.zeros(cells.classes)
+
+        def pull(labels: _Codes, predicted: _Codes) -> _Floats:
+            return np.zeros(len(labels))
+
+        made = _estimate(predictions, cells, "mcc", 0.0, pull, cells.support(), nothing)
+        return replace(made, of_constant=0.0)
     value = above / below
-    slope = (cells.hit - true[cells.predicted] - guess[cells.labels]) / below
-    slope += value * (guess[cells.predicted] / of_guess + true[cells.labels] / of_true)
-    pull = slope - np.dot(cells.weight, slope)
+
+    def slope(labels: _Codes, predicted: _Codes) -> _Floats:
+        first = ((labels == predicted) - true[predicted] - guess[labels]) / below
+        return first + value * (guess[predicted] / of_guess + true[labels] / of_true)
+
+    mean = float(np.dot(cells.weight, slope(cells.labels, cells.predicted)))
+
+    def centered(labels: _Codes, predicted: _Codes) -> _Floats:
+        return slope(labels, predicted) - mean
+
+    pulls = centered(cells.labels, cells.predicted)
     # A model that predicts a class in two rows knows as little as test rows with two of a class.
-    support = min(cells.support_by_class(pull, predicted) for predicted in (False, True))
-    return _estimate(predictions, cells, "mcc", value, pull * correction(support), support)
+    support = min(cells.support_by_class(pulls, predicted) for predicted in (False, True))
+    hits = np.full(cells.classes, 1 / below)
+    scaled = _scaled(centered, correction(support))
+    made = _estimate(predictions, cells, "mcc", value, scaled, support, hits)
+    # Its value by chance is 0: the shares of labels and predictions are subtracted.
+    relabeled = made.relabeled and replace(made.relabeled, expected=0.0)
+    return replace(made, relabeled=relabeled, of_constant=0.0)
+
+
+def _against_guess(made: Estimate) -> Estimate:
+    """Return an estimate that has to beat a guess, which names each class as often as the model.
+
+    Whatever names a class more often has a higher recall of it, and a baseline that never does has
+    none at all.
+    """
+    if made.by_chance is None:
+        return made
+    return replace(made, of_constant=made.by_chance[0], against_guess=True)
+
+
+def _scaled(pull: Pull, scale: float) -> Pull:
+    return lambda labels, predicted: pull(labels, predicted) * scale

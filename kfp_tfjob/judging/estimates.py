@@ -11,7 +11,7 @@ Influence values are computed by chunk, so the memory does not grow with the row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_tfjob.judging.chance import ChanceSum, LabelTerms, blend
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, range_of
 
@@ -49,6 +50,13 @@ class Estimate:
         hidden: The variance of classes that are all right or all wrong, which no row shows.
         shift: How far these classes move the middle of the interval.
         has_interval: Whether the rows say how uncertain the value is.
+        relabeled: What the metric would be with other labels; None if that is not known.
+        rule_elsewhere: From the estimate of another model and a chunk of its predictions to their
+            influence values if this model had predicted them; None where `rule` tells it.
+        curves: The curves by which a metric of ranks orders the rows.
+        of_constant: The value of every model that ignores the columns, which the value has to beat;
+            NaN where such models differ.
+        against_guess: Whether that is a guess that names each class as often as the model.
     """
 
     metric: str
@@ -62,6 +70,11 @@ class Estimate:
     hidden: float = 0.0
     shift: float = 0.0
     has_interval: bool = True
+    relabeled: LabelTerms | None = None
+    rule_elsewhere: Callable[[Estimate, Any], NDArray[np.float64]] | None = None
+    curves: tuple[Any, ...] = ()
+    of_constant: float = math.nan
+    against_guess: bool = False
 
     @property
     def sign(self) -> int:
@@ -79,8 +92,43 @@ class Estimate:
         squares = [_squares(self.rule(chunk)) for chunk in self.predictions.chunks()]
         return math.sqrt(math.fsum(squares)) / max(self.predictions.rows, 1)
 
+    @cached_property
+    def by_chance(self) -> tuple[float, ChanceSum] | None:
+        """The value if the predictions say nothing about the labels: its mean, and the rest.
+
+        The labels of the test rows are shuffled, and their numbers stay. None if that is unknown.
+        """
+        if self.relabeled is None or not math.isfinite(self.value):
+            return None
+        expected = self.relabeled.expected
+        mean = self.relabeled.mean if math.isnan(expected) else expected
+        return mean, self.relabeled.shuffled()
+
+    def influence_of(self, other: Estimate, chunk: Any) -> NDArray[np.float64]:
+        """Return the (rows,) influence values of another model's predictions on this value."""
+        assert self.rule is not None
+        return self.rule_elsewhere(other, chunk) if self.rule_elsewhere else self.rule(chunk)
+
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Return the two-sided interval, clipped to the metric's range; NaN where unknown."""
+        """Return the two-sided interval, clipped to the metric's range; NaN where unknown.
+
+        It contains `of_constant` exactly where the gate's bound, at a confidence of
+        (1 + confidence) / 2, does not exclude that chance explains the value.
+        """
+        low, high = self._by_rows(confidence)
+        distance = self.value - self.of_constant
+        if not distance or not math.isfinite(distance + low) or self.by_chance is None:
+            return low, high
+        mean, chance = self.by_chance
+        level = (1 + confidence) / 2
+        if distance > 0:
+            critical = mean - self.of_constant + chance.critical(level)
+            return self.value - blend(self.value - low, critical, distance), high
+        critical = self.of_constant - mean + chance.negative().critical(level)
+        return low, self.value + blend(high - self.value, critical, -distance)
+
+    def _by_rows(self, confidence: float) -> tuple[float, float]:
+        """Return the interval of the rows' influence values alone."""
         known = math.isfinite(self.value) and self.support >= 2 and self.has_interval
         if not known or self.rule is None:
             return math.nan, math.nan
@@ -140,17 +188,19 @@ def unknown(metric: str, predictions: Predictions) -> Estimate:
     return Estimate(metric, math.nan, predictions, None, 0)
 
 
-def paired_error(ours: Estimate, theirs: Estimate) -> float:
-    """Return the standard error of `ours - theirs`, of two models on the same rows."""
-    if ours.rule is None or theirs.rule is None:
-        return math.nan
-    if theirs.variance == 0:
-        return ours.standard_error  # no row moves the other, which is constant: no rows are needed
-    squares = [
-        _squares(ours.rule(mine) - theirs.rule(other))
-        for mine, other in zip(ours.predictions.chunks(), theirs.predictions.chunks(), strict=True)
-    ]
-    return math.sqrt(math.fsum(squares)) / ours.predictions.rows
+def swap_terms(ours: Estimate, theirs: Estimate) -> Iterator[NDArray[np.float64]]:
+    """Yield by chunk how much of `ours - theirs`, of two models on the same rows, is due to a row.
+
+    A term is what changes if the models swap their predictions in this row: the mean of what both
+    models' influence functions say. For means and the AUC, the terms sum to the difference, but for
+    the correction of small samples; for others, they do but for terms of third order.
+    """
+    assert ours.rule is not None and theirs.rule is not None
+    both = zip(ours.predictions.chunks(), theirs.predictions.chunks(), strict=True)
+    for mine, other in both:
+        change = ours.rule(mine) - ours.influence_of(theirs, other)
+        change += theirs.influence_of(ours, mine) - theirs.rule(other)
+        yield change / (2 * ours.predictions.rows)
 
 
 def mean(
@@ -158,6 +208,7 @@ def mean(
     predictions: Predictions,
     values: Rule,
     proportion: bool = False,
+    relabeled: LabelTerms | None = None,
 ) -> Estimate:
     """Estimate the mean of a value of each row.
 
@@ -166,6 +217,7 @@ def mean(
         predictions: The model's predictions.
         values: From a chunk of predictions to (rows,) values.
         proportion: Whether the values are 0 or 1.
+        relabeled: What the mean would be with other labels, if that is known.
     """
     sums: list[tuple[float, float, float]] = []
     for chunk in predictions.chunks():
@@ -185,7 +237,31 @@ def mean(
         pull = (values(chunk) - value) * scale
         return pull if chunk.weights is None else pull * weights_of(chunk)
 
-    return Estimate(metric, value, predictions, rule, support, proportion)
+    return Estimate(metric, value, predictions, rule, support, proportion, relabeled=relabeled)
+
+
+def counting(predictions: Any) -> Any:
+    """Return the predictions of the rows with a weight, because others tell nothing."""
+    if predictions.weights is None or predictions.weights.all():
+        return predictions
+    return predictions[predictions.weights > 0]
+
+
+def label_shares(predictions: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the (classes,) shares of the weight of the rows, and those of the squared weights.
+
+    Every row has a weight above 0.
+
+    The squared weights are in units of the squared mean weight, so that both are equal where all
+    rows count the same.
+    """
+    sums = np.zeros((2, predictions.classes))
+    for chunk in predictions.chunks():
+        weights = weights_of(chunk)
+        sums[0] += np.bincount(chunk.labels, weights, predictions.classes)
+        sums[1] += np.bincount(chunk.labels, weights**2, predictions.classes)
+    total = sums[0].sum()
+    return sums[0] / total, sums[1] * predictions.rows / total**2
 
 
 def weights_of(chunk: Predictions) -> NDArray[np.float64]:

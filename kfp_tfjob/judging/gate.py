@@ -12,7 +12,7 @@ from typing import assert_never
 
 import numpy as np
 
-from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
+from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare, compare_with_baseline
 from kfp_tfjob.judging.formatting import lower, number, rough
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import (
@@ -121,8 +121,9 @@ def decide(
         comparison = compare(model, champion.measures, metric, options.confidence)
         checks.append(_champion(comparison, champion.name, options))
     if first and options.first_model == "beat_baseline":
-        comparison = compare(model, baseline, metric, options.confidence)
-        checks.append(_superior("baseline", comparison, "the baseline"))
+        comparison = compare_with_baseline(model, baseline, metric, options.confidence)
+        against = "a guess" if comparison.with_guess else "the baseline"
+        checks.append(_superior("baseline", comparison, against))
     elif first:
         checks.append(Check("first_model", True, "the first model is accepted without comparison"))
     failed = tuple(check.explanation for check in checks if not check.passed)
@@ -183,7 +184,7 @@ def _threshold(name: str, threshold: Threshold, options: GateOptions, model: Mea
         return Check("threshold", False, f"{name} {why}", name, threshold=limits)
     passed = threshold.passes(found.value)
     text = f"{name} {number(found.value)} is {'' if passed else 'not '}{threshold}"
-    interval = found.interval(options.confidence)
+    interval = found.interval(options.interval_confidence)
     return Check("threshold", passed, text, name, found.value, interval, limits)
 
 

@@ -45,7 +45,7 @@ from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)
 
-_CONFIDENCE = 0.95  # for an empty gate, which sets none
+_INTERVAL_CONFIDENCE = 0.9  # for an empty gate, which sets none
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
     slices = Slices(options.slices if options else [], data.schema)
     own = _own(store, options, data, opponent)
     predictions, baseline = score(data, challenger, opponent, slices, own)
-    confidence = options.confidence if options else _CONFIDENCE
+    confidence = options.interval_confidence if options else _INTERVAL_CONFIDENCE
     rival = opponent.rival(classes, confidence) if opponent else None
     ours = Measures(predictions, classes, confidence)
     trivial = Measures(baseline, classes, confidence)
@@ -157,6 +157,9 @@ def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 
             left.predict(batch, challenger.predict(batch.features))
         more += [_of_history(*found)] if left.same else []
     decision = decide(options, ours, trivial, rival, slices, more)
+    if compared := decision.comparison:
+        interval = ours.estimate(compared.metric).interval(confidence)
+        ours.settle(compared.metric, compared.without_contradiction(interval))
     judged = EvaluatedModel(
         model_name=given.model_name,
         model_uri=str(given.model),

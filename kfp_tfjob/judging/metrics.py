@@ -6,7 +6,8 @@ Each estimate comes with its uncertainty (estimates.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -14,17 +15,23 @@ from numpy.typing import NDArray
 
 from kfp_tfjob.judging import confusion_metrics, ranking_metrics
 from kfp_tfjob.judging.calibration import Calibration
+from kfp_tfjob.judging.chance import LabelTerms
 from kfp_tfjob.judging.confusion_metrics import MOST_SHOWN_CLASSES, Cells
 from kfp_tfjob.judging.estimates import (
     Estimate,
     Measured,
+    counting,
+    label_shares,
     mean,
     unknown,
+    weights_of,
 )
 from kfp_tfjob.judging.predictions import (
+    CHUNK,
     ClassPredictions,
     Predictions,
     ValuePredictions,
+    log_losses,
 )
 from kfp_tfjob.judging.ranking_metrics import Curve, curves_of
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, top_k
@@ -32,6 +39,8 @@ from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
 _OF_CELLS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
 _OF_CURVES = ("auc", "average_precision")
 _SHOWN_TOP = 5
+_LABEL_GROUPS = 64
+_Floats = NDArray[np.float64]
 
 
 class Measures:
@@ -111,6 +120,12 @@ class Measures:
         """Every metric of the task, with its interval."""
         return {name: Measured.of(self.estimate(name), self.confidence) for name in self.names}
 
+    def settle(self, metric: str, interval: tuple[float, float]) -> None:
+        """Show another interval of a metric: one that a comparison knows better."""
+        for shown in (self.measured, self.class_metrics):
+            if metric in shown:
+                shown[metric] = Measured(shown[metric].value, *interval)
+
     @cached_property
     def class_metrics(self) -> dict[str, Measured]:
         """Precision, recall and F1 of each class, up to 30 classes."""
@@ -138,9 +153,11 @@ class Measures:
         if metric in _OF_CURVES:
             return ranking_metrics.estimate(predictions, self.curves, metric)
         if metric == "log_loss":
-            return mean(metric, predictions, lambda chunk: chunk.losses)
+            relabeled = _relabeled(predictions, _losses_by_label)
+            return mean(metric, predictions, lambda chunk: chunk.losses, relabeled=relabeled)
         if metric == "brier":
-            return mean(metric, predictions, lambda chunk: chunk.square_errors)
+            relabeled = _relabeled(predictions, _square_errors_by_label)
+            return mean(metric, predictions, lambda chunk: chunk.square_errors, relabeled=relabeled)
         if metric == "ece":
             return Estimate(metric, self.calibration.error, predictions, None, predictions.rows)
         if top := top_k(metric):
@@ -163,26 +180,108 @@ def _top(predictions: ClassPredictions, metric: str, k: int) -> Estimate:
     return mean(metric, predictions, found, proportion=True)
 
 
+def _relabeled(
+    predictions: ClassPredictions, by_label: Callable[[ClassPredictions], _Floats]
+) -> LabelTerms | None:
+    """Return what the mean of a value of each row would be with other labels.
+
+    Args:
+        predictions: The model's predictions.
+        by_label: From a chunk to the (rows, classes) values of its rows with each label.
+    """
+    if predictions.scores.shape[1] == 0:
+        return None  # only the probabilities of the true classes are kept
+    predictions = counting(predictions)
+    shares, spreads = label_shares(predictions)
+
+    def blocks() -> Iterator[tuple[NDArray[np.int64], _Floats]]:
+        for chunk in predictions.chunks():
+            yield np.ones(chunk.rows, np.int64), by_label(chunk) / predictions.rows
+
+    return LabelTerms(shares, spreads, blocks)
+
+
+def _probabilities(chunk: ClassPredictions) -> _Floats:
+    scores = chunk.scores.astype(np.float64)
+    return np.concatenate([1 - scores, scores], axis=1) if chunk.classes == 2 else scores
+
+
+def _losses_by_label(chunk: ClassPredictions) -> _Floats:
+    return log_losses(_probabilities(chunk))
+
+
+def _square_errors_by_label(chunk: ClassPredictions) -> _Floats:
+    probabilities = _probabilities(chunk)
+    if chunk.classes == 2:
+        return (1 - probabilities) ** 2
+    return np.asarray(chunk.squares)[:, None] + 1.0 - 2 * probabilities
+
+
 def _regression(predictions: ValuePredictions, metric: str) -> Estimate:
     if metric == "mae":
-        return mean(metric, predictions, lambda chunk: np.abs(chunk.errors))
+        relabeled = _with_values(predictions, np.abs)
+        return mean(metric, predictions, lambda chunk: np.abs(chunk.errors), relabeled=relabeled)
     if metric == "mean_error":
         return mean(metric, predictions, lambda chunk: chunk.errors)
     if metric not in ("rmse", "r2"):
         return unknown(metric, predictions)
-    square = mean("mse", predictions, lambda chunk: chunk.errors**2)
+    square = mean(
+        "mse",
+        predictions,
+        lambda chunk: chunk.errors**2,
+        relabeled=_with_values(predictions, np.square),
+    )
     if metric == "rmse":
         rmse = math.sqrt(square.value)
-        slope = 1 / (2 * rmse) if rmse else 0.0
-        rule = square.rule
-        return Estimate(
-            metric,
-            rmse,
-            predictions,
-            None if rule is None else lambda chunk: slope * rule(chunk),
-            square.support,
-        )
+        return _linear(square, metric, rmse, 1 / (2 * rmse) if rmse else 0.0)
     return _r2(predictions, square)
+
+
+def _linear(square: Estimate, metric: str, value: float, slope: float) -> Estimate:
+    """Return a function of the mean squared error, by its slope."""
+    rule, relabeled = square.rule, square.relabeled
+    if relabeled is not None:
+        blocks, expected = relabeled.blocks, value + slope * (relabeled.mean - square.value)
+        relabeled = replace(
+            relabeled,
+            blocks=lambda: ((counts, slope * values) for counts, values in blocks()),
+            expected=expected,
+        )
+    return replace(
+        square,
+        metric=metric,
+        value=value,
+        rule=None if rule is None else lambda chunk: slope * rule(chunk),
+        relabeled=relabeled,
+    )
+
+
+def _with_values(predictions: ValuePredictions, loss: Callable[[_Floats], _Floats]) -> LabelTerms:
+    """Return what the mean loss would be if each row had the label of another one.
+
+    Of many rows, the labels are grouped by quantiles.
+    """
+    predictions = counting(predictions)
+    labels, shares, spreads = _label_groups(predictions)
+
+    def blocks() -> Iterator[tuple[NDArray[np.int64], _Floats]]:
+        for chunk in predictions.chunks(CHUNK // _LABEL_GROUPS * 8):
+            errors = chunk.values.astype(np.float64)[:, None] - labels
+            yield np.ones(chunk.rows, np.int64), loss(errors) / predictions.rows
+
+    return LabelTerms(shares, spreads, blocks)
+
+
+def _label_groups(predictions: ValuePredictions) -> tuple[_Floats, _Floats, _Floats]:
+    """Return (groups,) labels, and their shares of the weight and of the squared weights."""
+    labels, weights = predictions.labels.astype(np.float64), weights_of(predictions)
+    order = np.argsort(labels, kind="stable")
+    starts = np.unique(np.linspace(0, len(labels), _LABEL_GROUPS, endpoint=False).astype(np.int64))
+    weight = np.add.reduceat(weights[order], starts)
+    squares = np.add.reduceat(weights[order] ** 2, starts)
+    sums = np.add.reduceat((weights * labels)[order], starts)
+    total = weight.sum()
+    return sums / weight, weight / total, squares * len(labels) / total**2
 
 
 def _r2(predictions: ValuePredictions, square: Estimate) -> Estimate:
@@ -198,8 +297,9 @@ def _r2(predictions: ValuePredictions, square: Estimate) -> Estimate:
     if not spread.value > 0 or of_spread is None or of_square is None:
         return unknown("r2", predictions)
     share = square.value / spread.value
+    made = _linear(square, "r2", 1 - share, -1 / spread.value)
 
     def rule(chunk: ValuePredictions) -> NDArray[np.float64]:
         return (share * of_spread(chunk) - of_square(chunk)) / spread.value
 
-    return Estimate("r2", 1 - share, predictions, rule, square.support)
+    return replace(made, rule=rule)

@@ -172,8 +172,7 @@ class ClassPredictions(_ByRow):
     @property
     def losses(self) -> NDArray[np.float64]:
         """(rows,) the log loss of each row, in nats."""
-        probability = self.true_probability.astype(np.float64)
-        return -np.log(np.clip(probability, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY))
+        return log_losses(self.true_probability.astype(np.float64))
 
     @property
     def square_errors(self) -> NDArray[np.float64]:
@@ -237,6 +236,11 @@ class ValuePredictions(_ByRow):
     def errors(self) -> NDArray[np.float64]:
         """(rows,) predicted minus true."""
         return self.values.astype(np.float64) - self.labels
+
+
+def log_losses(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the log loss of true classes with these probabilities, in nats."""
+    return -np.log(np.clip(probabilities, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY))
 
 
 Predictions = ClassPredictions | ValuePredictions

@@ -8,13 +8,23 @@ could show.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.estimates import Estimate, correction, inner, unknown, weights_of
+from kfp_tfjob.judging.chance import LabelTerms
+from kfp_tfjob.judging.estimates import (
+    Estimate,
+    correction,
+    counting,
+    inner,
+    label_shares,
+    unknown,
+    weights_of,
+)
 from kfp_tfjob.judging.predictions import ClassPredictions
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve
@@ -36,6 +46,7 @@ class Curve:
         squares: (2, cuts) the same as positive and negative, of squared weights.
         support: Rows of the class and other rows; of weighted rows, as many as tell as much.
         tied: (cuts,) whether all scores of a cut are equal.
+        rows: (cuts,) the number of rows with a weight at each cut.
     """
 
     index: int
@@ -46,11 +57,17 @@ class Curve:
     squares: _Floats
     support: tuple[int, int]
     tied: NDArray[np.bool_]
+    rows: NDArray[np.int64]
 
     @property
     def defined(self) -> bool:
         """Whether there are rows of the class and others."""
         return min(self.support) > 0
+
+    @property
+    def share(self) -> float:
+        """The share of the class among all rows."""
+        return float(self.positive.sum() / (self.positive.sum() + self.negative.sum()))
 
     @cached_property
     def auc(self) -> float:
@@ -93,6 +110,12 @@ class Curve:
         return np.divide(true, true + false, out=np.ones(len(true)), where=true + false > 0)
 
     @cached_property
+    def ranks(self) -> _Floats:
+        """(cuts,) the share of all rows with a lower score, and half of those at the cut."""
+        both = self.positive + self.negative
+        return (np.cumsum(both) - both / 2) / both.sum()
+
+    @cached_property
     def auc_pulls(self) -> tuple[_Floats, _Floats]:
         """(cuts,) how much a row of the class, or another one, moves the AUC; see `influence`."""
         scales = [
@@ -122,9 +145,59 @@ class Curve:
         """Return `auc_pulls` or `precision_pulls`."""
         return self.auc_pulls if metric == "auc" else self.precision_pulls
 
-    def influence(self, metric: str, chunk: ClassPredictions) -> _Floats:
-        """Return the (rows,) influence on a metric, but for the factor rows."""
-        cuts, (ours, others) = _places(self.scores, chunk.score(self.index)), self.pulls(metric)
+    def pulls_at(self, metric: str, ranks: _Floats) -> tuple[_Floats, _Floats]:
+        """Return the same for rows that would have other ranks than those of the cuts.
+
+        Args:
+            metric: `auc` or `average_precision`.
+            ranks: (ranks,) as in `ranks`, ascending.
+        """
+        at = np.searchsorted(self.ranks, ranks)  # the first cut that is not below
+        exact = self.ranks[np.minimum(at, len(self.ranks) - 1)] == ranks
+        ours, others = self.pulls(metric)
+        between = [
+            np.where(exact, pulls[np.minimum(at, len(pulls) - 1)], gaps[at])
+            for pulls, gaps in zip((ours, others), self._pulls_between(metric), strict=True)
+        ]
+        return between[0], between[1]
+
+    def _pulls_between(self, metric: str) -> tuple[_Floats, _Floats]:
+        """(cuts + 1,) the pulls of a rank below each cut, and above the last one."""
+        below = [np.append(0.0, np.cumsum(part)) for part in (self.positive, self.negative)]
+        if metric == "auc":
+            scales = [
+                correction(rows) / part.sum()
+                for rows, part in zip(self.support, (self.positive, self.negative), strict=True)
+            ]
+            return (
+                scales[0] * (below[1] / self.negative.sum() - self.auc),
+                scales[1] * (1 - below[0] / self.positive.sum() - self.auc),
+            )
+        true, false = (np.append(part, 0.0) for part in self.found)
+        precision = np.divide(true, true + false, out=np.ones(len(true)), where=true + false > 0)
+        both = (true + false)[:-1]
+        each = np.divide(self.positive, both, out=np.zeros(len(both)), where=both > 0)
+        rises = np.append(0.0, np.cumsum(each))
+        falls = np.append(0.0, np.cumsum(each * self.precision))
+        scale = correction(self.support[0]) / self.positive.sum()
+        return scale * (precision - self.average_precision + rises - falls), -scale * falls
+
+    def influence(
+        self, metric: str, chunk: ClassPredictions, source: Curve | None = None
+    ) -> _Floats:
+        """Return the (rows,) influence on a metric, but for the factor rows.
+
+        Args:
+            metric: `auc` or `average_precision`.
+            chunk: The rows.
+            source: The curve of the model that predicted them, if that is another one. Only ranks
+                count: two models may have different scales.
+        """
+        if source is None:
+            cuts, (ours, others) = _places(self.scores, chunk.score(self.index)), self.pulls(metric)
+        else:
+            cuts = _places(source.scores, chunk.score(self.index))
+            ours, others = self.pulls_at(metric, source.ranks)
         pull = np.where(chunk.labels == self.index, ours[cuts], others[cuts])
         return pull if chunk.weights is None else pull * weights_of(chunk)
 
@@ -132,6 +205,42 @@ class Curve:
         """Return the square of the standard error of a metric."""
         pairs = zip(self.squares, self.pulls(metric), strict=True)
         return sum(inner(squares, pull**2) for squares, pull in pairs)
+
+    def chance_pulls(self, metric: str) -> _Floats:
+        """(cuts,) how much a row adds to a metric if chance makes it one of the class.
+
+        For the AUC, that is the rank of the row, as in the test of Wilcoxon. For the average
+        precision, it is the precision at the row, and the rise of that at the rows below it.
+        """
+        share = self.share
+        if metric == "auc":
+            return (self.ranks - 0.5) / (share * (1 - share))
+        rows = self.rows.astype(np.float64)
+        reached = np.maximum(np.cumsum(rows[::-1])[::-1], 1)
+        rises = np.cumsum(rows / reached) - 1 / reached  # of rows below, and of others at the cut
+        others = (share * rows.sum() - 1) / max(rows.sum() - 1, 1)
+        return (self._precision_by_chance(reached, others) + share * rises) / share
+
+    @staticmethod
+    def _precision_by_chance(reached: _Floats, others: float) -> _Floats:
+        """Return the precision at a row of the class if the others are placed by chance."""
+        return (1 + others * (reached - 1)) / reached
+
+    def chance_mean(self, metric: str) -> tuple[float, float]:
+        """Return the mean of a metric if the labels are shuffled, and variance beyond the pulls.
+
+        The average precision of few rows is above their share by chance, and not a sum of terms:
+        the precision at a row depends on which other rows are above it.
+        """
+        if metric == "auc":
+            return 0.5, 0.0
+        rows = self.rows.astype(np.float64)
+        reached = np.maximum(np.cumsum(rows[::-1])[::-1], 1)
+        ours, total = float(self.support[0]), rows.sum()
+        others = (ours - 1) / max(total - 1, 1)
+        mean = float(rows @ self._precision_by_chance(reached, others)) / total
+        share = ours / total
+        return mean, (share * (1 - share) / ours) ** 2 * float(rows @ (1 / reached))
 
     def usual_variance(self, metric: str) -> float:
         """Return the variance that such a value usually has.
@@ -199,9 +308,54 @@ def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) ->
 
     # The curves of several classes share their rows, so their variances do not add up.
     variance = defined[0].variance(metric) if len(defined) == 1 else math.nan
+
+    def elsewhere(other: Estimate, chunk: ClassPredictions) -> _Floats:
+        total = np.zeros(chunk.rows)
+        for curve, source in zip(defined, other.curves, strict=True):
+            total += curve.influence(metric, chunk, source)
+        return total * scale
+
     value = float(np.mean(values))
     usual = math.fsum(curve.usual_variance(metric) for curve in defined) / len(defined) ** 2
-    return Estimate(metric, value, predictions, rule, support, False, variance, usual)
+    return Estimate(
+        metric,
+        value,
+        predictions,
+        rule,
+        support,
+        False,
+        variance,
+        usual,
+        relabeled=_relabeled(predictions, defined, metric),
+        rule_elsewhere=elsewhere,
+        curves=tuple(defined),
+        of_constant=0.5 if auc else float(np.mean([curve.share for curve in defined])),
+    )
+
+
+def _relabeled(predictions: ClassPredictions, curves: list[Curve], metric: str) -> LabelTerms:
+    """Return what a metric would be with other labels."""
+    predictions = counting(predictions)
+    shares, spreads = label_shares(predictions)
+    means, more = zip(*(curve.chance_mean(metric) for curve in curves), strict=True)
+    expected, beyond = float(np.mean(means)), math.fsum(more) / len(curves) ** 2
+    scale = 1 / len(curves) / predictions.rows
+
+    def of_cuts() -> Iterator[tuple[NDArray[np.int64], _Floats]]:
+        curve = curves[0]
+        ours = curve.chance_pulls(metric) * scale
+        yield curve.rows, np.stack([np.zeros(len(ours)), ours], axis=1)
+
+    def of_rows() -> Iterator[tuple[NDArray[np.int64], _Floats]]:
+        pulls = [curve.chance_pulls(metric) * scale for curve in curves]
+        for chunk in predictions.chunks():
+            values = np.zeros((chunk.rows, predictions.classes))
+            for curve, ours in zip(curves, pulls, strict=True):
+                values[:, curve.index] = ours[_places(curve.scores, chunk.score(curve.index))]
+            yield np.ones(chunk.rows, np.int64), values
+
+    blocks = of_cuts if predictions.classes == 2 else of_rows
+    return LabelTerms(shares, spreads, blocks, expected, beyond)
 
 
 def _curve(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
@@ -211,15 +365,16 @@ def _curve(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
     else:
         scores, tied = _bins(predictions, index)
     counts, squares = np.zeros((2, 2, len(scores)))
+    rows = np.zeros(len(scores), np.int64)
     for chunk in predictions.chunks():
         # The cuts of the other rows follow those of the class.
-        places = _places(scores, chunk.score(index))
+        places, weights = _places(scores, chunk.score(index)), weights_of(chunk)
+        rows += np.bincount(places[weights > 0], minlength=len(scores))
         places += np.where(chunk.labels == index, 0, len(scores))
-        weights = weights_of(chunk)
         counts += np.bincount(places, weights, counts.size).reshape(counts.shape)
         squares += np.bincount(places, weights**2, counts.size).reshape(counts.shape)
     support = _support(counts, squares)
-    return Curve(index, exact, scores, counts[0], counts[1], squares, support, tied)
+    return Curve(index, exact, scores, counts[0], counts[1], squares, support, tied, rows)
 
 
 def _bins(

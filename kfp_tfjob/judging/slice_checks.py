@@ -134,7 +134,7 @@ def _of_part(
         result,
         state=state,
         value=found.value,
-        interval=found.interval(options.confidence),
+        interval=found.interval(options.interval_confidence),
         thresholds=thresholds,
         sign=found.sign,
     )

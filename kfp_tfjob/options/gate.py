@@ -186,15 +186,17 @@ class GateOptions(Group):
     )
     confidence: float = option(
         0.95,
-        "Confidence of the one-sided bounds that decide, and of the intervals in the report.",
+        "Confidence of the one-sided bounds that decide. Both ends of an interval in the report are"
+        " such bounds: at 0.95, it is a 90% interval.",
         gt=0.5,
         lt=1,
     )
     first_model: Literal["beat_baseline", "accept"] = option(
         "beat_baseline",
         "`beat_baseline`: the lower confidence bound of the first model must beat the baseline,"
-        " which predicts the class shares or the mean of the training rows. `accept`: any first"
-        " model passes.",
+        " which predicts the class shares or the mean of the training rows. For precision, recall"
+        " and F1, it is a guess that names each class as often as the model does. `accept`: any"
+        " first model passes.",
     )
     incompatible_champion: Literal["fail", "treat_as_first"] = option(
         "fail",
@@ -223,6 +225,11 @@ class GateOptions(Group):
         " name to a number, or to an array with one value per row, whose mean is the metric. Other"
         " keys refer to it as `own/<name>`.",
     )
+
+    @property
+    def interval_confidence(self) -> float:
+        """The confidence of a two-sided interval whose ends are one-sided bounds."""
+        return round(2 * self.confidence - 1, 12)
 
     @property
     def by_row(self) -> list[str]:
