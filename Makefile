@@ -54,7 +54,7 @@ test-registry: $(READY) ## run the long tests of published models: a kill at eve
 
 test-statistics: $(READY) ## simulate what the gate claims: coverage, equal models, slices
 	.venv/bin/python -m pytest -m slow -rP -o log_level=INFO -n 2 --dist loadgroup \
-		tests/unit/test_evaluate_statistics.py
+		tests/unit/test_evaluate_statistics.py tests/unit/test_gate_statistics.py
 
 test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, kills at every write, on two S3 servers
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from kfp_tfjob.judging.chance import ChanceSum, blend, swapped
+from kfp_tfjob.judging.chance import ChanceSum, Swaps, blend
 from kfp_tfjob.judging.estimates import Estimate, swap_terms
 from kfp_tfjob.judging.metrics import Measures
 
@@ -46,6 +46,7 @@ class Comparison:
         tail: From a gain to the probability that chance alone shows at least this one.
         with_baseline: Whether the other one ignores the columns.
         with_guess: Whether it is a guess that names each class as often as the challenger.
+        decisive: How many rows hold half of the variance, if they are very few of many; else 0.
     """
 
     metric: str
@@ -60,6 +61,7 @@ class Comparison:
     tail: Callable[[float], float] | None = None
     with_baseline: bool = False
     with_guess: bool = False
+    decisive: int = 0
 
     @property
     def known(self) -> bool:
@@ -117,13 +119,17 @@ def compare(
     support = min(ours.support, theirs.support)
     if not math.isfinite(gain) or support < LEAST_ROWS:
         return _unknown(ours, theirs.value, gain, support, confidence)
-    chance, gains, losses = _swapped(ours, theirs, gain, confidence)
+    swaps = _swapped(ours, theirs, gain, confidence)
+    chance = swaps.chance
     critical = chance.critical(confidence)
     spread = math.sqrt(max(chance.deviation**2 - gain**2 / support, 0.0))
-    rare = _rare_losses(gains, losses, chance.deviation, confidence)
-    return _comparison(
-        ours, theirs.value, gain, support, confidence, chance, critical, spread, rare
+    comparison = _comparison(
+        ours, theirs.value, gain, support, confidence, chance, critical, spread
     )
+    if gain <= 0:
+        rare = _rare_losses(swaps, confidence)
+        comparison = replace(comparison, low=min(comparison.low, -rare))
+    return replace(comparison, decisive=swaps.decisive)
 
 
 def compare_with_baseline(
@@ -147,38 +153,38 @@ def compare_with_baseline(
     gain = ours.sign * (ours.value - other)
     if not math.isfinite(gain) or ours.support < LEAST_ROWS:
         return _unknown(ours, other, gain, ours.support, confidence)
-    spread = ours.standard_error
+    spread, decisive = ours.standard_error, 0
     parts: list[tuple[float, ChanceSum]] = []
     if ours.by_chance is not None:
         mean, shuffled = ours.by_chance
         shuffled = shuffled if ours.sign > 0 else shuffled.negative()
         parts.append((ours.sign * (mean - other), shuffled))
     if not math.isfinite(ours.of_constant):
-        paired, _, _ = _swapped(ours, theirs, gain, confidence)
-        spread = math.sqrt(max(paired.deviation**2 - gain**2 / ours.support, 0.0))
-        parts.append((0.0, paired))
+        swaps = _swapped(ours, theirs, gain, confidence)
+        decisive = swaps.decisive
+        spread = math.sqrt(max(swaps.chance.deviation**2 - gain**2 / ours.support, 0.0))
+        parts.append((0.0, swaps.chance))
     mean, chance = max(parts, key=lambda part: part[0] + part[1].critical(confidence))
     critical = mean + chance.critical(confidence)
-    comparison = _comparison(
-        ours, other, gain, ours.support, confidence, chance, critical, spread, 0.0
+    comparison = _comparison(ours, other, gain, ours.support, confidence, chance, critical, spread)
+    return replace(
+        comparison,
+        with_baseline=True,
+        with_guess=ours.against_guess,
+        decisive=decisive,
     )
-    return replace(comparison, with_baseline=True, with_guess=ours.against_guess)
 
 
-def _swapped(
-    ours: Estimate, theirs: Estimate, gain: float, confidence: float
-) -> tuple[ChanceSum, float, float]:
-    """Return the gain by chance between two models, and the sums of gains and losses by row.
+def _swapped(ours: Estimate, theirs: Estimate, gain: float, confidence: float) -> Swaps:
+    """Return the gain by chance between two models.
 
     The terms are those of a straight line. Far from 0, their sum is another one than the gain, for
     example for the root of a mean of squares, and all of them are stretched to fit.
     """
-    chance, gains, losses = swapped(ours.sign * terms for terms in swap_terms(ours, theirs))
-    total = gains - losses
-    if total * gain > 0 and abs(total) > chance.critical(confidence) / 2:
-        factor = gain / total
-        return chance.scaled(factor), gains * factor, losses * factor
-    return chance, gains, losses
+    swaps = Swaps.of(ours.sign * terms for terms in swap_terms(ours, theirs))
+    total = swaps.gains - swaps.losses
+    stretched = total * gain > 0 and abs(total) > swaps.chance.critical(confidence) / 2
+    return swaps.scaled(gain / total) if stretched else swaps
 
 
 def _unknown(
@@ -197,7 +203,6 @@ def _comparison(
     chance: ChanceSum,
     critical: float,
     spread: float,
-    rare: float,
 ) -> Comparison:
     """Return the comparison.
 
@@ -210,16 +215,14 @@ def _comparison(
         chance: The gain by chance.
         critical: What chance exceeds with a probability of at most 1 - confidence.
         spread: The standard error of the gain.
-        rare: The loss that may be hidden because none of the rows shows it.
     """
     reach = blend(_NORMAL.inv_cdf(confidence) * spread, critical, abs(gain))
-    low = gain - reach if gain > 0 else min(gain - reach, -rare)
     return Comparison(
         ours.metric,
         ours.value,
         other,
         gain,
-        low,
+        gain - reach,
         gain + reach,
         critical + _NORMAL.inv_cdf(_POWER) * spread,
         support,
@@ -228,16 +231,16 @@ def _comparison(
     )
 
 
-def _rare_losses(gains: float, losses: float, deviation: float, confidence: float) -> float:
+def _rare_losses(swaps: Swaps, confidence: float) -> float:
     """Return the loss that such rows do not exclude, although few or none of them show one.
 
     It is the score bound of Tango (1998) for the difference of two rare counts, and 0.3 rows more,
     with which it is that of Poisson for none or one. A count is in rows of the usual size.
     """
-    if not gains + losses:
+    if not swaps.gains + swaps.losses:
         return 0.0
-    size = deviation**2 / (gains + losses)
-    better, worse = gains / size, losses / size
+    size = swaps.chance.deviation**2 / (swaps.gains + swaps.losses)
+    better, worse = swaps.gains / size, swaps.losses / size
     quantile = _NORMAL.inv_cdf(confidence)
 
     def excluded(loss: float) -> bool:

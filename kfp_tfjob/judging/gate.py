@@ -23,7 +23,7 @@ from kfp_tfjob.judging.predictions import (
 from kfp_tfjob.judging.slice_checks import SliceResult, judge_slices
 from kfp_tfjob.judging.slices import Slices
 from kfp_tfjob.options.gate import GateOptions, Threshold
-from kfp_tfjob.options.metric_names import is_own
+from kfp_tfjob.options.metric_names import is_own, range_of
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.verdict_record import Check
 
@@ -240,4 +240,9 @@ def _bound(found: Comparison) -> str:
 
 def _check(name: str, found: Comparison, passed: bool, text: str, threshold: float) -> Check:
     interval = (found.low, found.high)
+    if found.decisive and math.inf in map(abs, range_of(found.metric)):
+        text += (
+            f"; {counted(found.decisive, 'row')} decide, so the bound does not hold if the model"
+            " rarely makes errors that are larger than those of these rows"
+        )
     return Check(name, passed, text, found.metric, found.gain, interval, threshold)
