@@ -267,7 +267,10 @@ def _relabeled(predictions: ClassPredictions, cells: Cells, hits: _Floats) -> La
         values = np.array([[0.0, 0.0], [0.0, hits[index] / predictions.rows]])
         shares = np.array([1 - shares[index], shares[index]])
         spreads = np.array([spreads.sum() - spreads[index], spreads[index]])
-    return LabelTerms(shares, spreads, lambda: iter([(counts, values)]))
+    # Of a guess that names each class as often as the model. The terms would let the weights of
+    # the rows with a prediction change, too.
+    expected = float(hits @ (cells.by_label(cells.weight) * cells.by_guess(cells.weight)))
+    return LabelTerms(shares, spreads, lambda: iter([(counts, values)]), expected)
 
 
 def _of_class(predictions: ClassPredictions, cells: Cells, metric: str, index: int) -> Estimate:

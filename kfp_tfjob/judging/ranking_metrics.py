@@ -215,16 +215,22 @@ class Curve:
         share = self.share
         if metric == "auc":
             return (self.ranks - 0.5) / (share * (1 - share))
+        reached, precision = self._precision_by_chance
+        rises = np.cumsum(self.rows / reached) - 1 / reached  # of rows below, and others at the cut
+        return (precision + share * rises) / share
+
+    @cached_property
+    def _precision_by_chance(self) -> tuple[_Floats, _Floats]:
+        """(cuts,) rows with at least each cut's score, and the precision at a row of the class.
+
+        It is above the share of the class, because the row itself counts.
+        """
         rows = self.rows.astype(np.float64)
         reached = np.maximum(np.cumsum(rows[::-1])[::-1], 1)
-        rises = np.cumsum(rows / reached) - 1 / reached  # of rows below, and of others at the cut
-        others = (share * rows.sum() - 1) / max(rows.sum() - 1, 1)
-        return (self._precision_by_chance(reached, others) + share * rises) / share
-
-    @staticmethod
-    def _precision_by_chance(reached: _Floats, others: float) -> _Floats:
-        """Return the precision at a row of the class if the others are placed by chance."""
-        return (1 + others * (reached - 1)) / reached
+        mean_weight = (self.positive.sum() + self.negative.sum()) / rows.sum()
+        own = float(self.squares[0].sum() / self.positive.sum() / mean_weight)
+        others = (self.share * rows.sum() - own) / max(rows.sum() - own, 1)
+        return reached, (own + others * (reached - 1)) / (own + reached - 1)
 
     def chance_mean(self, metric: str) -> tuple[float, float]:
         """Return the mean of a metric if the labels are shuffled, and variance beyond the pulls.
@@ -234,13 +240,10 @@ class Curve:
         """
         if metric == "auc":
             return 0.5, 0.0
-        rows = self.rows.astype(np.float64)
-        reached = np.maximum(np.cumsum(rows[::-1])[::-1], 1)
-        ours, total = float(self.support[0]), rows.sum()
-        others = (ours - 1) / max(total - 1, 1)
-        mean = float(rows @ self._precision_by_chance(reached, others)) / total
-        share = ours / total
-        return mean, (share * (1 - share) / ours) ** 2 * float(rows @ (1 / reached))
+        reached, precision = self._precision_by_chance
+        mean = float(self.rows @ precision) / float(self.rows.sum())
+        beyond = (1 - self.share) / self.rows.sum()
+        return mean, beyond**2 * float(self.rows @ (1 / reached))
 
     def usual_variance(self, metric: str) -> float:
         """Return the variance that such a value usually has.
