@@ -31,6 +31,7 @@ _NORMAL = NormalDist()
 # Terms above this share of the standard deviation are computed exactly. At the limit, equal terms
 # of +-0.08 make steps of 0.16 standard deviations, which move a level of 5% by at most 0.8%.
 _LARGE = 0.08
+_LARGE_OF_MANY = 0.2  # with three outcomes or more, sums have no regular steps
 MOST_LARGE = int(1 / _LARGE**2)  # their squares sum to the variance, so there are not more
 _PER_DEVIATION = 32  # points of the grid; a bound is at most 1/32 of a standard deviation too far
 _POINTS = 1024  # so the grid ends at +-16 standard deviations
@@ -347,10 +348,11 @@ def _large_kinds(
         deviation: The standard deviation of the sum.
     """
     step = deviation / _PER_DEVIATION
+    least = _LARGE if labels == 2 else _LARGE_OF_MANY
     kinds: dict[tuple[int, ...], tuple[int, _Floats]] = {}
     for counts, values in blocks:
         values = values * scale
-        large = np.abs(values).max(axis=1, initial=0) > _LARGE * deviation
+        large = np.abs(values).max(axis=1, initial=0) > least * deviation
         counts, values = counts[large], values[large]
         if not len(counts):
             continue
