@@ -110,10 +110,15 @@ class Curve:
         return np.divide(true, true + false, out=np.ones(len(true)), where=true + false > 0)
 
     @cached_property
+    def edges(self) -> _Floats:
+        """(cuts + 1,) where each cut begins and ends in the order of all rows, from 0 to 1."""
+        both = np.append(0.0, np.cumsum(self.positive + self.negative))
+        return both / both[-1]
+
+    @cached_property
     def ranks(self) -> _Floats:
         """(cuts,) the share of all rows with a lower score, and half of those at the cut."""
-        both = self.positive + self.negative
-        return (np.cumsum(both) - both / 2) / both.sum()
+        return (self.edges[1:] + self.edges[:-1]) / 2
 
     @cached_property
     def auc_pulls(self) -> tuple[_Floats, _Floats]:
@@ -145,42 +150,20 @@ class Curve:
         """Return `auc_pulls` or `precision_pulls`."""
         return self.auc_pulls if metric == "auc" else self.precision_pulls
 
-    def pulls_at(self, metric: str, ranks: _Floats) -> tuple[_Floats, _Floats]:
-        """Return the same for rows that would have other ranks than those of the cuts.
+    def pulls_at(self, metric: str, edges: _Floats) -> tuple[_Floats, _Floats]:
+        """Return the mean pulls in ranges of ranks: those of the cuts of another model.
 
         Args:
             metric: `auc` or `average_precision`.
-            ranks: (ranks,) as in `ranks`, ascending.
+            edges: (ranges + 1,) as `edges` of the other model.
         """
-        at = np.searchsorted(self.ranks, ranks)  # the first cut that is not below
-        exact = self.ranks[np.minimum(at, len(self.ranks) - 1)] == ranks
-        ours, others = self.pulls(metric)
-        between = [
-            np.where(exact, pulls[np.minimum(at, len(pulls) - 1)], gaps[at])
-            for pulls, gaps in zip((ours, others), self._pulls_between(metric), strict=True)
-        ]
-        return between[0], between[1]
-
-    def _pulls_between(self, metric: str) -> tuple[_Floats, _Floats]:
-        """(cuts + 1,) the pulls of a rank below each cut, and above the last one."""
-        below = [np.append(0.0, np.cumsum(part)) for part in (self.positive, self.negative)]
-        if metric == "auc":
-            scales = [
-                correction(rows) / part.sum()
-                for rows, part in zip(self.support, (self.positive, self.negative), strict=True)
-            ]
-            return (
-                scales[0] * (below[1] / self.negative.sum() - self.auc),
-                scales[1] * (1 - below[0] / self.positive.sum() - self.auc),
-            )
-        true, false = (np.append(part, 0.0) for part in self.found)
-        precision = np.divide(true, true + false, out=np.ones(len(true)), where=true + false > 0)
-        both = (true + false)[:-1]
-        each = np.divide(self.positive, both, out=np.zeros(len(both)), where=both > 0)
-        rises = np.append(0.0, np.cumsum(each))
-        falls = np.append(0.0, np.cumsum(each * self.precision))
-        scale = correction(self.support[0]) / self.positive.sum()
-        return scale * (precision - self.average_precision + rises - falls), -scale * falls
+        widths = np.diff(self.edges)
+        ours, others = (
+            np.diff(np.interp(edges, self.edges, np.append(0.0, np.cumsum(pulls * widths))))
+            / np.maximum(np.diff(edges), 1e-300)  # rows without weight have no range
+            for pulls in self.pulls(metric)
+        )
+        return ours, others
 
     def influence(
         self, metric: str, chunk: ClassPredictions, source: Curve | None = None
@@ -197,7 +180,7 @@ class Curve:
             cuts, (ours, others) = _places(self.scores, chunk.score(self.index)), self.pulls(metric)
         else:
             cuts = _places(source.scores, chunk.score(self.index))
-            ours, others = self.pulls_at(metric, source.ranks)
+            ours, others = self.pulls_at(metric, source.edges)
         pull = np.where(chunk.labels == self.index, ours[cuts], others[cuts])
         return pull if chunk.weights is None else pull * weights_of(chunk)
 
