@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
-from kfp_tfjob.storage.escaping import lines, log_to
+from kfp_tfjob.storage.escaping import lines, log_to, uncolored
 from kfp_tfjob.storage.layout import CODE, MODEL
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import VARIABLES, Config
@@ -33,6 +33,7 @@ from kfp_tfjob.trainer.errors import (
     to_message,
     write_termination_message,
 )
+from kfp_tfjob.trainer.user_errors import FAILURES, where
 
 log = logging.getLogger("kfp_tfjob.trainer")
 # Errors that TensorFlow raises when another process of the cluster is gone, and those that it also
@@ -47,6 +48,9 @@ _OF_PICTURES = re.compile(r"Invalid (JPEG|PNG) data[^\n\[]*")
 _FULL = os.strerror(errno.ENOSPC)
 # A restart would not change these exit codes, so the other replicas must not wait for this one.
 _FINAL = range(1, 5)
+# Tests of a model take seconds, so they run once per run: not for this project's own models, and
+# not in a pod that has this file in its JOB_DIR.
+_BUILT_IN, _TESTED = "kfp_tfjob.trainer.models:", ".tested"
 _PEER_WORDS = (
     "collective",
     "coordination",
@@ -88,7 +92,7 @@ def train(config: Config, started: float) -> None:
     import keras
 
     from kfp_tfjob.storage.store import Store
-    from kfp_tfjob.trainer import self_test, user_model
+    from kfp_tfjob.trainer import label_test, self_test, user_model
     from kfp_tfjob.trainer.dataset import Dataset
     from kfp_tfjob.trainer.export import export
     from kfp_tfjob.trainer.loop import Training
@@ -114,10 +118,16 @@ def train(config: Config, started: float) -> None:
             model = user_model.build(function, dataset, config.hyperparameters)
             user_model.check(model, function, dataset, replicas.count, config.options)
         self_test.check_sum(replicas)
+        tested = config.job_dir / _TESTED
+        is_first = replicas.any(config.attempt == 1 and not tested.exists())
+        if is_first and not config.model_code.startswith(_BUILT_IN):
+            label_test.check_values(model, dataset, replicas, config.options)
+            self_test.check_step(model, dataset, replicas, config.options)
         self_test.check_loss(model, dataset, replicas, config.options)
         self_test.check_model(model, dataset, replicas)
-        if replicas.chief and config.attempt == 1 and not config.restarts:
+        if replicas.chief and is_first:
             self_test.check_export(model, dataset)
+        tested.touch()
         training = Training(
             config,
             dataset,
@@ -139,7 +149,7 @@ def train(config: Config, started: float) -> None:
             if replicas:
                 replicas.part()
         raise
-    except user_model.FAILURES as error:
+    except FAILURES as error:
         heard = from_message(error)
         found = heard or _explained(error, config.cluster.size, config.output_dir)
         if replicas and not heard and isinstance(found, StepError) and found.code in _FINAL:
@@ -154,8 +164,6 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
     if isinstance(error, StepError):
         return (processes > 1 and _lost_peer(error)) or error
     if isinstance(error, SystemExit):
-        from kfp_tfjob.trainer.user_model import where
-
         # It could end this process with code 0, as if the model were trained.
         return ConfigurationError(
             Problem(
@@ -240,7 +248,7 @@ def main(arguments: Sequence[str]) -> int:
         return error.code
     except Exception as error:
         print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
-        write_termination_message(f"{type(error).__name__}: {error}")
+        write_termination_message(f"{type(error).__name__}: {uncolored(str(error))}")
         return 1
     return 0
 

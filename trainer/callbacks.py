@@ -24,7 +24,7 @@ from kfp_tfjob.trainer.callback_state import CallbackState
 from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.train_step import innermost
-from kfp_tfjob.trainer.user_model import FAILURES, where
+from kfp_tfjob.trainer.user_errors import FAILURES, where
 
 log = logging.getLogger(__name__)
 _TRAIN_BATCH = {"on_train_batch_begin", "on_train_batch_end"}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.features.records import TFRecords, train_batch_size
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.picture_rows import PictureRows
@@ -43,6 +43,31 @@ def open_split(dataset: Dataset, split: str) -> TFRecords:
 def rows_of(dataset: Dataset, records: TFRecords) -> Rows | PictureRows:
     """Return a split's rows."""
     return PictureRows(dataset, records) if dataset.picture else Rows(dataset, records)
+
+
+def first_rows(dataset: Dataset, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first rows of the train split as a step gets them, for tests of a model.
+
+    Args:
+        dataset: The dataset.
+        number: How many; if the split has fewer, they are repeated.
+
+    Returns:
+        (rows, *input_shape) float32 features, (rows,) labels, (rows,) float32 weights.
+
+    Raises:
+        DataError: There are no rows, or they are damaged.
+    """
+    records = open_split(dataset, "train")
+    train_batch_size(len(records), 1, 1)  # rejects an empty split
+    rows = np.resize(np.arange(len(records)), number)
+    x, y, weights = rows_of(dataset, records).take_weighted(rows)
+    if dataset.picture:
+        x = dataset.picture.decode(tf.constant(x)).numpy()
+    own = dataset.row_weights
+    if own is None or weights is None:
+        return x, y, np.ones(number, np.float32)
+    return x, y, own.scaled("train", weights)
 
 
 def distribute(

@@ -93,6 +93,10 @@ class Replicas:
             return values
         return self._sum(tf.constant(values, tf.int32)).numpy()
 
+    def any(self, value: bool) -> bool:
+        """Return whether a value is true on any process."""
+        return bool(self.sum(np.array([value], np.int32))[0])
+
     def part(self) -> None:
         """Return when this process may end without counting as lost.
 

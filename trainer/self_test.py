@@ -1,13 +1,14 @@
-"""Tests the loss, the sums over replicas and the export at the start.
+"""Tests a step of the model, its loss and the sums over replicas at the start.
 
-Without these tests, training would silently learn something else, differ from one replica, or fail
-at its end.
+Without these tests, training would silently differ from one replica, or fail in its first
+evaluation. They run the model as a step does, with rows of the dataset, so what fails in them would
+fail in training too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,14 +20,17 @@ from tensorflow.python.saved_model.save import export_meta_graph  # a SavedModel
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import with_signatures
+from kfp_tfjob.trainer.inputs import first_rows
+from kfp_tfjob.trainer.label_test import is_own_loss, is_weighted
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
-from kfp_tfjob.trainer.train_step import INSTALL, leave_sums_to_us
-from kfp_tfjob.trainer.user_model import where
+from kfp_tfjob.trainer.train_step import INSTALL, TrainSteps, failed_step, leave_sums_to_us
+from kfp_tfjob.trainer.user_errors import FAILURES, last_line, where
 
 log = logging.getLogger(__name__)
-_ROWS = 4  # of each half of the example
+_ROWS = 8
+_OTHER_ROWS = 6  # an evaluation has steps of different sizes
 _MASKED = Problem(
     "the loss depends on how a batch is divided",
     received="an output with a mask: the loss is the mean over the unmasked rows, and their number"
@@ -34,13 +38,6 @@ _MASKED = Problem(
     expected="no mask on the output",
     fix="remove Masking, or add a layer that does not pass the mask on; or train with one replica"
     " and without micro_batches",
-)
-_PAIRS = Problem(
-    "the loss compares every label with every row",
-    received="the same loss with the labels in another order",
-    expected="a loss from each row and its own label: the labels have the shape (rows,), and an"
-    " output may have (rows, 1)",
-    fix="give both the same shape in the loss: y_true = tf.reshape(y_true, tf.shape(y_pred))",
 )
 _UNWEIGHTED = Problem(
     "the loss ignores which rows have which weights",
@@ -50,6 +47,12 @@ _UNWEIGHTED = Problem(
     " your own compute_loss, use sample_weight; or remove data_options.weight and"
     " TRAIN_OPTIONS.class_weight",
 )
+
+
+class _MaskedError(ConfigurationError):
+    """The output of the model has a mask."""
+
+
 _COMPARED = 256  # predicted values of each process
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 0.05  # relative; real errors are larger by a factor
 
@@ -82,21 +85,41 @@ def check_sum(replicas: Replicas) -> None:
         )
 
 
+def check_step(
+    model: keras.Model, dataset: Dataset, replicas: Replicas, options: TrainerOptions
+) -> None:
+    """Run a training step without its update, and an evaluation step; every process must call this.
+
+    Args:
+        model: The model, built.
+        dataset: The training data.
+        replicas: The replicas of the job.
+        options: TRAIN_OPTIONS.
+
+    Raises:
+        ConfigurationError: The model cannot run them.
+    """
+    rows = _rows(dataset, is_weighted(dataset, options), _ROWS * options.micro_batches)
+    batch = len(rows[0]) * replicas.count
+    steps = TrainSteps(model, replicas, batch, options.micro_batches)
+    with _unchanged(model):
+        _as_step(model, replicas, steps.rehearse_training)(*rows)
+        _as_step(model, replicas, steps.rehearse_evaluation)(*(it[:_OTHER_ROWS] for it in rows))
+
+
 def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:
     """Compare what each process's model makes of some rows; every process must call this.
 
     Raises:
-        ConfigurationError: The processes have built different models. Every process raises it.
+        ConfigurationError: The model cannot predict, or the processes have built different models.
+            Every process raises it.
     """
     if replicas.count == 1:
         return
-    rows = dataset.example(_ROWS)
-    try:
-        with _unchanged(model):
-            mine, again = (np.asarray(_predict(model, rows), np.float32) for _ in range(2))
-    except Exception as error:
-        log.warning("the model could not be tested: %s: %.300s", type(error).__name__, error)
-        mine = again = np.full(1, np.nan, np.float32)
+    x = tf.constant(first_rows(dataset, _ROWS)[0])
+    predict = _as_step(model, replicas, lambda x: _predict(model, x))
+    with _unchanged(model):
+        mine, again = (np.asarray(predict(x), np.float32) for _ in range(2))
     if not np.allclose(mine, again, rtol=1e-5):
         mine = np.full(1, np.nan, np.float32)  # it is random, or does not work
     parts = replicas.gather(np.resize(mine, _COMPARED).tobytes())
@@ -157,27 +180,28 @@ def check_loss(
         ConfigurationError: The loss is wrong, or differs.
     """
     micro_batches = options.micro_batches
-    divided, own = replicas.count * micro_batches > 1, _is_own_loss(model)
+    divided, own = replicas.count * micro_batches > 1, is_own_loss(model)
     if not divided and not own:
         return
-    weighted = options.class_weight is not None or dataset.row_weights is not None
-    rows = _example(dataset, weighted)
+    rows = _rows(dataset, is_weighted(dataset, options), _ROWS)
     halves = [tuple(item[at::2] for item in rows) for at in (0, 1)]
-    try:
-        with _unchanged(model):
+    part = _as_step(model, replicas, lambda *rows: _loss_in_graph(model, *rows))
+    wrong: list[Problem] = []
+    with _unchanged(model):
+        try:
+            parts = [float(part(*half)) for half in halves]
             whole, again = _loss(model, rows), _loss(model, rows)
             wrong = _wrong_rows(model, *rows) if own else []
-            with replicas.strategy.scope():
-                parts = [_loss(model, half) for half in halves]
-    except ConfigurationError:
-        if divided:
+        except _MaskedError:
+            if divided:
+                raise
+            return  # one replica may have a mask
+        except StepError:
             raise
-        return  # one replica may have a mask
-    except Exception as error:
-        log.warning("the loss could not be tested: %s: %.300s", type(error).__name__, error)
-        return
-    finally:
-        model.reset_metrics()
+        except Exception as error:
+            # It runs in a step, but not outside of one, as on a single replica.
+            log.warning("the loss could not be tested: %s", last_line(error))
+            return
     if not (np.isfinite(whole) and np.isclose(whole, again, rtol=1e-5)):
         return  # it is random or not finite: random rows cannot test it
     ConfigurationError.raise_if(wrong)
@@ -205,46 +229,53 @@ def check_loss(
 def _wrong_rows(
     model: keras.Model, x: tf.Tensor, y: tf.Tensor, *weight: tf.Tensor
 ) -> list[Problem]:
-    """Return what is wrong with how the loss uses the labels and weights of rows.
-
-    A model may begin with equal predictions, or its loss may need no labels. So equal losses are
-    no proof alone.
-    """
+    """Return what is wrong with how the loss uses the weights of rows."""
     problems = []
-    plain = _loss(model, (x, y))
-    if np.isclose(plain, _loss(model, (x, tf.roll(y, 1, 0))), rtol=1e-5):
-        problems += [] if np.isclose(plain, _loss(model, (x, y[:, None]))) else [_PAIRS]
     if weight:
         first, second = _loss(model, (x[::2], y[::2])), _loss(model, (x[1::2], y[1::2]))
-        ones = tf.constant([1.0, 0.0] * _ROWS)
+        ones = tf.constant([1.0, 0.0] * (_ROWS // 2))
         found = [_loss(model, (x, y, item)) for item in (ones, 1 - ones)]
         if np.isclose(*found, rtol=1e-5) and not np.isclose(first, second, rtol=1e-2):
             problems.append(_UNWEIGHTED)
     return problems
 
 
-def _is_own_loss(model: keras.Model) -> bool:
-    """Return whether a loss is user code; the losses of Keras are known to fit."""
-    losses = filter(None, map(keras.losses.get, tf.nest.flatten(model.loss)))
-    code = [type(model).compute_loss, *(getattr(item, "fn", item) for item in losses)]
-    return not all(str(item.__module__).startswith("keras.") for item in code)
-
-
-def _assign(variables: Sequence[keras.Variable], values: Sequence[np.ndarray]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        for part in parts_of(variable):
-            part.assign(value.astype(part.dtype.as_numpy_dtype))
-
-
 @contextmanager
 def _unchanged(model: keras.Model) -> Iterator[None]:
     """Restore the non-trainable variables at the end, because a call may change them."""
-    state = [item for item in model.variables if not item.trainable]
-    before = [item.numpy() for item in state]
+    parts = [part for item in model.variables if not item.trainable for part in parts_of(item)]
+    before = [part.numpy() for part in parts]
     try:
         yield
     finally:
-        _assign(state, before)
+        for part, value in zip(parts, before, strict=True):
+            part.assign(value)
+        model.reset_metrics()
+
+
+def _as_step(
+    model: keras.Model, replicas: Replicas, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a function that runs as a step does: compiled, on every replica.
+
+    It returns the result of the first replica of this process, and raises a ConfigurationError if
+    the model fails.
+    """
+    strategy = replicas.strategy
+    plain = tf.autograph.experimental.do_not_convert(function)
+    step = tf.function(lambda *rows: strategy.run(plain, args=rows), autograph=False)
+
+    def run(*rows: tf.Tensor) -> Any:
+        try:
+            # A direct call would warn that each of these functions is traced.
+            found = step.get_concrete_function(*rows)(*rows)
+        except StepError:
+            raise
+        except FAILURES as error:
+            raise ConfigurationError(failed_step(model, error)) from error
+        return tf.nest.map_structure(lambda it: strategy.experimental_local_results(it)[0], found)
+
+    return run
 
 
 def _predict(model: keras.Model, x: tf.Tensor) -> tf.Tensor:
@@ -252,22 +283,20 @@ def _predict(model: keras.Model, x: tf.Tensor) -> tf.Tensor:
 
 
 def _loss(model: keras.Model, rows: tuple[tf.Tensor, ...]) -> float:
-    x, y, *weight = rows
+    """Return the loss of rows as a single replica computes it."""
+    return float(_loss_in_graph(model, *rows))
+
+
+def _loss_in_graph(model: keras.Model, x: tf.Tensor, y: tf.Tensor, *weight: tf.Tensor) -> tf.Tensor:
     predicted = _predict(model, x)
     if getattr(predicted, "_keras_mask", None) is not None:
-        raise ConfigurationError(_MASKED)
+        raise _MaskedError(_MASKED)
     weights = weight[0] if weight else None
-    return float(model._compute_loss(x, y, predicted, weights, training=False))
+    return model._compute_loss(x, y, predicted, weights, training=False)
 
 
-def _example(dataset: Dataset, weighted: bool) -> tuple[tf.Tensor, ...]:
-    """Return random rows, their labels, and different weights if wanted."""
-    random, rows = np.random.default_rng(0), 2 * _ROWS
-    x: Any = dataset.example(rows)
-    if dataset.task == CLASSIFICATION:
-        y: Any = random.integers(0, dataset.num_classes, rows)
-    else:
-        y = dataset.label_mean + dataset.label_std * random.normal(size=rows)
-        y = y.astype(np.float32)
-    weight = random.uniform(0.5, 1.5, rows).astype(np.float32)
+def _rows(dataset: Dataset, weighted: bool, number: int) -> tuple[tf.Tensor, ...]:
+    """Return rows and their labels, and different weights if wanted."""
+    x, y, _ = first_rows(dataset, number)
+    weight = np.random.default_rng(0).uniform(0.5, 1.5, number).astype(np.float32)
     return tuple(tf.constant(item) for item in (x, y, weight)[: 2 + weighted])

@@ -18,6 +18,7 @@ import tensorflow as tf
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer import untracked_state
 from kfp_tfjob.trainer.replicas import Replicas
+from kfp_tfjob.trainer.user_errors import FAILURES, where
 
 log = logging.getLogger(__name__)
 _REDUCE = "_all_reduce_sum_gradients"
@@ -87,7 +88,10 @@ class TrainSteps:
         """Train some steps; stop after a step with a loss that is not finite."""
         number = tf.constant(steps)
         if not self._traced:
-            step = self._train.get_concrete_function(iterator, number)
+            try:
+                step = self._train.get_concrete_function(iterator, number)
+            except FAILURES as error:
+                raise ConfigurationError(failed_step(self.model, error)) from error
             trained = self.model.trainable_variables
             if self.replicas.count > 1 and trained and not self._sums_asked_for:
                 raise StepError(f"the optimizer does not use {_REDUCE}; {INSTALL}")
@@ -130,6 +134,19 @@ class TrainSteps:
             )
         numbers = {name: float(np.reshape(value, ())) for name, value in found.items()}
         return {"loss": numbers.pop("loss")} | numbers
+
+    def rehearse_training(self, x: Any, y: Any, weight: Any = None) -> list[Any]:
+        """Compute a training step of this replica without the update; return all that it computes.
+
+        TensorFlow leaves out what nobody gets.
+        """
+        loss, predicted, gradients = self._gradients(x, y, weight)
+        self._update_metrics(x, y, predicted, weight, loss)
+        return [loss, predicted, *(item for item in gradients if item is not None)]
+
+    def rehearse_evaluation(self, x: Any, y: Any, weight: Any = None) -> Any:
+        """Compute an evaluation step of this replica; return the predictions."""
+        return self._evaluate_rows(x, y, weight)
 
     def finish(self) -> None:
         """Give the model its final weights: averages, if the optimizer keeps them."""
@@ -174,10 +191,13 @@ class TrainSteps:
 
     @tf.autograph.experimental.do_not_convert
     def _evaluate_replica(self, batch: Any) -> None:
-        x, y, weight = _unpack(batch)
+        self._evaluate_rows(*_unpack(batch))
+
+    def _evaluate_rows(self, x: Any, y: Any, weight: Any) -> Any:
         predicted = self._predict(x, training=False)
         loss = self._loss(x, y, predicted, weight, training=False)
         self._update_metrics(x, y, predicted, weight, loss)
+        return predicted
 
     def _gradients(self, x: Any, y: Any, weight: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
         """Return the loss of this replica's rows, the predictions and the gradients."""
@@ -243,6 +263,20 @@ class TrainSteps:
         rows = tf.shape(x)[0]
         self.model._loss_tracker.update_state(loss * self.replicas.count, sample_weight=rows)
         self.model.compute_metrics(x, y, predicted, weight)
+
+
+def failed_step(model: keras.Model, error: BaseException) -> Problem:
+    """Return the problem of a model that cannot run a step."""
+    sizes = [item.shape[0] for item in getattr(model, "inputs", None) or () if item.shape[0]]
+    return Problem(
+        "the model cannot run a step",
+        received=where(error),
+        expected="a model that trains on and evaluates any number of rows",
+        fix=f"remove batch_size={sizes[0]} from keras.Input, because the last rows of an evaluation"
+        " and a request are fewer"
+        if sizes
+        else "correct the layer, loss or metric in this error",
+    )
 
 
 def jit_compile_here(wanted: bool) -> bool:

@@ -8,7 +8,6 @@ import json
 import logging
 import re
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,17 +20,15 @@ import tensorflow as tf
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
-from kfp_tfjob.trainer import batch_norm, randomness
+from kfp_tfjob.trainer import batch_norm, label_test, randomness
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.train_step import innermost
+from kfp_tfjob.trainer.user_errors import FAILURES, last_line, where
 
 log = logging.getLogger(__name__)
 
 BuildModel = Callable[..., keras.Model]
-# A sys.exit() in the user's code would end this process as if the model were trained.
-FAILURES = (Exception, SystemExit)
 _BITS = {"bfloat16": 8, "float16": 11}  # of a number in 16 bits
-LABELS_DO_NOT_FIT = "the model's loss or metrics do not match the labels"
 
 
 def find(model_code: str, folder: Path) -> BuildModel:
@@ -190,24 +187,15 @@ def check(
     if options.sync_batch_norm:
         batch_norm.synchronize(model)
     ConfigurationError.raise_if(_unsupported(model, replicas, options))
-    output = _output_shape(model, dataset)
-    if problem := _shape_problem(output, dataset):
+    output = _output(model, dataset)
+    if problem := _shape_problem(getattr(output, "shape", output), dataset):
         raise ConfigurationError(problem)
     _check_rounding(model, dataset)
     try:
         model._symbolic_build(data_batch=_example(dataset))
     except Exception as error:
-        raise ConfigurationError(
-            Problem(
-                LABELS_DO_NOT_FIT,
-                received=_last_line(error),
-                expected=_labels_in_words(dataset),
-                fix="use a sparse_ loss and sparse_ metrics for classes, for example"
-                " sparse_categorical_crossentropy"
-                if dataset.task == CLASSIFICATION
-                else "use a loss and metrics for numbers, for example mean_squared_error",
-            )
-        ) from error
+        raise ConfigurationError(label_test.mismatch(dataset, last_line(error))) from error
+    label_test.check_shapes(model, dataset, output, options)
     _check_saves(model)
     randomness.adopt_unseeded(model, options.seed)
 
@@ -267,7 +255,7 @@ def _check_saves(model: keras.Model) -> None:
         raise ConfigurationError(
             Problem(
                 "the model cannot be saved",
-                received=_last_line(error),
+                received=last_line(error),
                 expected="a model and layers that Keras can write to model.keras",
                 fix="give the class in this error a get_config() that returns the arguments of"
                 " its __init__, as numbers, strings and lists",
@@ -287,6 +275,16 @@ def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> 
         for name in ("train_step", "test_step")
         if getattr(type(model), name) is not getattr(keras.Model, name)
     ]
+    if stateful := [it.name for it in model._flatten_layers() if getattr(it, "stateful", False)]:
+        problems.append(
+            Problem(
+                "the model carries state from one batch to the next",
+                received=f"stateful=True in {listed(stateful, 5)}",
+                expected="rows that do not depend on other rows: they are shuffled, and batches,"
+                " evaluations and requests have different sizes",
+                fix="remove stateful=True, and batch_size from keras.Input",
+            )
+        )
     return [
         *problems,
         *batch_norm.problems(model, replicas, options),
@@ -316,7 +314,8 @@ def _of_optimizer(model: keras.Model) -> list[Problem]:
     ]
 
 
-def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
+def _output(model: keras.Model, dataset: Dataset) -> Any:
+    """Build the model and return its output as a KerasTensor, or several of them."""
     rows = keras.KerasTensor((None, *dataset.input_shape), "float32")
     try:
         output = model.compute_output_spec(rows) if model.built else model(rows)
@@ -336,13 +335,13 @@ def _output_shape(model: keras.Model, dataset: Dataset) -> Any:
         raise ConfigurationError(
             Problem(
                 "the model does not take the rows of the dataset",
-                received=_last_line(error),
+                received=last_line(error),
                 expected=f"one input of shape (batch, {', '.join(map(str, shape))}), float32"
                 f"{meaning}",
                 fix=fix,
             )
         ) from error
-    return getattr(output, "shape", output)
+    return output
 
 
 def _keep_statistics(model: keras.Model) -> None:
@@ -379,12 +378,6 @@ def _example(dataset: Dataset) -> tuple[Any, Any, Any]:
     )
 
 
-def _labels_in_words(dataset: Dataset) -> str:
-    if dataset.task == CLASSIFICATION:
-        return f"labels of shape (batch,), whole numbers from 0 to {dataset.num_classes - 1}"
-    return "labels of shape (batch,), float32"
-
-
 def _no_function(module: ModuleType, function: str) -> Problem:
     names = [name for name, item in vars(module).items() if inspect.isfunction(item)]
     meant = nearest(function, names)
@@ -398,27 +391,6 @@ def _no_function(module: ModuleType, function: str) -> Problem:
     )
 
 
-def where(error: BaseException) -> str:
-    """Return the last line of a traceback, with its place in the user's code."""
-    if isinstance(error, SyntaxError):
-        return f"{_last_line(error)} ({Path(error.filename or '?').name}, line {error.lineno})"
-    frames = traceback.extract_tb(error.__traceback__)
-    here = [
-        frame
-        for frame in frames
-        if "site-packages" not in frame.filename
-        and "importlib" not in frame.filename
-        and Path(frame.filename).parent != Path(__file__).parent
-    ]
-    place = here[-1] if here else None
-    return _last_line(error) + (f" ({place.filename}, line {place.lineno})" if place else "")
-
-
 def _name(function: BuildModel) -> str:
     """Return the name of a function for messages; not every callable has one."""
     return getattr(function, "__name__", "the function of MODEL_CODE")
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"

@@ -18,6 +18,7 @@ import numpy as np
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.escaping import uncolored
 from kfp_tfjob.storage.formatting import listed
 
 # A program that overwrites its model file by file may be stopped between two files.
@@ -238,7 +239,7 @@ class ServedModel:
         return np.clip(values, 0, 1, out=values)  # the curves have no place for 1.004
 
     def _unusable(self, what: str, error: Exception, fix: str) -> DataError:
-        received = f"{type(error).__name__}: {str(error).strip()[:500]}"
+        received = f"{type(error).__name__}: {uncolored(str(error)).strip()[:500]}"
         return DataError(
             Problem(
                 f"{self.name} {what}",

@@ -20,7 +20,7 @@ _MOST_OF_LINE = 5 * MOST  # a message has up to four pieces
 _WIDTH = 60  # characters; the side panel of Kubeflow Pipelines does not wrap fenced lines
 _BAR = "\\|"  # in the cell of a table
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# Colors and the backspaces of progress bars; removed from the lines of a program.
+# Colors and the backspaces of progress bars; removed from what programs and libraries print.
 _STEERING = re.compile(r"\x1b\[[0-9;]*[mK]|\x08+")
 # Words that mean nothing in Markdown in any position. All others are names, or may be.
 _PLAIN = re.compile(
@@ -34,6 +34,14 @@ _ORDINAL = re.compile(r"\d+[.)]")  # begins a list
 def short(text: str, most: int) -> str:
     """Return text, cut to at most `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def uncolored(text: str) -> str:
+    """Return text without colors and backspaces, for example a message of Keras.
+
+    A name keeps them: `line` shows it with escapes. Cut text afterwards, or half a color remains.
+    """
+    return _STEERING.sub("", text)
 
 
 def line(text: object, most: int = MOST) -> str:
@@ -59,7 +67,7 @@ def lines(text: object, indent: str = "") -> str:
         text: Anything; each line is made safe, and colors are removed.
         indent: Put before each line but the first, so that none looks like a new log line.
     """
-    found = _STEERING.sub("", str(text)).expandtabs().split("\n")
+    found = uncolored(str(text)).expandtabs().split("\n")
     kept = found if len(found) <= MOST_LINES else [*found[: MOST_LINES - 1], "…"]
     return f"\n{indent}".join(line(part, _MOST_OF_LINE) for part in kept)
 
@@ -90,7 +98,7 @@ def row(*cells: str) -> str:
 
 def fence(text: Iterable[object]) -> list[str]:
     """Return lines as a fenced block of Markdown, long ones wrapped."""
-    found = (line(_STEERING.sub("", str(item)).expandtabs()).replace("```", "'''") for item in text)
+    found = (line(uncolored(str(item)).expandtabs()).replace("```", "'''") for item in text)
     return ["```", *(part for item in found for part in _wrapped(item)), "```"]
 
 

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.escaping import uncolored
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code.model_code import Code, ModelCode
@@ -126,7 +127,7 @@ class OwnCode:
     def said(self, error: BaseException) -> str:
         """Log what the code raised; return it, with the last line of it that the error passed."""
         log.info("%s %s:%s failed", self.path, self.module, self.function, exc_info=error)
-        text = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {uncolored(str(error))}"
         folder = "" if self.in_image else _folder(self.digest)
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             if folder and frame.filename.startswith(folder):

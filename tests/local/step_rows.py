@@ -27,7 +27,7 @@ import tensorflow as tf  # noqa: E402
 
 from kfp_tfjob.features.records import train_slices  # noqa: E402
 from kfp_tfjob.storage.address import S3Address  # noqa: E402
-from kfp_tfjob.trainer import randomness, self_test, user_model  # noqa: E402
+from kfp_tfjob.trainer import label_test, randomness, self_test, user_model  # noqa: E402
 from kfp_tfjob.trainer.dataset import Dataset  # noqa: E402
 from kfp_tfjob.trainer.inputs import distribute, open_split  # noqa: E402
 from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
@@ -357,6 +357,8 @@ def train(row: Row, dataset: Dataset, replicas: Replicas) -> dict[str, Any]:
     with replicas.strategy.scope():
         model = row.model(dataset)
         user_model.check(model, row.model, dataset, replicas.count, options)
+    label_test.check_values(model, dataset, replicas, options)
+    self_test.check_step(model, dataset, replicas, options)
     self_test.check_loss(model, dataset, replicas, options)
     steps = TrainSteps(model, replicas, BATCH, options.micro_batches, row.jit_compile)
     randomness.separate(model, replicas)

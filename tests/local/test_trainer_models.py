@@ -28,6 +28,7 @@ from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.train_step import TrainSteps
 from tests.environments import run_python
 from tests.local import tiny_dataset
+from tests.problems import problem_of
 
 FEATURES = len(tiny_dataset.FEATURES)
 
@@ -316,6 +317,21 @@ def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
     user_model.check(user_model.build(small, classes, {}), small, classes, 1)
 
 
+def test_messages_of_keras_have_no_colors(classes: Dataset) -> None:
+    class Broken(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            raise ValueError("no such image")
+
+    def build_model(dataset: Dataset) -> Any:
+        return Broken()(keras.Input((4,)))
+
+    with pytest.raises(ValueError, match="\x1b") as caught:
+        build_model(classes)
+    problem = problem_of(user_model.build, build_model, classes, {})
+    assert "no such image" in problem.received and "no such image" in str(caught.value)
+    assert not any(part in str(problem) for part in ("\x1b", "[1m", "[0m", "x1b"))
+
+
 def test_processes_that_build_different_models_are_refused(classes: Dataset) -> None:
     model = _sequential(keras.Input((FEATURES,)), Dense(3))
 
@@ -323,7 +339,8 @@ def test_processes_that_build_different_models_are_refused(classes: Dataset) -> 
         def gather(data: bytes) -> list[bytes]:
             return [data, (np.frombuffer(data, np.float32) * change).tobytes()]
 
-        replicas: Any = SimpleNamespace(count=2, gather=gather)
+        strategy = tf.distribute.get_strategy()
+        replicas: Any = SimpleNamespace(count=2, gather=gather, strategy=strategy)
         self_test.check_model(model, classes, replicas)
 
     check(1.0001)
