@@ -97,7 +97,7 @@ def train(config: Config, started: float) -> None:
     from kfp_tfjob.trainer.export import export
     from kfp_tfjob.trainer.loop import Training
     from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.staging import check_writable, stage
+    from kfp_tfjob.trainer.staging import stage, work_in
 
     store = Store()
     replicas = None
@@ -108,8 +108,7 @@ def train(config: Config, started: float) -> None:
         supervised.started()
         manifest = stage(store, config.dataset_uri, config.job_dir / "data")
         dataset = Dataset.load(config.job_dir / "data", manifest.digest)
-        if replicas.chief:
-            check_writable(config.output_dir)
+        work_in(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)
         if config.options.precision:
             keras.mixed_precision.set_global_policy(config.options.precision)

@@ -60,8 +60,9 @@ class Config:
             "model_code": reader.text("MODEL_CODE"),
             "epochs": reader.number("EPOCHS"),
             "batch_size": reader.number("BATCH_SIZE"),
-            "job_dir": Path(reader.text("JOB_DIR")),
-            "output_dir": Path(reader.text("OUTPUT_DIR")),
+            # The working folder changes.
+            "job_dir": Path(reader.text("JOB_DIR")).absolute(),
+            "output_dir": Path(reader.text("OUTPUT_DIR")).absolute(),
             "run_id": environment.get("RUN_ID", ""),
             "attempt": reader.number("ATTEMPT", 1),
             "restarts": reader.number("RESTARTS", 0, least=0),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 from kfp_tfjob.storage.address import S3Address
@@ -35,8 +37,10 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
         raise not_writable(folder, "the dataset", error) from error
 
 
-def check_writable(output: Path) -> None:
-    """Check that OUTPUT_DIR is writable. The first write comes only after an epoch.
+def work_in(output: Path) -> None:
+    """Make OUTPUT_DIR the working folder, so that files with relative paths are output.
+
+    It is checked now, because the first write may come only after an epoch.
 
     Raises:
         ConfigurationError: It is not writable.
@@ -46,8 +50,11 @@ def check_writable(output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"x")
         probe.unlink()
+        os.chdir(output)
     except OSError as error:
         raise not_writable(output, "the output", error) from error
+    # The memory of a process that crashes is not output.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def not_writable(folder: Path, what: str, error: OSError) -> ConfigurationError:

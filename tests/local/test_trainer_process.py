@@ -18,11 +18,19 @@ from tests.ports import free_port
 
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
 CODE = """
+import os
+from pathlib import Path
 import keras
-from kfp_tfjob.trainer.models import mlp as build_model
+from kfp_tfjob.trainer.models import mlp
+
+def build_model(dataset):
+    Path("built").write_text(os.getcwd())
+    return mlp(dataset)
 
 class Shrink(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
+        Path("notes").mkdir(exist_ok=True)
+        Path(f"notes/{epoch}.txt").write_text("shrunk")
         self.model.set_weights([weight * 0.99 for weight in self.model.get_weights()])
 
 def callbacks(dataset):
@@ -56,7 +64,10 @@ def test_two_processes_compute_what_one_computes(jobs: Start, alone: Job) -> Non
         assert set(mine["metrics"]) == {"loss", "accuracy", "val_loss", "val_accuracy"}
         assert mine["metrics"] == pytest.approx(other["metrics"], rel=1e-6)
     assert alone.final["metrics"]["val_accuracy"] > 0.6
-    assert not (pair.folder / "1" / "output").exists()
+    # Every replica works in its own OUTPUT_DIR; only the chief's is stored.
+    worker = pair.folder / "1" / "output"
+    assert [item.name for item in worker.iterdir()] == ["built"]
+    assert (worker / "built").read_text() == str(worker)
     rates = [line.split(",")[2] for line in _csv(pair)]
     assert rates == [line.split(",")[2] for line in _csv(alone)]
     assert rates[0] == "learning_rate" and float(rates[2]) == pytest.approx(float(rates[1]) * 0.9)
@@ -74,6 +85,7 @@ def test_what_the_chief_leaves(alone: Job) -> None:
     assert alone.checkpoint() == 2 * STEPS
     assert json.loads((alone.output / "completion.json").read_text())["run_id"] == "alone"
     assert list((alone.output / "logs" / "train").iterdir())
+    assert {item.name for item in (alone.output / "notes").iterdir()} == {"0.txt", "1.txt"}
     assert re.search(
         r"epoch 2/2 step \d+/\d+ loss [\d.]+ accuracy [\d.]+ .*\| \d+ examples/s .*\| ETA \d+ s",
         alone.log(),

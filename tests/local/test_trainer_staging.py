@@ -13,7 +13,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.staging import check_writable, stage
+from kfp_tfjob.trainer.staging import stage, work_in
 from kfp_tfjob.uploader import push
 from tests.faults.proxy import FaultProxy
 from tests.local import tiny_dataset
@@ -111,15 +111,16 @@ def test_what_changed_in_the_store_is_named_and_never_used(
 
 
 def test_a_folder_that_takes_no_file_is_refused(
-    store: Store, dataset: S3Address, tmp_path: Path
+    store: Store, dataset: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # to be back at the end
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="/file/data"):
         stage(store, dataset, tmp_path / "file" / "data")
     with pytest.raises(ConfigurationError, match="/file"):
-        check_writable(tmp_path / "file")
-    check_writable(tmp_path / "output")
-    assert not list((tmp_path / "output").iterdir())
+        work_in(tmp_path / "file")
+    work_in(tmp_path / "output")
+    assert Path.cwd() == tmp_path / "output" and not list(Path.cwd().iterdir())
 
 
 def _with_other_rows(folder: Path) -> Path:
