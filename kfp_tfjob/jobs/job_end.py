@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -28,11 +29,33 @@ _OF_THE_NODE = frozenset(
     "NodeLost NodeShutdown Shutdown Terminated UnexpectedAdmissionError NodeAffinity".split()
 )
 
-# The end of the Keras 3 error in keras#20585, and its remedy.
-_OF_KERAS_3 = "unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>)"
 _KERAS_2 = (
     "set train_options.keras to 2, with tf-keras in the image and tf.keras in the program; or write"
     " build_model: this project's trainer trains with Keras 3 on any number of replicas"
+)
+_DATA_POLICY = (
+    "let each replica take its share of the rows: options = tf.data.Options();"
+    " options.experimental_distribute.auto_shard_policy ="
+    " tf.data.experimental.AutoShardPolicy.DATA; rows = rows.with_options(options)"
+)
+# What TensorFlow and Keras print of mistakes that programs from tutorials make, the cause and the
+# remedy. The operator's own examples make them too.
+_CAUSES = (
+    (
+        # The end of the error of keras#20585; in model.fit with parameter servers; in their input.
+        r"unsupported type \(<class 'tensorflow.python.distribute.values.PerReplica'>\)"
+        r"|/keras/src/[^\0]*ClusterCoordinator\.create_per_worker_dataset"
+        r"|module 'keras\.\S*utils' has no attribute 'experimental'",
+        "model.fit of Keras 3 does not work with this strategy",
+        _KERAS_2,
+    ),
+    (
+        # Of the reader; on a replica without a file, of model.fit.
+        r"Could not apply FILE based sharding|Your input ran out of data"
+        r"|Unexpected result of `train_function` \(Empty logs\)",
+        "a replica got no rows, because the dataset has fewer files than there are replicas",
+        _DATA_POLICY,
+    ),
 )
 
 
@@ -82,11 +105,14 @@ def judge(job: Object | None, pods: Iterable[Object]) -> Judgement:
 
 def with_log(judgement: Judgement, lines: Iterable[str]) -> Judgement:
     """Return a judgement with the cause and the remedy that only the last lines of a log show."""
-    if judgement.verdict != Verdict.USER_ERROR or not any(_OF_KERAS_3 in line for line in lines):
+    if judgement.verdict != Verdict.USER_ERROR:
         return judgement
-    who = judgement.sentence.partition(": ")[0]
-    sentence = f"{who}: Keras 3 cannot run model.fit on several replicas"
-    return replace(judgement, sentence=sentence, fix=_KERAS_2)
+    text = "\n".join(lines)
+    for pattern, cause, fix in _CAUSES:
+        if re.search(pattern, text):
+            who = judgement.sentence.partition(": ")[0]
+            return replace(judgement, sentence=f"{who}: {cause}", fix=fix)
+    return judgement
 
 
 def judge_chief(end: Object) -> Judgement:

@@ -109,7 +109,8 @@ class TrainOptions(TrainerOptions):
     keras: Literal["auto", 2, 3] = option(
         "auto",
         "The version of `tf.keras` in your own program. `auto` chooses 2 if the program calls"
-        " `model.fit` on several replicas, which Keras 3 cannot do; 2 needs tf-keras in the image.",
+        " `model.fit` with a strategy that Keras 3 does not support. 2 needs tf-keras in the"
+        " image.",
     )
     evaluate: bool = option(
         True,

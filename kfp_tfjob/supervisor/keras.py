@@ -1,6 +1,7 @@
-"""Chooses Keras 2 for a user's own program that Keras 3 cannot train on several replicas.
+"""Chooses Keras 2 for a user's own program whose strategy `model.fit` of Keras 3 does not support.
 
-`model.fit` of Keras 3 fails under MultiWorkerMirroredStrategy (keras#20585).
+Keras 3 fails with MultiWorkerMirroredStrategy (keras#20585) and ParameterServerStrategy, and
+computes wrong metrics with CentralStorageStrategy. It supports MirroredStrategy.
 """
 
 from __future__ import annotations
@@ -19,19 +20,28 @@ _LONGEST = 1 << 20  # bytes of a file
 _IMPORTS_KERAS = re.compile(
     rb"^[ \t]*(from|import)\s+([\w.]+(\s+as\s+\w+)?\s*,\s*)*keras\b", re.MULTILINE
 )
+# Also under their experimental names, and as V1 and V2. Alone, one replica can use the first two.
+_OF_SEVERAL = re.compile(rb"(MultiWorkerMirrored|CollectiveAllReduce|ParameterServer)Strategy")
+_OF_ONE = re.compile(rb"CentralStorageStrategy")
 _FIND = "import importlib.util as i, sys; sys.exit(not i.find_spec('tf_keras'))"
 _FIND_SECONDS = 60
 
 
 def choose(command: Sequence[str], variables: Mapping[str, str], replicas: int) -> dict[str, str]:
-    """Return the variable that gives the program Keras 2; nothing if it does not need that."""
-    if replicas < 2 or VARIABLE in variables or _TRAINER in command:
+    """Return the variable that gives the program Keras 2; nothing if it does not need that.
+
+    Args:
+        command: The program and its arguments.
+        variables: Its environment.
+        replicas: The number of chief and workers.
+    """
+    if VARIABLE in variables or _TRAINER in command:
         return {}
     code = b"\n".join(_code(command, variables.get("JOB_DIR", "")))
-    fits = b"MultiWorkerMirroredStrategy" in code and b".fit(" in code
-    if not fits or _IMPORTS_KERAS.search(code):
+    strategy = (replicas > 1 and _OF_SEVERAL.search(code)) or _OF_ONE.search(code)
+    if not strategy or b".fit(" not in code or _IMPORTS_KERAS.search(code):
         return {}
-    why = "Keras 3 cannot run model.fit on several replicas"
+    why = f"model.fit of Keras 3 does not work with {strategy[0].decode()}"
     if not _has_keras_2(command[0], variables):
         log(f"{why}; if this image has Keras 3, add tf-keras to it")
         return {}
@@ -40,10 +50,14 @@ def choose(command: Sequence[str], variables: Mapping[str, str], replicas: int) 
 
 
 def _code(command: Sequence[str], job_dir: str) -> Iterator[bytes]:
-    """Yield the files of the program: the run's copy, and those beside a script of the image."""
+    """Yield the files of the program: the run's copy, and those beside a program of the image."""
     places = [(Path(job_dir, "code"), "**/*.py")] if job_dir else []
     words = " ".join(command).split()
     places += [(Path(word).parent, "*.py") for word in words if word.endswith(".py")]
+    # Python looks for a module in the working folder first.
+    for at, word in enumerate(words[:-1]):
+        if word == "-m":
+            places += [(Path(), "*.py"), (Path(words[at + 1].partition(".")[0]), "**/*.py")]
     for folder, pattern in places:
         try:
             for path in folder.glob(pattern):

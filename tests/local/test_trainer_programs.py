@@ -55,7 +55,36 @@ def test_a_plain_program_trains_in_the_same_job(home: Path, digits_csv: Path) ->
     assert "champion   s3://kfp-tfjob/models/digits/versions/1" in run.text
 
 
-KERAS_2 = "Keras 3 cannot run model.fit on several replicas, so the program gets Keras 2"
+KERAS_2 = "so the program gets Keras 2"
+# In the shape of the training operator's own example: the strategy here, the model in a module.
+PARAMETER_SERVERS = """
+import os
+import tensorflow as tf
+import helper
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    tf.distribute.Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id).join()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+with strategy.scope():
+    model = helper.build_model()
+history = model.fit(helper.rows(), epochs=2, steps_per_epoch=20, verbose=2)
+with open(os.environ["OUTPUT_DIR"] + "/accuracy.txt", "w") as file:
+    file.write(str(history.history["accuracy"][-1]))
+"""
+HELPER = """
+import tensorflow as tf
+
+def build_model():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2, activation="softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+def rows():
+    x = tf.random.normal((600, 4))
+    labels = tf.cast(x[:, 0] > 0, tf.int64)
+    return tf.data.Dataset.from_tensor_slices((x, labels)).shuffle(600).repeat().batch(20)
+"""
 
 
 @pytest.mark.slow
@@ -167,3 +196,24 @@ def test_parameter_servers_and_an_evaluator(home: Path, digits_csv: Path) -> Non
     assert "[chief-0] epoch 8/8 loss " in run.text
     assert accuracy(run) > 0.7
     run.assert_nothing_left()
+
+
+@pytest.mark.slow
+def test_fit_with_parameter_servers(home: Path, digits_csv: Path, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    program = tmp_path / "code" / "train.py"
+    program.write_text(PARAMETER_SERVERS)
+    program.with_name("helper.py").write_text(HELPER)
+    (tmp_path / "code" / "model.py").write_text("def main(): ...\n")
+    words = ["--data", str(digits_csv), "--label", "digit", "--model", f"{tmp_path}/code:main"]
+    for setting in (
+        'train_options.command=["python3", "$(JOB_DIR)/code/train.py"]',
+        "pod.ps.replicas=1",
+        "train_options.evaluate=false",
+    ):
+        words += ["--set", setting]
+    run = Run(home, *words)
+    assert run.wait() == 0, run.text
+    assert KERAS_2 in run.text
+    (stored_file,) = home.glob("runs/*/output/accuracy.txt")
+    assert float(stored_file.read_text()) > 0.4

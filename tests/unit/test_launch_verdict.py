@@ -186,17 +186,32 @@ OF_KERAS_3 = (
     "}) with an unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>) to a"
     " Tensor."
 )
+PER_WORKER = (
+    "ValueError: To use this dataset, you need to pass this dataset to"
+    " ClusterCoordinator.create_per_worker_dataset."
+)
+OF_PS = f'  File "/x/keras/src/utils/traceback_utils.py", line 122\n    raise e\n{PER_WORKER}'
+CREATOR = "AttributeError: module 'keras.utils' has no attribute 'experimental'"
+SHARDING = (
+    "Could not apply FILE based sharding: the dataset only has 1 file(s), which is not enough"
+)
+EMPTY = "ValueError: Unexpected result of `train_function` (Empty logs). This could be due to"
+OPTION, POLICY = "train_options.keras to 2", "AutoShardPolicy.DATA"
 
 
 @pytest.mark.parametrize(
-    ("code", "line", "named"),
-    [(1, OF_KERAS_3, True), (1, "ValueError: a mistake", False), (137, OF_KERAS_3, False)],
+    ("code", "text", "remedy"),
+    [
+        *((1, text, OPTION) for text in (OF_KERAS_3, OF_PS, CREATOR)),
+        *((1, text, POLICY) for text in (SHARDING, EMPTY)),
+        (1, "ValueError: a mistake", ""),
+        (1, f"File 'own.py', line 3\n{PER_WORKER}", ""),  # a mistake in a loop of its own
+        (137, OF_KERAS_3, ""),
+    ],
 )
-def test_the_error_of_keras_3_names_the_option(code, line, named):
+def test_a_known_mistake_names_its_remedy(code, text, remedy):
     found = judge(job("Failed"), [pod("chief-0", code), pod("worker-0", code)])
-    judged = with_log(found, ["x", line])
+    judged = with_log(found, ["x", *text.splitlines()])
     assert (judged.verdict, judged.code) == (found.verdict, found.code)
-    assert ("train_options.keras to 2" in judged.remedy) == named
-    assert (judged == found) != named
-    if named:
-        assert "chief-0" in judged.sentence and "Keras 3" in judged.sentence
+    assert remedy in judged.remedy and (judged == found) == (not remedy)
+    assert "chief-0" in judged.sentence

@@ -33,6 +33,9 @@ def chosen(job_dir: Path, *code: str, replicas: int = 2, **variables: str) -> di
         ([HEAD + "import model\n", FIT], KERAS_2),
         ([HEAD + "from tensorflow import keras\n" + FIT], KERAS_2),
         ([HEAD + "from tensorflow.keras import layers\nimport keras_hub\n" + FIT], KERAS_2),
+        ([HEAD.replace("MultiWorkerMirrored", "ParameterServer") + FIT], KERAS_2),
+        ([HEAD.replace("Multi", "experimental.Multi") + FIT], KERAS_2),
+        ([HEAD.replace("MultiWorkerMirrored", "Mirrored") + FIT], {}),
         ([HEAD], {}),
         ([FIT], {}),
         ([HEAD + "import keras\n" + FIT], {}),
@@ -47,6 +50,9 @@ def test_what_the_code_decides(job_dir: Path, code: list[str], found: dict[str, 
 
 def test_one_replica_and_a_choice_that_was_made_are_left_alone(job_dir: Path) -> None:
     assert chosen(job_dir, HEAD + FIT, replicas=1) == {}
+    central = HEAD.replace("MultiWorkerMirrored", "experimental.CentralStorage") + FIT
+    assert chosen(job_dir, central, replicas=1) == KERAS_2
+    assert chosen(job_dir, central, TF_USE_LEGACY_KERAS="0", replicas=1) == {}
     for value in ("0", "1", ""):
         assert chosen(job_dir, HEAD + FIT, TF_USE_LEGACY_KERAS=value) == {}
 
@@ -63,6 +69,18 @@ def test_a_program_of_the_image_is_read_too(tmp_path: Path) -> None:
     command = [sys.executable, "-u", f"{tmp_path}/train.py", "--epochs=3"]
     assert choose(command, {}, 2) == KERAS_2
     assert choose([sys.executable, f"{'x' * 300}.py", f"{tmp_path}/none/train.py"], {}, 2) == {}
+
+
+def test_a_module_of_the_image_is_read_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trainer" / "models").mkdir(parents=True)
+    (tmp_path / "trainer" / "task.py").write_text(HEAD)
+    (tmp_path / "trainer" / "models" / "mlp.py").write_text(FIT)
+    command = [sys.executable, "-m", "trainer.task"]
+    assert choose(command, {}, 2) == {}
+    monkeypatch.chdir(tmp_path)
+    assert choose(command, {}, 2) == KERAS_2
 
 
 def test_the_interpreter_of_the_program_is_asked(job_dir: Path, capfd) -> None:
