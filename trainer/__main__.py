@@ -92,9 +92,9 @@ def train(config: Config, started: float) -> None:
     import keras
 
     from kfp_tfjob.storage.store import Store
-    from kfp_tfjob.trainer import label_test, self_test, user_model
+    from kfp_tfjob.trainer import export_test, label_test, self_test, user_model
     from kfp_tfjob.trainer.dataset import Dataset
-    from kfp_tfjob.trainer.export import export
+    from kfp_tfjob.trainer.export import export, settle
     from kfp_tfjob.trainer.loop import Training
     from kfp_tfjob.trainer.replicas import Replicas
     from kfp_tfjob.trainer.staging import stage, work_in
@@ -119,13 +119,16 @@ def train(config: Config, started: float) -> None:
         self_test.check_sum(replicas)
         tested = config.job_dir / _TESTED
         is_first = replicas.any(config.attempt == 1 and not tested.exists())
-        if is_first and not config.model_code.startswith(_BUILT_IN):
+        is_own = not config.model_code.startswith(_BUILT_IN)
+        if is_first and is_own:
             label_test.check_values(model, dataset, replicas, config.options)
             self_test.check_step(model, dataset, replicas, config.options)
         self_test.check_loss(model, dataset, replicas, config.options)
         self_test.check_model(model, dataset, replicas)
         if replicas.chief and is_first:
-            self_test.check_export(model, dataset)
+            export_test.check_graph(model, dataset)
+            if is_own:
+                export_test.check_answer(model, dataset)
         tested.touch()
         training = Training(
             config,
@@ -138,6 +141,7 @@ def train(config: Config, started: float) -> None:
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
+        settle(model, replicas)
         if replicas.chief:
             export(model, dataset, config.output_dir)
             log.info("the model is in %s", config.output_dir / MODEL)

@@ -17,18 +17,23 @@ from __future__ import annotations
 
 import inspect
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.values import SyncOnReadVariable  # has no public name
 
 from kfp_tfjob.features.raw_columns import RawColumns, type_of
 from kfp_tfjob.features.signature_columns import COLUMNS, argument_names, to_json
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.replicas import Replicas
 
 _ROWS = 64  # random rows for a model with an unknown output shape
 
@@ -43,12 +48,12 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
     """
     output.mkdir(parents=True, exist_ok=True)
     keras_ending = output / f".{KERAS_MODEL}"  # Keras rejects other suffixes
-    with files.written(output / KERAS_MODEL, keras_ending) as partial:
-        model.save(partial)
+    holder, signatures = with_signatures(model, dataset)
+    with readable_alone(holder), files.written(output / KERAS_MODEL, keras_ending) as file:
+        model.save(file)
     names = [column.name for column in dataset.columns]
     kinds = [column.kind for column in dataset.columns]
-    with files.written(output / MODEL) as folder:
-        holder, signatures = with_signatures(model, dataset)
+    with readable_alone(holder), files.written(output / MODEL) as folder:
         tf.saved_model.save(holder, str(folder), signatures)
         (folder / COLUMNS).parent.mkdir(exist_ok=True)
         (folder / COLUMNS).write_text(to_json(names, kinds), encoding="utf-8")
@@ -59,16 +64,7 @@ def with_signatures(model: keras.Model, dataset: Dataset) -> tuple[tf.Module, di
     """Return what `model/` contains: an object that holds the model, and its signatures."""
     arguments = argument_names([column.name for column in dataset.columns])
     outputs = _outputs(model, dataset)
-    holder = tf.Module()
-    # Not the model itself, because that would include the state of its optimizer.
-    holder.layers = list(model.layers)
-    metrics = [variable for layer in model.layers for variable in layer.metrics_variables]
-    holder.weights = [*model.variables, *metrics]
-    # What a user's own model holds besides layers: a lookup table, a tf.Variable.
-    of_keras = (keras.Layer, keras.Metric, keras.Variable, keras.optimizers.Optimizer, list, dict)
-    others = model._trackable_children().items()
-    if own := {name: item for name, item in others if not isinstance(item, of_keras)}:
-        holder.own = own
+    holder = holder_of(model)
     if wanted := dataset.picture:
         types, pack = [tf.string], lambda columns: wanted.decode(columns[0])
     else:
@@ -96,6 +92,54 @@ def with_signatures(model: keras.Model, dataset: Dataset) -> tuple[tf.Module, di
     if dataset.coding and dataset.coding.is_identity:
         signatures["serve_packed"] = tf.function(serve_packed, input_signature=packed)
     return holder, signatures
+
+
+def settle(model: keras.Model, replicas: Replicas) -> None:
+    """Combine variables that each replica has for itself; every process must call this.
+
+    They are the state of metrics in a layer, and tf.Variables with ON_READ. Afterwards, the export
+    of this process alone has their values over all replicas.
+    """
+    if replicas.count > 1:
+        for variable in _of_each_replica(holder_of(model)):
+            if variable.aggregation in (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN):
+                variable._primary.assign(variable.read_value())
+
+
+@contextmanager
+def readable_alone(holder: tf.Module) -> Iterator[None]:
+    """Make this process read its own value of variables that each replica has for itself.
+
+    TensorFlow would combine all values whenever it saves one, and wait for the other processes.
+    """
+    variables = _of_each_replica(holder)
+    for variable in variables:
+        vars(variable)["_get_cross_replica"] = partial(getattr, variable, "_primary")
+    try:
+        yield
+    finally:
+        for variable in variables:
+            del vars(variable)["_get_cross_replica"]
+
+
+def _of_each_replica(holder: tf.Module) -> list[Any]:
+    found = tf.train.TrackableView(holder).descendants()
+    values = (item.value if isinstance(item, keras.Variable) else item for item in found)
+    return list({id(it): it for it in values if isinstance(it, SyncOnReadVariable)}.values())
+
+
+def holder_of(model: keras.Model) -> tf.Module:
+    """Return an object that holds all of a model but the state of its optimizer."""
+    holder = tf.Module()
+    holder.layers = list(model.layers)
+    metrics = [variable for layer in model.layers for variable in layer.metrics_variables]
+    holder.weights = [*model.variables, *metrics]
+    # What a user's own model holds besides layers: a lookup table, a tf.Variable.
+    of_keras = (keras.Layer, keras.Metric, keras.Variable, keras.optimizers.Optimizer, list, dict)
+    others = model._trackable_children().items()
+    if own := {name: item for name, item in others if not isinstance(item, of_keras)}:
+        holder.own = own
+    return holder
 
 
 def _outputs(model: keras.Model, dataset: Dataset) -> Any:

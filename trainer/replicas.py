@@ -171,8 +171,9 @@ class Replicas:
 
 
 def parts_of(variable: object) -> Iterator[tf.Variable]:
-    """Yield the copies of a Keras variable on the devices of this process."""
+    """Yield the copies of a variable of Keras or TensorFlow on the devices of this process."""
     value = getattr(variable, "value", variable)
+    value = variable if callable(value) else value  # a method of TensorFlow's
     yield from getattr(value, "values", (value,))
 
 

@@ -10,23 +10,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.saved_model.save import export_meta_graph  # a SavedModel without its weights
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.export import with_signatures
+from kfp_tfjob.trainer.export import holder_of
 from kfp_tfjob.trainer.inputs import first_rows
 from kfp_tfjob.trainer.label_test import is_own_loss, is_weighted
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 from kfp_tfjob.trainer.train_step import INSTALL, TrainSteps, failed_step, leave_sums_to_us
-from kfp_tfjob.trainer.user_errors import FAILURES, last_line, where
+from kfp_tfjob.trainer.user_errors import FAILURES, last_line
 
 log = logging.getLogger(__name__)
 _ROWS = 8
@@ -139,28 +137,6 @@ def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> Non
         )
 
 
-def check_export(model: keras.Model, dataset: Dataset) -> None:
-    """Write the graph of the SavedModel, as after the training.
-
-    Raises:
-        ConfigurationError: The model cannot be exported.
-    """
-    try:
-        with TemporaryDirectory() as folder:  # tracing a model does not change its variables
-            holder, signatures = with_signatures(model, dataset)
-            export_meta_graph(holder, f"{folder}/graph", signatures)
-    except Exception as error:
-        raise ConfigurationError(
-            Problem(
-                "the model cannot be exported",
-                received=where(error),
-                expected="a model that TensorFlow can write as a SavedModel",
-                fix="create lookup tables and tf.Variables in the layer or model that uses them,"
-                " as its attributes: self.table = tf.lookup.StaticHashTable(...)",
-            )
-        ) from error
-
-
 def check_loss(
     model: keras.Model, dataset: Dataset, replicas: Replicas, options: TrainerOptions
 ) -> None:
@@ -243,7 +219,10 @@ def _wrong_rows(
 @contextmanager
 def _unchanged(model: keras.Model) -> Iterator[None]:
     """Restore the non-trainable variables at the end, because a call may change them."""
-    parts = [part for item in model.variables if not item.trainable for part in parts_of(item)]
+    holder = holder_of(model)
+    held = tf.train.TrackableView(holder).descendants()
+    variables = (item for item in held if isinstance(item, keras.Variable | tf.Variable))
+    parts = [part for item in variables if not item.trainable for part in parts_of(item)]
     before = [part.numpy() for part in parts]
     try:
         yield

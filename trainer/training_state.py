@@ -30,13 +30,13 @@ class EvaluationState(NamedTuple):
     Attributes:
         metric_sums: The running sums of this process's metrics, bit by bit.
         callbacks: The state of the callbacks; empty on workers.
-        random: The random states of replica 0, by their index among the variables. A repeated
-            evaluation must draw the same numbers.
+        layers: On the chief, the state that layers change without training, by its index among the
+            variables: random states, for example. A repeated evaluation must find the same.
     """
 
     metric_sums: bytes
     callbacks: CallbackState
-    random: Mapping[int, np.ndarray]
+    layers: Mapping[int, np.ndarray]
 
 
 class State:
@@ -67,16 +67,21 @@ class State:
             *((f"model/{item.path}", item) for item in model.variables),
             *((f"optimizer/{item.path}", item) for item in model.optimizer.variables),
         ]
-        random = {id(item) for item in randomness.states(model)}
-        self._random = [at for at, (_, it) in enumerate(self._variables) if id(it) in random]
+        # Not the weights of a frozen layer, which are as large as those that are trained.
+        own = (item for layer in model._flatten_layers() for item in layer._non_trainable_variables)
+        changed = {id(item) for item in (*own, *randomness.states(model))}
+        self._of_layers = [at for at, (_, it) in enumerate(self._variables) if id(it) in changed]
         self._copy = HostCopy(self._variables if replicas.chief else ())
         self._writer = CheckpointWriter(folder, keep)
         self._metrics = [item for metric in model.metrics for item in metric.variables]
 
     def running(self) -> EvaluationState:
         """Return the current state other than the variables."""
-        random = {at: self._variables[at][1].numpy() for at in self._random}
-        return EvaluationState(self._metric_sums(), self._callbacks.state(), random)
+        layers = {}
+        if self._replicas.chief:
+            parts = ((at, next(parts_of(self._variables[at][1]))) for at in self._of_layers)
+            layers = {at: part.numpy() for at, part in parts}
+        return EvaluationState(self._metric_sums(), self._callbacks.state(), layers)
 
     @property
     def saving(self) -> bool:
@@ -100,7 +105,7 @@ class State:
             return
         self._writer.wait()
         variables = self._copy.take()
-        for at, value in running.random.items():
+        for at, value in running.layers.items():
             variables[at] = (variables[at][0], value)
         self._writer.begin(
             Checkpoint(

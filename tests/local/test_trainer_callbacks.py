@@ -14,7 +14,7 @@ from kfp_tfjob.features.records import evaluation_slices, train_slices
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
-from kfp_tfjob.trainer import loop, models, user_model
+from kfp_tfjob.trainer import checkpoint, loop, models, user_model
 from kfp_tfjob.trainer.callback_choice import choose
 from kfp_tfjob.trainer.callbacks import Callbacks
 from kfp_tfjob.trainer.checkpoint import Position
@@ -63,6 +63,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     steps: int = 1,
     rate: float = 0.05,
+    layer: Callable[[], Any] | None = None,
     **options: Any,
 ) -> Any:
     config = Config(
@@ -75,6 +76,10 @@ def train(
         options=TrainerOptions(**options),
     )
     model = build_model(dataset, rate)
+    if layer:
+        optimizer, loss = model.optimizer, model.loss
+        model = keras.Sequential([layer(), model])
+        model.compile(optimizer, loss, metrics=["accuracy"])
     model.steps_per_execution = steps
     user_model.check(model, build_model, dataset, 1)
     replicas = Replicas(tf.distribute.get_strategy())
@@ -173,6 +178,31 @@ def test_stopped_while_a_callback_evaluates_other_weights(
     assert again.position == found.position and evaluations == [True]
     for one, *others in zip(*(it.get_weights() for it in (whole, resumed, after)), strict=True):
         assert all((one == other).all() for other in others)
+
+
+def test_stopped_while_a_layer_counts_its_evaluations(
+    dataset: Dataset, tmp_path: Path, short_runs: None
+) -> None:
+    """The counts of a part of the evaluation were saved, and added to those of the whole one."""
+
+    class Counting(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.calls = self.add_weight(initializer="zeros", trainable=False, name="calls")
+
+        def call(self, x: Any) -> Any:
+            self.calls.assign_add(1.0)
+            return x + 0.01 * self.calls
+
+    agreements = iter(range(10**6))
+    told = lambda: next(agreements) == STEPS  # in the evaluation of the first epoch  # noqa: E731
+    more = {"layer": Counting, "checkpoint_seconds": 3600}
+    _, whole = train(dataset, tmp_path / "whole", **more)
+    with pytest.raises(StoppedError):
+        train(dataset, tmp_path / "cut", stop=told, **more)
+    assert checkpoint.steps(tmp_path / "cut" / "checkpoints") == [STEPS]
+    _, resumed = train(dataset, tmp_path / "cut", **more)
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        assert (one == other).all()
 
 
 def test_callbacks_do_what_they_do_in_model_fit(dataset: Dataset, tmp_path: Path) -> None:

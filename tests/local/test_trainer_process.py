@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.local import tiny_dataset
 from tests.local.replica import tf_config
-from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
+from tests.local.trainer_jobs import BATCH, SECONDS, STEPS, Job, Start
 from tests.ports import free_port
 
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
@@ -210,6 +210,46 @@ def test_every_replica_ends_with_the_same_error(
     # One may have heard of it from the other, whose name comes first.
     whats = sorted((what for what, _, _ in words), key=len)
     assert whats[1].endswith(whats[0].rpartition(": ")[2])
+
+
+ON_READ = """
+import keras
+import tensorflow as tf
+
+class Counted(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.largest = keras.metrics.Mean()
+        self.rows = tf.Variable(
+            0.0,
+            trainable=False,
+            name="rows",
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+
+    def call(self, x, training=False):
+        self.largest.update_state(keras.ops.max(x))
+        if training:
+            self.rows.assign_add(tf.cast(tf.shape(x)[0], tf.float32))
+        return x
+
+def build_model(dataset):
+    layers = [keras.Input((dataset.num_features,)), Counted(), keras.layers.Dense(3, "softmax")]
+    model = keras.Sequential(layers)
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+"""
+
+
+@pytest.mark.slow
+def test_what_each_replica_has_for_itself_is_exported_in_sum(jobs: Start) -> None:
+    """The chief, which exports alone, waited for the other replicas."""
+    job = jobs("on-read", 2, code=ON_READ)
+    assert job.end() == [0, 0], job.log()
+    stored = str(job.output / "model" / "variables" / "variables")
+    (rows,) = [name for name, shape in tf.train.list_variables(stored) if "rows" in name]
+    assert tf.train.load_variable(stored, rows) == 2 * STEPS * BATCH
 
 
 @pytest.mark.slow
