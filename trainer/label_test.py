@@ -71,7 +71,8 @@ def check_shapes(
     predicted = keras.KerasTensor((rows, output.shape[1]), output.dtype)
     weight = keras.KerasTensor((rows,)) if is_weighted(dataset, options) else None
     try:
-        compute_output_spec(model._compute_loss, x, y, predicted, weight, training=False)
+        if loss := _loss_of(model):
+            compute_output_spec(loss, x, y, predicted, weight)
         compute_output_spec(model.compute_metrics, x, y, predicted, weight)
     except Exception as error:
         raise ConfigurationError(mismatch(dataset, last_line(error))) from error
@@ -174,15 +175,13 @@ class _Measure:
 
 def _measures(model: keras.Model, replicas: Replicas, tolerance: float) -> Iterator[_Measure]:
     """Yield the loss and the metrics of a model, each alone."""
-
-    def loss(rows: _Rows) -> Any:
-        x, y, predicted, weight = rows
-        return model._compute_loss(x, y, predicted, weight, training=False)
+    loss = _loss_of(model)
 
     def gradient(rows: _Rows) -> Any:
+        assert loss
         with tf.GradientTape() as tape:
             tape.watch(rows.predicted)
-            value = loss(rows)
+            value = loss(*rows)
         unconnected = tf.UnconnectedGradients.ZERO
         return tape.gradient(value, rows.predicted, unconnected_gradients=unconnected)
 
@@ -200,8 +199,10 @@ def _measures(model: keras.Model, replicas: Replicas, tolerance: float) -> Itera
         return value
 
     compiled = model._compile_metrics
-    of_outputs = _Measure("the gradient", gradient, replicas, tolerance)
-    yield _Measure("the loss", loss, replicas, tolerance, not is_own_loss(model), of_outputs)
+    if loss:
+        of_outputs, of_keras = _Measure("", gradient, replicas, tolerance), not is_own_loss(model)
+        value = lambda rows: loss(*rows)  # noqa: E731
+        yield _Measure("the loss", value, replicas, tolerance, of_keras, of_outputs)
     if type(model).compute_metrics is not keras.Model.compute_metrics:
         yield _Measure("compute_metrics", own_metrics, replicas, tolerance)
     elif compiled is not None:
@@ -214,6 +215,22 @@ def _measures(model: keras.Model, replicas: Replicas, tolerance: float) -> Itera
             function = of(metric, id(metric) in with_weights)
             name = f"the metric {metric.name}"
             yield _Measure(name, function, replicas, tolerance, _is_of_keras(metric))
+
+
+def _loss_of(model: keras.Model) -> Callable[..., Any] | None:
+    """Return the function from (x, y, outputs, weights) to the loss without what layers add to it.
+
+    Layers add tensors of their last call, which was in another graph.
+    """
+    if type(model).compute_loss is not keras.Model.compute_loss:
+
+        def own(*rows: Any) -> Any:
+            model._clear_losses()
+            return model._compute_loss(*rows, training=False)
+
+        return own
+    compiled = model._compile_loss
+    return compiled and (lambda x, y, predicted, weight: compiled(y, predicted, weight))
 
 
 def _problems(measure: _Measure, rows: _Rows, dataset: Dataset) -> Iterator[Problem]:

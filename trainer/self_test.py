@@ -275,7 +275,8 @@ def _loss_in_graph(model: keras.Model, x: tf.Tensor, y: tf.Tensor, *weight: tf.T
 
 
 def _rows(dataset: Dataset, weighted: bool, number: int) -> tuple[tf.Tensor, ...]:
-    """Return rows and their labels, and different weights if wanted."""
+    """Return rows and their labels, and weights if wanted: larger ones of every second row."""
     x, y, _ = first_rows(dataset, number)
     weight = np.random.default_rng(0).uniform(0.5, 1.5, number).astype(np.float32)
+    weight[::2] *= 3
     return tuple(tf.constant(item) for item in (x, y, weight)[: 2 + weighted])

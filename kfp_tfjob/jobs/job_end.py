@@ -34,9 +34,8 @@ _KERAS_2 = (
     " build_model: this project's trainer trains with Keras 3 on any number of replicas"
 )
 _DATA_POLICY = (
-    "let each replica take its share of the rows: options = tf.data.Options();"
-    " options.experimental_distribute.auto_shard_policy ="
-    " tf.data.experimental.AutoShardPolicy.DATA; rows = rows.with_options(options)"
+    "set options.experimental_distribute.auto_shard_policy of a tf.data.Options() to"
+    " tf.data.experimental.AutoShardPolicy.DATA, and read rows.with_options(options)"
 )
 # What TensorFlow and Keras print of mistakes that programs from tutorials make, the cause and the
 # remedy. The operator's own examples make them too.
@@ -51,9 +50,10 @@ _CAUSES = (
     ),
     (
         # Of the reader; on a replica without a file, of model.fit.
-        r"Could not apply FILE based sharding|Your input ran out of data"
+        r"Could not apply FILE based sharding"
         r"|Unexpected result of `train_function` \(Empty logs\)",
-        "a replica got no rows, because the dataset has fewer files than there are replicas",
+        "a replica got no rows, because TensorFlow gives each replica some of the files, and there"
+        " are fewer files than replicas",
         _DATA_POLICY,
     ),
 )

@@ -10,7 +10,7 @@ from keras import losses, metrics
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.trainer import label_test, user_model
+from kfp_tfjob.trainer import label_test, self_test, user_model
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.replicas import Replicas
 from tests.local import tiny_dataset
@@ -109,6 +109,8 @@ def check(dataset: Dataset, found: keras.Model, options: TrainerOptions) -> None
     replicas = Replicas(tf.distribute.get_strategy())
     user_model.check(found, model, dataset, 1, options)
     label_test.check_values(found, dataset, replicas, options)
+    self_test.check_step(found, dataset, replicas, options)
+    self_test.check_loss(found, dataset, replicas, options)
 
 
 Make = Callable[[Dataset], keras.Model]
@@ -159,7 +161,35 @@ PAIRS: dict[str, tuple[str, str, Make]] = {
     ),
     "weights": ("two", "the metric error", lambda it: model(it, weighted=Error(2, 1), columns=1)),
 }
+
+
+class Adding(keras.layers.Layer):
+    """Adds a loss; so does a regularizer of its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__(activity_regularizer="l2")
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(tf.reduce_mean(tf.square(x)))
+        return x
+
+
+class AddingLoss(keras.Model):
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().compute_loss(x, y, y_pred, sample_weight) + tf.reduce_mean(x**2)
+
+
+def adding(dataset: Dataset, loss: str | None, kind: type[keras.Model] = keras.Model) -> Any:
+    inputs = keras.Input((dataset.num_features,))
+    found = kind(inputs, keras.layers.Dense(3, "softmax")(Adding()(inputs)))
+    found.compile("adam", loss)
+    return found
+
+
 LEGAL: dict[str, tuple[str, Make]] = {
+    "added losses": ("three", lambda it: adding(it, SPARSE)),
+    "only added losses": ("three", lambda it: adding(it, None)),
+    "compute_loss": ("three", lambda it: adding(it, SPARSE, AddingLoss)),
     "mse of one output": ("two", lambda it: model(it, "mse", columns=1)),
     "all kinds": ("two", lambda it: model(it, metric=metrics.AUC(), weighted=Error(), columns=1)),
     "Precision": ("two", lambda it: model(it, metric=metrics.Precision(), columns=1)),
