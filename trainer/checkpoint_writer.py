@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.layout import CHECKPOINT_STATE
 from kfp_tfjob.trainer.checkpoint import Checkpoint, remove, steps
 from kfp_tfjob.trainer.replicas import parts_of
 from kfp_tfjob.trainer.staging import not_writable
@@ -48,6 +49,20 @@ def _value(variable: Any) -> np.ndarray:
     return np.asarray(next(parts_of(variable)).read_value())
 
 
+def _foreign_folders(folder: Path) -> list[int]:
+    """Return numbered folders that are not checkpoints; one would hide that of its step."""
+    return [it for it in steps(folder) if not (folder / str(it) / CHECKPOINT_STATE).exists()]
+
+
+def _not_ours(folder: Path, foreign: list[int]) -> Problem:
+    return Problem(
+        "the model code wrote into the folder of the trainer's checkpoints",
+        received=", ".join(str(folder / str(number)) for number in foreign[:5]),
+        expected=f"no numbered folders in {folder}, except those of the trainer",
+        fix="give the callback's files another folder",
+    )
+
+
 class CheckpointWriter:
     """Writes checkpoints to a folder and removes those no longer needed.
 
@@ -59,7 +74,7 @@ class CheckpointWriter:
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder, self._keep = folder, keep
         self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._error: StepError | None = None
 
     @property
     def busy(self) -> bool:
@@ -77,7 +92,7 @@ class CheckpointWriter:
         """Return when the checkpoint is written.
 
         Raises:
-            StepError: It cannot be written.
+            StepError: It cannot be written; a ConfigurationError if other files are in its place.
         """
         if self._thread:
             self._thread.join()
@@ -87,6 +102,9 @@ class CheckpointWriter:
 
     def _write(self, content: Checkpoint) -> None:
         step = content.position.step
+        if foreign := _foreign_folders(self._folder):
+            self._error = ConfigurationError(_not_ours(self._folder, foreign))
+            return
         try:
             if content.write(self._folder):
                 log.info("saved the checkpoint of step %d", step)

@@ -268,14 +268,14 @@ class TrainSteps:
 def failed_step(model: keras.Model, error: BaseException) -> Problem:
     """Return the problem of a model that cannot run a step."""
     sizes = [item.shape[0] for item in getattr(model, "inputs", None) or () if item.shape[0]]
+    fix = "correct the layer, loss or metric in this error"
+    if sizes:
+        fix = f"remove batch_size={sizes[0]} from keras.Input, or {fix}"
     return Problem(
         "the model cannot run a step",
         received=where(error),
         expected="a model that trains on and evaluates any number of rows",
-        fix=f"remove batch_size={sizes[0]} from keras.Input, because the last rows of an evaluation"
-        " and a request are fewer"
-        if sizes
-        else "correct the layer, loss or metric in this error",
+        fix=fix,
     )
 
 

@@ -16,13 +16,14 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend import compute_output_spec  # traces without creating or changing variables
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.trainer import batch_norm, label_test, randomness
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.train_step import innermost
+from kfp_tfjob.trainer.train_step import failed_step, innermost
 from kfp_tfjob.trainer.user_errors import FAILURES, last_line, where
 
 log = logging.getLogger(__name__)
@@ -194,7 +195,7 @@ def check(
     try:
         model._symbolic_build(data_batch=_example(dataset))
     except Exception as error:
-        raise ConfigurationError(label_test.mismatch(dataset, last_line(error))) from error
+        raise ConfigurationError(_build_problem(model, dataset, error)) from error
     label_test.check_shapes(model, dataset, output, options)
     _check_saves(model)
     randomness.adopt_unseeded(model, options.seed)
@@ -352,6 +353,15 @@ def _keep_statistics(model: keras.Model) -> None:
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Normalization) and tf.is_symbolic_tensor(layer.mean):
             layer.build(layer._build_shapes_dict["input_shape"])
+
+
+def _build_problem(model: keras.Model, dataset: Dataset, error: Exception) -> Problem:
+    """Return the problem of a model that Keras cannot build with its loss and metrics."""
+    try:
+        compute_output_spec(model, _example(dataset)[0], training=False)
+    except Exception as of_model:
+        return failed_step(model, of_model)
+    return label_test.mismatch(dataset, last_line(error))
 
 
 def _shape_problem(shape: Any, dataset: Dataset) -> Problem | None:

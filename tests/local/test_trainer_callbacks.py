@@ -25,7 +25,7 @@ from kfp_tfjob.trainer.inputs import distribute, open_split
 from kfp_tfjob.trainer.loop import Training
 from kfp_tfjob.trainer.replicas import Replicas
 from tests.local import tiny_dataset
-from tests.problems import problems_of
+from tests.problems import problem_of, problems_of
 
 BATCH = 100
 STEPS = tiny_dataset.ROWS["train"] // BATCH
@@ -385,6 +385,19 @@ def test_a_callback_that_fails_is_named(
     assert found.value.code == code
     callbacks.call("on_test_begin")  # no callback has it
     assert "evaluate" not in vars(untrained)
+
+
+def test_files_in_the_place_of_a_checkpoint_are_refused(dataset: Dataset, tmp_path: Path) -> None:
+    """The checkpoint of their step was not written; later, they were removed as an old one."""
+    output = tmp_path / "output"
+
+    def write(self: Any, epoch: int, logs: Any = None) -> None:
+        (output / "checkpoints" / "1").mkdir(parents=True, exist_ok=True)
+        (output / "checkpoints" / "weights.txt").write_text("a file is no checkpoint")
+
+    own = of_one_hook(on_epoch_begin=write)
+    problem = problem_of(train, dataset, output, lambda: [own])
+    assert str(output / "checkpoints" / "1") in problem.received
 
 
 def test_an_optimizer_of_several_has_a_rate_for_each(dataset: Dataset, tmp_path: Path) -> None:
