@@ -29,6 +29,7 @@ _SHIFTS = range(
     1, 8
 )  # of labels; a metric that counts rows may be equal for some of them by chance
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.05  # relative
+_NOTHING = 1e-6  # of labels of about 1
 
 
 def mismatch(dataset: Dataset, received: str) -> Problem:
@@ -95,7 +96,9 @@ def check_values(
     output = model.compute_output_spec(keras.KerasTensor((None, *dataset.input_shape)))
     rows = _random_rows(model, dataset, output, is_weighted(dataset, options))
     short = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
-    tolerance = _TOLERANCE_16_BITS if short else _TOLERANCE
+    # A square of small labels is smaller still.
+    unit = min(1.0, float(np.abs(rows.y).max()) ** 2 if dataset.task != CLASSIFICATION else 1.0)
+    tolerance = _Tolerance(_TOLERANCE_16_BITS if short else _TOLERANCE, _NOTHING * unit)
     try:
         ConfigurationError.raise_if(
             problem
@@ -104,6 +107,13 @@ def check_values(
         )
     finally:
         model.reset_metrics()
+
+
+class _Tolerance(NamedTuple):
+    """The relative and the absolute difference of equal values."""
+
+    relative: float
+    absolute: float
 
 
 class _Rows(NamedTuple):
@@ -133,7 +143,7 @@ class _Measure:
         name: Its name for messages.
         function: Returns a number, or a dict of numbers, for rows.
         replicas: The replicas of the job.
-        tolerance: Relative difference of equal values.
+        tolerance: The difference of equal values.
         of_keras: Whether it is one of Keras's own.
         gradient: Of the loss, its gradient for the outputs of rows.
     """
@@ -143,7 +153,7 @@ class _Measure:
         name: str,
         function: Callable[[_Rows], Any],
         replicas: Replicas,
-        tolerance: float,
+        tolerance: _Tolerance,
         of_keras: bool = False,
         gradient: _Measure | None = None,
     ) -> None:
@@ -169,11 +179,11 @@ class _Measure:
     def equal(self, one: np.ndarray, other: np.ndarray) -> bool:
         """Return whether two results of this measure are the same."""
         return one.shape == other.shape and bool(
-            np.allclose(one, other, rtol=self._tolerance, atol=1e-6)
+            np.allclose(one, other, self._tolerance.relative, self._tolerance.absolute)
         )
 
 
-def _measures(model: keras.Model, replicas: Replicas, tolerance: float) -> Iterator[_Measure]:
+def _measures(model: keras.Model, replicas: Replicas, tolerance: _Tolerance) -> Iterator[_Measure]:
     """Yield the loss and the metrics of a model, each alone."""
     loss = _loss_of(model)
 
@@ -251,9 +261,9 @@ def _problems(measure: _Measure, rows: _Rows, dataset: Dataset) -> Iterator[Prob
     elif not (measure.is_loss and measure.of_keras):
         # The weights may meet the right label, or the right output.
         if _mixes(measure, rows, "y") or _mixes(measure, rows, "y", "weight"):
-            yield _pairs(measure.name, "label")
+            yield _pairs(measure, "label")
         elif rows.weight is not None and _mixes(measure, rows, "weight"):
-            yield _pairs(measure.name, "weight")
+            yield _pairs(measure, "weight")
 
 
 def _ignores_outputs(measure: _Measure, rows: _Rows, value: np.ndarray) -> bool:
@@ -307,14 +317,17 @@ def _has_order(measure: _Measure, rows: _Rows, *fields: str) -> bool:
     )
 
 
-def _pairs(name: str, what: str) -> Problem:
+def _pairs(measure: _Measure, what: str) -> Problem:
     argument = "y_true" if what == "label" else "sample_weight"
+    fix = f"give both the same shape: {argument} = tf.reshape({argument}, tf.shape(y_pred))"
+    if measure.of_keras:
+        fix = f"call it in a function of your own, and {fix}"
     return Problem(
-        f"{name} compares every {what} with every row",
+        f"{measure.name} compares every {what} with every row",
         received=f"the same value with the {what}s in another order",
         expected=f"a value from each row and its own {what}: the {what}s have the shape (rows,),"
         " and an output may have (rows, 1)",
-        fix=f"give both the same shape: {argument} = tf.reshape({argument}, tf.shape(y_pred))",
+        fix=fix,
     )
 
 

@@ -231,6 +231,21 @@ def test_what_fits_is_left_alone(datasets: dict[str, Dataset], case: str) -> Non
     check(datasets[name], make(datasets[name]), options)
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e6])
+def test_labels_in_any_unit(datasets: dict[str, Dataset], scale: float, monkeypatch: Any) -> None:
+    """Errors of small labels are no equal values."""
+    dataset, rows = datasets["numbers"], label_test.first_rows
+
+    def scaled(*arguments: Any) -> Any:
+        x, y, weights = rows(*arguments)
+        return x, (y * scale).astype("float32"), weights
+
+    monkeypatch.setattr(label_test, "first_rows", scaled)
+    check(dataset, model(dataset, metric=metrics.MeanSquaredError()), TrainerOptions())
+    with pytest.raises(ConfigurationError):
+        check(dataset, model(dataset, Squared()), TrainerOptions())
+
+
 def test_weights_need_a_loss_of_each_row(datasets: dict[str, Dataset]) -> None:
     """A batch of as many rows as classes would multiply each class by the weight of a row."""
     dataset = datasets["three"]
