@@ -24,7 +24,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.options.images import PLACEHOLDER, serving_in, tools_in, trainer_in
+from kfp_tfjob.options.images import (
+    PLACEHOLDER,
+    Reference,
+    registry_problems,
+    serving_in,
+    tools_in,
+    trainer_in,
+)
 from kfp_tfjob.pipelines.compilation import DIGESTS
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
@@ -198,8 +205,10 @@ class Builder:
             form = "{{range .RepoDigests}}{{println .}}{{end}}"
             inspect = [*self.command, "inspect", "--format", form, reference]
             said = _run(inspect, capture_output=True).stdout.split()
-            repository = reference.rpartition(":")[0]
-            return next(one for one in said if one.startswith(f"{repository}@")).split("@")[1]
+            # docker prints Docker Hub's repositories without a domain.
+            digests = {(its.domain, its.path): its.digest for its in map(Reference.parse, said)}
+            pushed = Reference.parse(reference)
+            return digests[pushed.domain, pushed.path]
         file = CONTEXT / "digest"
         tls = [one for one in self.arguments if one.startswith("--tls-verify")]
         _run([*self.command, "push", f"--digestfile={file}", *tls, reference])
@@ -266,6 +275,8 @@ def _build(given: argparse.Namespace) -> None:
                 "PUSH needs a registry", fix="make images PUSH=1 REGISTRY=registry.example.com/me"
             )
         )
+    if registry:
+        ConfigurationError.raise_if(registry_problems(registry, "--registry"))
     builder = Builder.find(given.builder, given.build_arguments, given.base)
     names = chosen(given.gpu, given.serving)
     make_context(names)

@@ -178,14 +178,17 @@ class JobSpec:
                 fix="name the Secret with the store's keys; it does not have to exist",
                 path="storage_secret",
             )
-        if not images.is_name(self.image):
-            yield Problem(
-                "train_image is not the name of an image",
-                received=repr(self.image),
-                expected=images.IMAGE_NAME,
-                fix="name the image whose python3 has TensorFlow",
-                path="train_image",
-            )
+        yield from images.reference_problems(
+            self.image,
+            "train_image is not an image reference",
+            fix="name the image whose python3 has TensorFlow",
+            path="train_image",
+        )
+        yield from images.reference_problems(
+            self.tools_image,
+            "the steps' image is not an image reference",
+            fix=f"correct {images.TOOLS_VARIABLE}, or compile the pipeline with another image",
+        )
 
     def _wrong_model(self) -> Iterator[Problem]:
         if not isinstance(self.hyperparameters, Mapping):

@@ -71,7 +71,12 @@ def compile_(
     takes precedence. Use none if the cluster assigns user ids itself, as OpenShift does. The steps
     work as any user in group 0.
     """
-    from kfp_tfjob.options.images import IMAGE_NAME, is_name, tools_in, trainer_in
+    from kfp_tfjob.options.images import (
+        reference_problems,
+        registry_problems,
+        tools_in,
+        trainer_in,
+    )
     from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, pinned
 
     if run_as_user != "none" and not re.fullmatch(r"[1-9][0-9]{0,9}", run_as_user):
@@ -85,6 +90,7 @@ def compile_(
         )
     if registry:
         registry = registry.rstrip("/")
+        ConfigurationError.raise_if(registry_problems(registry, "--registry"))
         tools_image = tools_image or pinned(tools_in(registry))
         trainer_image = trainer_image or pinned(trainer_in(registry))
         if gpu:
@@ -104,16 +110,22 @@ def compile_(
                 fix="add --registry REGISTRY, or name the image with --train-image",
             )
         )
-    for image in filter(None, (tools_image, trainer_image, train_image)):
-        if not is_name(image):
-            raise ConfigurationError(
-                Problem(
-                    "this is not the name of an image",
-                    received=image,
-                    expected=IMAGE_NAME,
-                    fix="correct --registry, or the option that names the image",
-                )
-            )
+    named = {
+        "--tools-image": tools_image,
+        "--trainer-image": trainer_image,
+        "--train-image": train_image,
+    }
+    ConfigurationError.raise_if(
+        problem
+        for option, image in named.items()
+        for problem in reference_problems(
+            image or "",
+            f"{option} is not an image reference",
+            fix="name the image as REGISTRY/NAME:TAG",
+            path=option,
+        )
+        if image
+    )
     files = compile_all(
         output or FOLDER,
         tools_image or "",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.options.images import is_placeholder
+from kfp_tfjob.options.images import is_placeholder, reference_problems
 from kfp_tfjob.pipelines import compilation
 from kfp_tfjob.pipelines.kubeflow.runs import defaults_of
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -40,6 +40,12 @@ class Package:
 
     def problems(self, train_image: str) -> Iterator[Problem]:
         """Yield the images that no node can pull, of the steps and in train_image."""
+        for image in self.images:
+            yield from reference_problems(
+                image,
+                "the pipeline contains an image that is not an image reference",
+                fix="compile the pipeline with another image",
+            )
         compiled = [image for image in self.images if is_placeholder(image)]
         if compiled:
             yield Problem(

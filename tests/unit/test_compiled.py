@@ -28,6 +28,7 @@ def test_it_has_no_shape_that_fails_on_a_back_end(path: Path) -> None:
     [
         (TOOLS, True),
         (" Set-Your-Registry.INVALID:5000/kfp-tfjob-tools@sha256:0", True),
+        ("kfp-tfjob-tools.invalid:1", False),  # an image of Docker Hub
         ("invalid/kfp-tfjob-tools:1", False),
         ("registry.example.com/set-your-registry.invalid/tools:1", False),
         ("kfp-tfjob-tools:1", False),

@@ -12,14 +12,89 @@ from click.testing import CliRunner
 from images.build import BASE, IMAGES, ROOT, Builder, requirements
 from images.build import main as make_images
 from kfp_tfjob.checks.step_pods import KEYS
-from kfp_tfjob.options.images import PLACEHOLDER, VERSION, serving_in, tools_in, trainer_in
+from kfp_tfjob.options.images import (
+    PLACEHOLDER,
+    VERSION,
+    Reference,
+    serving_in,
+    tools_in,
+    trainer_in,
+)
 from kfp_tfjob.pipelines import compilation as module
 from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.compilation import images_of
+from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
 from kfp_tfjob.storage.errors import ConfigurationError
+from tests.problems import problem_of
 
 DIGEST = "sha256:" + 64 * "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("t", ("docker.io", "library/t", "", "")),
+        ("t:5000", ("docker.io", "library/t", "5000", "")),
+        ("team/t", ("docker.io", "team/t", "", "")),
+        ("index.docker.io/t:1", ("docker.io", "library/t", "1", "")),
+        ("localhost/t", ("localhost", "t", "", "")),
+        ("Team/t", ("Team", "t", "", "")),  # the grammar takes uppercase for a host
+        (
+            "reg.example:5000/a.b/c__d--e_f:V.1-x",
+            ("reg.example:5000", "a.b/c__d--e_f", "V.1-x", ""),
+        ),
+        ("[fd00::1]:5000/t:_1", ("[fd00::1]:5000", "t", "_1", "")),
+        ("my_reg.io/t:1", ("", "my_reg.io/t", "1", "")),
+        (f"reg/t:1@{DIGEST}", ("docker.io", "reg/t", "1", DIGEST)),
+        (f"t@sha512:{128 * '0'}", ("docker.io", "library/t", "", f"sha512:{128 * '0'}")),
+        (f"r.io/{255 * 'a'}:{128 * 'b'}", ("r.io", 255 * "a", 128 * "b", "")),
+    ],
+)
+def test_a_reference_has_the_parts_that_a_node_sees(text: str, parts: tuple[str, ...]) -> None:
+    its = Reference.parse(text)
+    assert (its.domain, its.path, its.tag, its.digest) == parts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "http://reg/t:1",
+        "reg:port/t",
+        "my_reg:5000/t",
+        "reg-.io/t",
+        "[fe80::1%eth0]/t",
+        "reg.io/",
+        "reg//t:1",
+        "_reg/t:1",
+        "reg/t-",
+        "reg/t..x:1",
+        "reg/a___b",
+        "reg.io/Team/t",
+        "reg/t x",
+        "reg/\u0665:1",
+        "reg/t:",
+        "reg/t:-x",
+        "reg/t:.x",
+        "reg/t:\u0665",
+        f"reg/t:{129 * 'a'}",
+        "reg/t@",
+        "reg/t@sha256:abc",
+        f"reg/t@{DIGEST}a",
+        f"reg/t@{DIGEST.upper()}",
+        f"reg/t@sha256:{64 * 'A'}",
+        f"reg/t@md5:{32 * 'a'}",
+        f"reg/t@sha512:{64 * 'a'}",
+        f"reg/t:1@{DIGEST}\n",
+        f"reg.io/{256 * 'a'}",
+        64 * "a",
+    ],
+)
+def test_a_reference_that_no_node_can_parse_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Reference.parse(text)
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -118,12 +193,52 @@ def test_compile_takes_images_and_resources(pushed: dict[str, str], tmp_path: Pa
     assert text.count("resourceCpuLimit: '2'") == 1
 
 
-@pytest.mark.parametrize("registry", ["ghcr.io/MyTeam", "https://ghcr.io/me"])
-def test_an_image_that_no_node_can_pull_is_not_compiled_in(tmp_path: Path, registry: str) -> None:
-    command = ["compile", "--output", str(tmp_path), "--registry", registry]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 2 and f"{registry}/kfp-tfjob-tools" in done.output
+@pytest.mark.parametrize(
+    ("registry", "suggestion"),
+    [("ghcr.io/MyTeam", "ghcr.io/myteam"), ("https://ghcr.io/me", "ghcr.io/me"), ("_me", "")],
+)
+def test_a_wrong_registry_is_neither_compiled_in_nor_built_for(
+    tmp_path: Path, capsys, registry: str, suggestion: str
+) -> None:
+    command = ["--output", str(tmp_path), "--registry", registry]
+    problem = problem_of(compile_.main, command, standalone_mode=False)
+    assert (problem.path, problem.suggestion) == ("--registry", suggestion)
     assert list(tmp_path.iterdir()) == []
+    assert make_images(["--registry", registry]) == 2
+    assert repr(registry) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--tools-image", "--trainer-image", "--train-image"])
+def test_an_image_that_no_node_can_parse_is_not_compiled_in(tmp_path: Path, option: str) -> None:
+    command = ["--output", str(tmp_path), option, "reg/t:-x"]
+    problem = problem_of(compile_.main, command, standalone_mode=False)
+    assert (problem.path, problem.received) == (option, "'reg/t:-x'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compiled_image_that_no_node_can_parse_is_not_submitted() -> None:
+    container = {"image": "reg/t..x:1"}
+    executors = {"exec-preflight": {"container": container}}
+    package = Package("a file", {"pipeline_spec": {"deploymentSpec": {"executors": executors}}})
+    (problem,) = package.problems("reg/t:1")
+    assert problem.received == "'reg/t..x:1'"
+
+
+@pytest.mark.parametrize(
+    ("pushed", "printed"),
+    [
+        ("r.example.com:5000/me/t:1", "r.example.com:5000/me/t"),
+        ("docker.io/me/t:1", "me/t"),  # docker omits the domain of Docker Hub
+    ],
+)
+def test_docker_names_the_digest_of_what_it_pushed(
+    tmp_path: Path, monkeypatch, pushed: str, printed: str
+) -> None:
+    other = f"other.example.com/me/t@sha256:{64 * 'b'}"
+    (tmp_path / "docker").write_text(f"#!/bin/sh\nprintf '{other}\\n{printed}@{DIGEST}\\n'\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert Builder(["docker"]).push(pushed) == DIGEST
 
 
 def test_wrong_resources_are_named_all_at_once(tmp_path: Path) -> None:

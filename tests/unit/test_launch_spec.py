@@ -26,7 +26,8 @@ def problems(**changes) -> list[str]:
         ({"train_batch_size": 1, "train_workers": 3, "train_gpus": 2}, "multiple of 8.*to 8"),
         ({"storage_secret": " "}, "storage_secret"),
         ({"train_image": ""}, "train_image"),
-        ({"train_image": "ghcr.io/Me/x:1"}, "train_image"),
+        ({"train_image": "reg/t@sha256:abc"}, "train_image.*64"),
+        ({"tools_image": "reg/t:-x"}, "steps' image.*tag"),
         ({"pod": {"all": {"env": {"VERSION": 1.1}}}}, "env.VERSION.*1.1.*in quotes"),  # or 1.10
         ({"pod": {"all": {"node_selector": {"v": 1.1}}}}, "node_selector.v.*in quotes"),
         ({"model_hyperparameters": [1]}, "model_hyperparameters.*dict"),
@@ -60,6 +61,24 @@ def test_what_is_wrong_is_named(changes, words):
     found = problems(**changes)
     assert len(found) == 1
     assert re.search(words, found[0]), found[0]
+
+
+@pytest.mark.parametrize(
+    ("image", "suggestion"),
+    [
+        ("https://ghcr.io/me/x:1", "ghcr.io/me/x:1"),
+        ("ghcr.io/Me/x:V1", "ghcr.io/me/x:V1"),
+        ("http://[::1]:5000/Me/x", "[::1]:5000/me/x"),
+        ("reg/t..x:1", ""),
+        ("", ""),
+    ],
+)
+def test_the_correction_of_an_image_is_valid(image: str, suggestion: str) -> None:
+    (problem,) = problems_of(JobSpec.parse, **DEFAULTS | {"train_image": image})
+    assert (problem.path, problem.suggestion) == ("train_image", suggestion)
+    assert JobSpec.parse(**DEFAULTS | {"train_image": suggestion or "x"}).image == (
+        suggestion or "x"
+    )
 
 
 def test_all_problems_come_at_once():
