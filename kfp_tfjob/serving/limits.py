@@ -39,6 +39,8 @@ class Limits:
 
     A body that stalls is answered with 408, or a few clients that hang would keep the others out.
 
+    A compressed body is rejected, because it may be much larger than it seems.
+
     More objects and lists than any request needs are rejected while they arrive, because they take
     much more memory than their JSON.
 
@@ -93,9 +95,13 @@ class Limits:
                 status, began_answer = message["status"], True
             await send(message)
 
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        declared = headers.get(b"content-length", b"0")
+        encoding = headers.get(b"content-encoding", b"").strip().lower()
         try:
-            if declared.isdigit() and int(declared) > self._most:
+            if encoding not in (b"", b"identity"):
+                refusal = _compressed(encoding)
+            elif declared.isdigit() and int(declared) > self._most:
                 refusal = self._too_large(int(declared), declared)
             else:
                 await self._app(scope, limited, counted)
@@ -108,7 +114,7 @@ class Limits:
             if refusal and not began_answer:
                 status = refusal.status
                 await _send(send, refusal)
-            if protocol := _protocol(scope["path"]):
+            if protocol := protocol_of(scope["path"]):
                 self._metrics.answered(protocol, int(status), time.perf_counter() - began)
 
     def _too_large(self, size: int, declared: bytes) -> RefusedRequest:
@@ -148,11 +154,24 @@ class Limits:
         )
 
 
-def _protocol(path: str) -> str:
+def protocol_of(path: str) -> str:
     """Return the protocol of a request for predictions; empty for any other request."""
     if path.startswith("/v1/models/") and path.endswith(":predict"):
         return "v1"
     return "v2" if path.startswith("/v2/models/") and path.endswith("/infer") else ""
+
+
+def _compressed(encoding: bytes) -> RefusedRequest:
+    return RefusedRequest(
+        Problem(
+            "the request's body is compressed",
+            received=f"Content-Encoding: {encoding.decode('latin-1')}",
+            expected="a body as it is",
+            fix="send the body uncompressed and without the header Content-Encoding",
+            path="Content-Encoding",
+        ),
+        status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    )
 
 
 async def _send(send: Send, refusal: RefusedRequest) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelRepository
+from kserve.errors import InvalidInput
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 from kserve.protocol.rest.v2_datamodels import InferenceRequest, RequestInput, RequestOutput
@@ -21,6 +22,7 @@ from pydantic import FailFast
 
 from kfp_tfjob.serving import answers, tensors
 from kfp_tfjob.serving.batcher import Batcher
+from kfp_tfjob.serving.body_type import BINARY_REQUEST, JSON_LENGTH, REQUEST, ROWS, not_json
 from kfp_tfjob.serving.follower import Follower
 from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.serving.metrics import Metrics
@@ -199,18 +201,6 @@ class ChampionModel(Model):
 
 def _instances(payload: Any) -> Any:
     """Return the rows of a request in V1; None without any."""
-    if isinstance(payload, bytes):  # curl -d without a content type of its own
-        try:
-            payload = json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise RefusedRequest(
-                Problem(
-                    "the request is not JSON",
-                    received=f"{error}",
-                    expected='{"instances": [{COLUMN: VALUE, ...}, ...]}',
-                    fix="send JSON with the header Content-Type: application/json",
-                )
-            ) from error
     return payload.get("instances") if isinstance(payload, dict) else None
 
 
@@ -276,12 +266,35 @@ class ChampionPlane(DataPlane):
         version = str(self.get_model_from_registry(model_name).loaded.champion.version)
         return found | {"versions": [version], "platform": "tensorflow_savedmodel"}
 
+    def decode(self, *arguments: Any, **more: Any) -> Any:
+        """Read a request.
+
+        Raises:
+            RefusedRequest: It cannot be read.
+        """
+        try:
+            return super().decode(*arguments, **more)
+        except InvalidInput as error:
+            raise RefusedRequest(not_json(str(error), ROWS)) from error
+
     def decode_inference_request(self, body: Any, headers: dict[str, str], model_name: str) -> Any:
         """Read a request in V2; kserve's own errors for bytes that are no tensors say little.
 
         Raises:
             RefusedRequest: It cannot be read.
         """
+        is_binary = isinstance(body, bytes)
+        length = headers.get(JSON_LENGTH, "")
+        if is_binary and not (re.fullmatch("[0-9]{1,12}", length) and 0 < int(length) <= len(body)):
+            raise RefusedRequest(
+                Problem(
+                    "the header of a binary request is not the length of its JSON",
+                    received=f"{JSON_LENGTH}: {length}",
+                    expected=f"a number from 1 to {len(body):,}, the body's length in bytes",
+                    fix="send the length of the JSON before the tensors, or omit the header",
+                    path=JSON_LENGTH,
+                )
+            )
         try:
             return super().decode_inference_request(body, headers, model_name)
         except Exception as error:
@@ -289,8 +302,7 @@ class ChampionPlane(DataPlane):
                 Problem(
                     "the request does not follow the Open Inference Protocol",
                     received=f"{type(error).__name__}: {error!s:.200}",
-                    expected='{"inputs": [{"name": COLUMN, "shape": [ROWS], "datatype": TYPE,'
-                    ' "data": [...]}, ...]}',
+                    expected=BINARY_REQUEST if is_binary else REQUEST,
                     fix="send each column as an input, images as base64 in JSON",
                 )
             ) from error

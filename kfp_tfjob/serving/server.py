@@ -6,10 +6,12 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from kfp_tfjob.serving.body_type import REQUEST, BodyType, not_json
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
@@ -192,27 +194,22 @@ def _prepare(options: ServerOptions, metrics: Any) -> None:
 
     async def malformed(request: Request, error: Any) -> JSONResponse:
         wrong = [
-            Problem(
-                f"the request does not follow the Open Inference Protocol: {item['msg']}",
-                received=".".join(map(str, item["loc"])),
-                expected='{"inputs": [{"name": COLUMN, "shape": [ROWS], "datatype": TYPE,'
-                ' "data": [...]}, ...]}',
-                fix="send each column as an input, as JSON with the header"
-                " Content-Type: application/json",
-            )
+            _malformed(item)
             for item in error.errors()
             if "bytes" not in item["loc"]  # the other form of a body that kserve tries
         ]
         return JSONResponse(answer(RefusedRequest(*wrong)), HTTPStatus.BAD_REQUEST)
 
     async def other(request: Request, error: Any) -> JSONResponse:
-        wrong = Problem(
-            f"{request.method} {request.url.path} cannot be answered",
-            received=str(error.detail),
-            expected="POST /v1/models/MODEL:predict with JSON, or POST /v2/models/MODEL/infer with"
-            " JSON, or with Content-Type: application/octet-stream for tensors in binary",
-            fix="compare the address, the method and the content type",
-        )
+        if error.status_code == HTTPStatus.BAD_REQUEST:  # FastAPI could not decode the text
+            wrong = not_json(error.detail, REQUEST)
+        else:
+            wrong = Problem(
+                f"{request.method} {request.url.path} cannot be answered",
+                received=str(error.detail),
+                expected="POST /v1/models/MODEL:predict or POST /v2/models/MODEL/infer",
+                fix="compare the address and the method",
+            )
         return JSONResponse(answer(RefusedRequest(wrong)), error.status_code)
 
     warnings.filterwarnings("ignore", category=FastAPIDeprecationWarning)  # of kserve's code
@@ -220,4 +217,20 @@ def _prepare(options: ServerOptions, metrics: Any) -> None:
     app.add_exception_handler(DataError, failed)
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HTTPException, other)
+    app.add_middleware(BodyType)
     app.add_middleware(Limits, most=int(options.max_request_mb * 1e6), metrics=metrics)
+
+
+def _malformed(item: Mapping[str, Any]) -> Problem:
+    """Return the problem of one error that FastAPI reports."""
+    place = [str(part) for part in item["loc"] if part not in ("body", "Request")]
+    if item["type"] == "json_invalid":
+        return not_json(f"{item['ctx']['error']} at character {place[0]}", REQUEST)
+    if not place:
+        return not_json("an empty body" if item["type"] == "missing" else item["msg"], REQUEST)
+    return Problem(
+        f"the request does not follow the Open Inference Protocol: {item['msg']}",
+        received=".".join(place),
+        expected=REQUEST,
+        fix="send each column as an input",
+    )

@@ -1,5 +1,6 @@
 """The server as a process, over HTTP, with a real S3 server behind it."""
 
+import gzip
 import http.client
 import json
 import struct
@@ -115,13 +116,15 @@ def test_wrong_requests_are_refused_in_words(start: Start) -> None:
         (v1, {"instances": []}, 400, "no rows"),
         (v1, {"rows": [PET]}, 400, "no rows"),
         (v1, [PET], 400, "no rows"),
-        (v1, b"{", 400, "Unrecognized request format"),
-        (v1, b'{"instances": [{"mean radius": NaN}]}', 400, "Unrecognized request format"),
+        (v1, b"{", 400, "not a JSON object"),
+        (v1, b'{"instances": [{"mean radius": NaN}]}', 400, "not a JSON object"),
         (v1.replace("pets", "dogs"), {"instances": [PET]}, 404, "dogs does not exist"),
         (v2, {"inputs": []}, 400, "'mean radius' is missing"),
         (v2, {"inputs": "x"}, 400, "Open Inference Protocol"),
-        (v2, b"{", 400, "Open Inference Protocol"),
-        (v2, b"\xff\xfe", 400, "Open Inference Protocol"),
+        (v2, b"{", 400, "not a JSON object"),
+        (v2, b"[1]", 400, "not a JSON object"),
+        (v2, b"\xff\xfe", 400, "not a JSON object"),
+        (v2, b"\x80", 400, "not a JSON object"),
         (f"{server.url}/v3/models", {}, 404, "cannot be answered"),
         (v1.replace(":predict", ""), {}, 405, "cannot be answered"),
         (f"{server.url}/v2/repository/models/pets/unload", {}, 403, "does not unload"),
@@ -147,6 +150,43 @@ def test_wrong_requests_are_refused_in_words(start: Start) -> None:
         assert reply[0] == 413 and said in reply[1], reply
     assert server.memory - before < 60e6
     assert server.predict([PET]).status == 200
+
+
+def test_the_content_type_does_not_decide_how_a_body_is_read(start: Start) -> None:
+    """`curl -d` sends that of a form."""
+    server = start(PETS).ready()
+    heads = [
+        {"name": name, "shape": [1], "datatype": "FP64", "parameters": {"binary_data_size": 8}}
+        for name in COLUMNS
+    ]
+    head = json.dumps({"inputs": heads}).encode()
+    tensors = b"".join(np.float64(0.5).tobytes() for _ in COLUMNS)
+    length = {"Inference-Header-Content-Length": str(len(head))}
+    inputs = [
+        {"name": name, "shape": [1], "datatype": "FP64", "data": [PET[name]]} for name in COLUMNS
+    ]
+    v1, v2 = "/v1/models/pets:predict", "/v2/models/pets/infer"
+    bodies: list[tuple[str, bytes, dict[str, str]]] = [
+        (v1, json.dumps({"instances": [PET]}).encode(), {}),
+        (v2, json.dumps({"inputs": inputs}).encode(), {}),
+        (v2, head + tensors, length),
+    ]
+    for kind in ("application/x-www-form-urlencoded", "text/plain", "application/json", None):
+        headers = {"Content-Type": kind} if kind else {}
+        for path, body, more in bodies:
+            assert _status(server, path, body, headers | more) == (200, ""), (kind, path, more)
+            empty = _status(server, path, b"", headers)
+            assert empty[0] == 400 and empty[1], (kind, path)
+    # A wrong length of the JSON is named, and so is a compressed body.
+    _, body, _ = bodies[2]
+    for wrong in ("abc", "-5", "0", str(len(body) + 1), str(len(head) - 1)):
+        status, _ = _status(server, v2, body, {"Inference-Header-Content-Length": wrong})
+        assert status == 400, wrong
+    for path, body, more in bodies:
+        encoded = {"Content-Encoding": "gzip"} | more
+        status, received = _status(server, path, gzip.compress(body), encoded)
+        assert (status, received) == (415, "Content-Encoding: gzip")
+    assert "Traceback" not in server.log
 
 
 def test_a_body_with_a_million_mistakes_is_refused_at_the_first(start: Start) -> None:
@@ -273,6 +313,16 @@ def _bytes(kind: str, values: list[Any]) -> bytes:
     if kind == "BOOL":
         return np.array([bool(value) for value in values]).tobytes()
     return np.array([np.nan if value is None else value for value in values]).tobytes()
+
+
+def _status(
+    server: ServerProcess, path: str, body: bytes, headers: dict[str, str]
+) -> tuple[int, str]:
+    """Send a request with these headers only; return the status and what was wrong, if anything."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", path, body, headers)
+    reply = connection.getresponse()
+    return reply.status, json.loads(reply.read()).get("problems", [{}])[0].get("received", "")
 
 
 def _send(server: ServerProcess, path: str, body: Any) -> tuple[int, str]:

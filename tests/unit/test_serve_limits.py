@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kfp_tfjob.serving.body_type import JSON_LENGTH, BodyType
 from kfp_tfjob.serving.limits import Limits
 
 MOST = 1000
@@ -173,3 +174,40 @@ def test_a_client_that_leaves_is_counted_and_no_error_of_the_server() -> None:
     counts, client = Counts(), Leaving([])
     asyncio.run(client.ask(Limits(application, MOST, counts)))
     assert client.sent == [] and counts.answers == [("v1", 499)]
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "value", "kind"),
+    [
+        (PATH, "content-type", "application/x-www-form-urlencoded", "application/json"),
+        (PATH, "accept", "*/*", "application/json"),
+        (PATH, "content-type", "application/cloudevents+json", "application/cloudevents+json"),
+        ("/v2/models/pets/infer", "content-type", "text/plain", "application/json"),
+        ("/v2/models/pets/infer", "content-type", "application/octet-stream", "application/json"),
+        ("/v2/models/pets/infer", JSON_LENGTH, "9", "application/octet-stream"),
+        ("/v2/models/pets", "content-type", "text/plain", "text/plain"),
+    ],
+)
+def test_the_protocol_decides_how_a_body_is_read(
+    path: str, header: str, value: str, kind: str
+) -> None:
+    types: list[str] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        types.extend(it.decode() for name, it in scope["headers"] if name == b"content-type")
+
+    scope = {"type": "http", "path": path, "headers": [(header.encode(), value.encode())]}
+    client = Client([b""])
+    asyncio.run(BodyType(inner)(scope, client.receive, client.send))
+    assert types == [kind]
+
+
+@pytest.mark.parametrize(("encoding", "code"), [("gzip", 415), ("br", 415), ("Identity", 200)])
+def test_a_compressed_body_is_refused_before_it_is_read(encoding: str, code: int) -> None:
+    counts = Counts()
+    client = Client([b"x"])
+    named = [(b"content-encoding", encoding.encode())]
+    asyncio.run(client.ask(Limits(application, MOST, counts), headers=named))
+    assert client.sent[0]["status"] == code
+    assert counts.answers == [("v1", code)]
+    assert bool(client.left) is (code == 415)
