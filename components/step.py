@@ -23,6 +23,7 @@ from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.jobs.verdict import JobFailedError
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.registry.outcome import outcome_of
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     ObjectNotFoundError,
@@ -44,6 +45,8 @@ RUN_ID = "KFP_TFJOB_RUN_ID"
 
 # The step in the record of a run that was ended from outside and not by a step.
 WHOLE_RUN = "run"
+# The steps that check a run's inputs. The others check what the run itself has stored.
+_READS_INPUTS = ("preflight", "prepare_data", "launch_tfjob")
 # The logger that a step prints.
 LOGGER = "kfp_tfjob"
 
@@ -232,6 +235,21 @@ def _forget_in(place: RunLayout, steps: Collection[str], store: Store) -> None:
         store.delete(address)
 
 
+def keeps_result(failure: Failure, context: Step) -> bool:
+    """Return whether a run has a result that this failure of a later try leaves as it is.
+
+    `kfp-tfjob run --run-id` can continue a complete run with other parameters or data. Rejecting
+    them does not make the run a failed one.
+    """
+    if not (failure.final and failure.step in _READS_INPUTS):
+        return False
+    trained_by = (context.run_id, context.task_key)
+    try:
+        return outcome_of(context.store, context.layout, context.run, trained_by).is_final
+    except (StepError, ValueError, KeyError, TypeError):
+        return False
+
+
 def _fail(failure: Failure, context: Step | None) -> None:
     """Store the record of a failure if possible, notify of it, log it, and end the process."""
     stored = False
@@ -239,8 +257,11 @@ def _fail(failure: Failure, context: Step | None) -> None:
         Path(path).write_bytes(failure.to_bytes())
     if context:
         try:
-            context.store.write(context.run.failure("json"), failure.to_bytes())
-            stored = True
+            if keeps_result(failure, context):
+                log.info("the run was complete before, so its records stay as they are")
+            else:
+                context.store.write(context.run.failure("json"), failure.to_bytes())
+                stored = True
         except StepError as error:
             log.warning("the cause could not be stored: %s", error)
     # The local run shows the message itself, as its last output.

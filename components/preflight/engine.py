@@ -13,6 +13,7 @@ from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
+from kfp_tfjob.components.launch_tfjob.records import Records, require_same
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight import unchanged
 from kfp_tfjob.components.prepare_data.source import resolve as sources
@@ -149,6 +150,7 @@ def run(
     digest = source_digest(source)
     if not code.in_image:
         claim_task(step, _PATIENCE.seconds)
+    _check_continued(step, values, entry, digest)
     code = code_of_run(step, code)
     inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""
@@ -327,6 +329,16 @@ def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:
         " later; or read older data, for example with {date-1d} instead of {date}",
         path="data_uri",
     )
+
+
+def _check_continued(step: Step, values: RunParameters, entry: str, source_digest: str) -> None:
+    """Reject other inputs for a run that has trained, before they replace any of its records."""
+    records = Records(step)
+    claimed = records.claimed()
+    if claimed and (records.completed() or records.newest_checkpoint()):
+        spec = replace(run_parameters.job_spec(values), model_entry=entry)
+        data = _data_options(values).dataset_digest(source_digest, values["data_label"])
+        require_same(records.claim(claimed[-1]).inputs, {**records.inputs(spec), "data": data})
 
 
 def _earlier(

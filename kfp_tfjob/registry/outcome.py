@@ -16,6 +16,7 @@ from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, 
 PUBLISHED, NOT_BLESSED, LOST_RACE = "published", "not blessed", "lost the race"
 BLESSED = "blessed"  # publish has still to make it the champion, or was ended before
 UNCHANGED, NOT_EVALUATED = "unchanged", "not evaluated"
+_RESULTS = (PUBLISHED, NOT_BLESSED, LOST_RACE, UNCHANGED, NOT_EVALUATED)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Outcome:
     lost: LostRace | None = None
     earlier: TrainedRun | None = None
     why_not_evaluated: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no step has anything left to do."""
+        return self.word in _RESULTS
 
 
 def outcome_of(

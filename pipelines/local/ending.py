@@ -16,7 +16,7 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.notify_end import tell_end
-from kfp_tfjob.components.step import WHOLE_RUN, Step
+from kfp_tfjob.components.step import WHOLE_RUN, Step, keeps_result
 from kfp_tfjob.components.summary import read_outcome, suspicious_columns
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
@@ -71,6 +71,10 @@ class Ending:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
             if named := _OPTION.search(failure.fix):
                 self.show(f"\nType --set '{named[0]}=VALUE' to set such an option.")
+            if keeps_result(failure, self.step):
+                self.show("\nThe run was complete before, and its results stay as they are.")
+                path.unlink()
+                return failure.code
             self.show(f"\ndetails    {self._copied(lambda: self._keep_failure(failure))}")
             self._notify(failure)
             return failure.code

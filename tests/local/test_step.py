@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,18 @@ from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, Step, reported
+from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.run import _environment
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError, Problem, StoreUnavailableError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    Problem,
+    StepError,
+    StoreUnavailableError,
+)
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
@@ -144,6 +152,38 @@ def test_the_record_of_an_earlier_try_does_not_explain_a_later_one(
         run(KeyboardInterrupt())
     found = [Failure.from_bytes(store.read(it.address)).message for it in store.list(base)]
     assert found == left
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "is_recorded"),
+    [
+        ("preflight", ConfigurationError("other epochs"), False),
+        ("prepare_data", DataError("the file has moved"), False),
+        ("launch_tfjob", ConfigurationError("other data"), False),
+        ("launch_tfjob", StoreUnavailableError("it was away"), True),
+        ("sync_output", DataError("an object is damaged"), True),
+        ("evaluate", ConfigurationError("the evaluator is damaged"), True),
+    ],
+)
+def test_a_complete_run_does_not_fail_by_what_a_later_try_is_given(
+    context: Step, tmp_path: Path, monkeypatch, name: str, error: StepError, is_recorded: bool
+) -> None:
+    home = Home(tmp_path)
+    home.run("run-1").mkdir(parents=True)
+    local = home.run("run-1") / "failure.json"
+    monkeypatch.setenv(FAILURE_FILE, str(local))
+    context.store.write(context.run.not_evaluated, b'{"why": "evaluate is false"}')
+    with pytest.raises(SystemExit) as ended, reported(name) as report:
+        report.step = replace(context, name=name)
+        raise error
+    assert ended.value.code == error.code
+    assert context.store.has(context.run.failure("json")) is is_recorded
+    # The command shows the message, and leaves a record on this machine only if the run failed.
+    shown: list[str] = []
+    assert Ending(context, "m", home, False, shown.append).tell(1, 0) == error.code
+    assert any(str(error) in text for text in shown)
+    assert local.exists() is is_recorded
+    assert (home.run("run-1") / "failure.md").exists() is is_recorded
 
 
 @pytest.fixture

@@ -10,17 +10,20 @@ import pytest
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.engine import Checked
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
-from kfp_tfjob.components.step import FailureReport, open_step
+from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, open_step, reported
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.training_cache import TrainedRun, newest, remember
@@ -178,6 +181,31 @@ def test_a_run_that_continues_does_not_count(world: World) -> None:
     world.store.write(world.layout.run("r1").attempt(1), b"{}")
     again = world.check("r1", train_image="other:1")
     assert again.changed and again.inputs_digest == ""
+
+
+def test_a_run_that_has_trained_does_not_continue_with_other_inputs(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its records nor its result change: it was complete before."""
+    monkeypatch.setenv(FAILURE_FILE, str(tmp_path / "failure.json"))
+    first = world.train()
+    step = open_step("launch_tfjob", "r1", str(world.base))
+    data = DataOptions().dataset_digest(first.source_digest, "y")
+    claim = replace(Claim.first(1, 0), inputs={"data": data, "train_epochs": 10})
+    world.store.create(step.run.attempt(1), claim.to_bytes("r1", "job", "hash"))
+    world.store.write(step.run.checkpoints / "3" / MANIFEST, b"{}")
+    stored = {it.address: it.etag for it in world.store.list(step.run.base)}
+    assert world.check("r1", train_epochs=10).changed
+    record = tmp_path / "failure.json"
+    for rows, epochs, path in ((ROWS, 5, "train_epochs"), (ROWS + b"1,2,0\n", 10, "")):
+        world.store.write(world.base / "in/rows.csv", rows)
+        with pytest.raises(SystemExit), reported("preflight") as report:
+            report.step = step
+            world.check("r1", train_epochs=epochs)
+        failure = Failure.from_bytes(record.read_bytes())
+        assert (failure.code, [it.path for it in failure.problems]) == (2, [path])
+        assert {it.address: it.etag for it in world.store.list(step.run.base)} == stored
+        record.unlink()
 
 
 def test_a_run_that_was_evaluated_with_another_gate_since_does_not_count(world: World) -> None:
