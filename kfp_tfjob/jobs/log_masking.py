@@ -7,19 +7,21 @@ import os
 import time
 from collections.abc import Iterable
 
-from kfp_tfjob.options.parameter_masking import MASK
 from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.escaping import without_secrets
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 
 _NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", WEBHOOK_KEY)
 _REREAD_SECONDS = 60.0
-_SHORTEST = 6  # a shorter value is no secret, and masking it would hide words
 _hidden: set[str] = set()
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Make every Mask of this process hide more secrets, also as JSON escapes them."""
-    for secret in secrets:
+    """Make every Mask of this process hide more secrets, also as JSON escapes them.
+
+    A log is masked line by line, so each line of a secret with several, such as a key, is one.
+    """
+    for secret in (part for given in secrets for part in (given, *given.splitlines())):
         _hidden.add(secret)
         _hidden.update(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
 
@@ -38,7 +40,4 @@ class Mask:
             volume = SecretVolume.from_environment()
             for name in _NAMES:
                 self._secrets |= {volume.get(name), os.environ.get(name, "")}
-        for secret in self._secrets | _hidden:
-            if len(secret) >= _SHORTEST and secret in text:
-                text = text.replace(secret, MASK)
-        return text
+        return without_secrets(text, self._secrets | _hidden)

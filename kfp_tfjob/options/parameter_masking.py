@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-MASK = "******"
+from kfp_tfjob.storage.escaping import MASK
+
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 # Secret for any value.
 _CERTAIN = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential"}

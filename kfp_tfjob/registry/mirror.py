@@ -21,7 +21,7 @@ from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.history import reasons
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import line
+from kfp_tfjob.storage.escaping import line, without_secrets
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.store import Store
 
@@ -159,8 +159,8 @@ def _sync(
     host = _host(server)
 
     def outcome(done: bool, said: str) -> Outcome:
-        for value in given.values():  # a client may repeat its address, with the password in it
-            said = said.replace(value, host if value == server else "******")
+        # A client may repeat its address, with the password in it.
+        said = without_secrets(said.replace(server, host), given.values())
         return Outcome(mirror.name, host, wanted["model"], done, line(said))
 
     command = [sys.executable, "-Pm", "kfp_tfjob.registry.mirrors", mirror.module]

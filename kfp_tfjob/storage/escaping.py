@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
+MASK = "******"
+_SHORTEST_SECRET = 6  # characters; masking a shorter value would hide words and parts of words
 MOST = 2000  # characters of one piece of text
 MOST_OF_NAME = 500  # of a code span
 MOST_LINES = 200
@@ -42,6 +44,16 @@ def uncolored(text: str) -> str:
     A name keeps them: `line` shows it with escapes. Cut text afterwards, or half a color remains.
     """
     return _STEERING.sub("", text)
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return text with secrets of at least six characters replaced, also those within another."""
+    for secret in sorted(
+        secrets, key=len, reverse=True
+    ):  # else the rest of a longer one would stay
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, MASK)
+    return text
 
 
 def line(text: object, most: int = MOST) -> str:

@@ -9,6 +9,8 @@ import pytest
 from kfp_tfjob.cluster.local import container
 from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
 from kfp_tfjob.cluster.local.pod import LocalPod
+from kfp_tfjob.jobs import log_masking
+from kfp_tfjob.storage.escaping import MASK
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,8 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "of somebody else")
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys/id").write_text("secret\n")
+    (tmp_path / "keys/region").write_text("us-east-1\n")
+    monkeypatch.setattr(log_masking, "_hidden", set())
     pod = PodInfo({"name": "p-0", "labels": {"a/b": "c"}}, tmp_path)
 
     def secret(key: str, optional: bool) -> dict:
@@ -51,6 +55,7 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
         {"name": "PRICE", "value": "5$$(DIR)"},
         {"name": "ID", "valueFrom": secret("id", False)},
         {"name": "NONE", "valueFrom": secret("none", True)},
+        {"name": "AWS_REGION", "valueFrom": secret("region", True)},
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a/b']"}}},
     ]
@@ -58,6 +63,8 @@ def test_the_environment_of_a_container(tmp_path, monkeypatch):
     assert found["FILE"] == f"{tmp_path}/v/x/f"
     wanted = {"PRICE": "5$(DIR)", "ID": "secret", "POD": "p-0", "LABEL": "c"}
     assert {name: found[name] for name in wanted} == wanted
+    # The program may print it. What a Secret of the store names is no secret.
+    assert log_masking.Mask()("secret in us-east-1") == f"{MASK} in us-east-1"
     assert "NONE" not in found and not others & set(found) and found["MORE"] == "1"
     with pytest.raises(LookupError, match="key none"):
         environment({"env": [{"name": "X", "valueFrom": secret("none", False)}]}, pod, {}, {})

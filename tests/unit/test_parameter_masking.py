@@ -1,6 +1,7 @@
 """No page, message or file of ours repeats what looks like a secret."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -24,7 +25,9 @@ from kfp_tfjob.options.parameter_masking import (
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.registry import mirror
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
 from tests.problems import problem_of
@@ -213,6 +216,25 @@ def test_a_secret_is_blotted_out(tmp_path, monkeypatch):
     mask = Mask()
     assert mask("x=the-secret-key; token/of+this=process") == f"x={MASK}; {MASK}"
     assert mask("nothing") == "nothing"
+
+
+def test_a_secret_within_another_leaves_no_rest_and_each_line_of_a_key_is_one(monkeypatch) -> None:
+    monkeypatch.setattr(log_masking, "_hidden", set())
+    log_masking.hide(["abcdef", "abcdef-0123456789", "-----BEGIN KEY-----\nMIIEow\nx\n", "a"])
+    mask = Mask()
+    assert mask("is abcdef-0123456789 or abcdef") == f"is {MASK} or {MASK}"
+    assert mask("MIIEow") == mask("-----BEGIN KEY-----") == MASK
+    assert mask("a box") == "a box"
+
+
+def test_a_short_name_of_a_mirrors_user_leaves_its_message_readable(monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "l")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "mlflow")
+    wanted = mirror.Wanted(model="m", champion=1, versions=[])
+    (mlflow, _), secret = mirror.MIRRORS, SecretVolume(Path("none"))
+    outcome = mirror._sync(mlflow, "http://x:hunter2@host.example", secret, wanted, 60)
+    assert not outcome.done and outcome.server == "host.example"
+    assert f"No module named '{MASK}'" in outcome.said
 
 
 def test_a_secret_that_is_an_ordinary_word_leaves_a_record_that_can_be_read(monkeypatch) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import RESERVED
 
@@ -84,6 +85,8 @@ def environment(
                 continue
             if value is None:
                 raise LookupError(f"Secret {reference['name']} has no key {reference['key']}")
+            if not reference.get("optional"):  # those of the store include its region
+                hide([value])
         elif field := source.get("fieldRef"):
             value = pod.field(field["fieldPath"])
         else:
