@@ -10,37 +10,46 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob import uploader
+from kfp_tfjob.checks.finding import Finding, Status
+from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.images import TRAIN, TRAINER
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.user_code.model_code import Code, ModelCode
+from kfp_tfjob.user_code.syntax import NotPython
 
 log = logging.getLogger(__name__)
 
 
-def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Problem | str]]:
+def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Finding]]:
     """Return the code that `model_code` names, and its problems; own commands need no function."""
     wanted = ModelCode.parse(values["model_code"])
-    own_command = bool(values["train_options"].get("command"))
     try:
         code = wanted.read(step.store)
     except StepError as error:
-        return Code("", {}), list(error.problems)
-    if own_command:
-        return code, []
-    if wanted.in_image and not code.files and values["train_image"] in (TRAIN, TRAINER):
-        return code, [
-            Problem(
-                "model_code names a module that is not in the image",
-                received=wanted.source,
-                expected="kfp_tfjob.trainer.models, or a module of your own train_image",
-                fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
-                path="model_code",
-            )
-        ]
-    return code, list(code.problems(wanted.function, values["model_hyperparameters"]))
+        return Code("", {}), [Finding.of(it) for it in error.problems]
+    is_ours = values["train_image"] in (TRAIN, TRAINER)
+    if command := values["train_options"].get("command"):
+        problems: list[Problem | str] = [*code.problems_of_command(command)]
+    elif wanted.in_image and not code.files and is_ours:
+        problem = Problem(
+            "model_code names a module that is not in the image",
+            received=wanted.source,
+            expected="kfp_tfjob.trainer.models, or a module of your own train_image",
+            fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
+            path="model_code",
+        )
+        return code, [Finding.of(problem)]
+    else:
+        problems = code.problems(wanted.function, values["model_hyperparameters"])
+    # The Python of another image may be newer. A local run uses that of this machine.
+    runs_here = is_ours or is_local()
+    return code, [
+        Finding.of(it, Status.PROBLEM if runs_here or type(it) is not NotPython else Status.WARNING)
+        for it in problems
+    ]
 
 
 def code_of_run(step: Step, code: Code) -> Code:

@@ -49,8 +49,11 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
     if warnings is not None and wanted:
         if not (is_local() or wanted.in_image):
             found += local_paths({"model_code": values["model_code"]})
-        code, wrong = check_code(step, values)
-        found += wrong
+        code, of_code = check_code(step, values)
+        found += only(of_code, Status.PROBLEM)
+        for it in only(of_code, Status.WARNING):
+            log.warning("%s", it)
+            warnings.append(it.text)
     if found or not code:
         raise ConfigurationError(*found, notes=warnings or ())
     entry = f"{code.module}:{wanted.function}" if wanted else _A_FUNCTION

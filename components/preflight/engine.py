@@ -127,11 +127,11 @@ def run(
         log.info("the folder of this run is %s", step.run.base)
     report.step = step
 
+    code, of_code = check_code(step, values)
+    found += of_code
     for it in only(found, Status.WARNING, Status.WAITS):
         log.warning("%s", it)
-    code, wrong_code = check_code(step, values)
-    evaluator, wrong = check_evaluator(step.store, parse_gate(values["gate"]))
-    wrong_code = [*wrong_code, *wrong]
+    evaluator, wrong_code = check_evaluator(step.store, parse_gate(values["gate"]))
     source, wrong_data = _check_data(step, values, tick if values != given else None)
     problems = only(found, Status.PROBLEM)
     if wrong_code or problems:

@@ -10,7 +10,7 @@ import ast
 import importlib.util
 import keyword
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +20,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
+from kfp_tfjob.user_code.syntax import NotPython, named_files, parse, unparsable
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -137,14 +138,23 @@ class Code:
     files: Mapping[str, bytes]
     in_image: bool = False
 
-    def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem]:
-        """Check that `function` exists and takes the dataset and the hyperparameters."""
+    def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem | str]:
+        """Check that `function` exists and takes the dataset and the hyperparameters.
+
+        The modules that its own imports must be Python.
+        """
         path, node, problems = self.definition(function)
+        if path and not (problems or self.in_image):
+            problems += unparsable(self.files, [path], root="")
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-            return _signature(path, node, hyperparameters)
+            problems += _signature(path, node, hyperparameters)
         return problems
 
-    def definition(self, function: str) -> tuple[str, ast.stmt | None, list[Problem]]:
+    def problems_of_command(self, command: Sequence[str]) -> list[NotPython]:
+        """Check that Python can parse the files that a command names, and what they import."""
+        return list(unparsable(self.files, named_files(command, self.files)))
+
+    def definition(self, function: str) -> tuple[str, ast.stmt | None, list[Problem | str]]:
         """Return the file of the module, the definition of a function in it, and problems.
 
         Without a problem, the definition is None if it is assigned, imported or conditional, or in
@@ -155,18 +165,9 @@ class Code:
         if not path:
             return path, None, []  # a module of a different image: only the trainer can check it
         try:
-            tree = ast.parse(self.files[path], filename=path)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            what = getattr(error, "msg", error)
-            if isinstance(error, RecursionError | MemoryError):
-                what = "the code is nested too deeply"
-            problem = Problem(
-                f"{path} is not Python",
-                received=f"line {getattr(error, 'lineno', None) or '?'}: {what}",
-                expected="code that Python 3.11 can parse",
-                fix=f"correct {path}",
-            )
-            return path, None, [problem]
+            tree = parse(path, self.files[path])
+        except ConfigurationError as error:
+            return path, None, list(error.problems)
         defined = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
         others = _other_names(tree)
         if function in defined and function not in others:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
@@ -14,23 +16,35 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.model_code import ModelCode
+from kfp_tfjob.user_code.syntax import NotPython
 
 # The other options that name code: parameter, key, and what it must be.
 _OF_OPTIONS = (("data_options", "reader", OwnReader), ("gate", "evaluator", EvaluatorCode))
 
 
-def check_code(values: RunParameters) -> list[Problem | str]:
-    """Return what is wrong with code of this machine; nothing for other code."""
+def check_code(values: RunParameters, images: Container[str]) -> list[Problem | str]:
+    """Return what is wrong with code of this machine; nothing for other code.
+
+    Args:
+        values: The run parameters.
+        images: Those of the compiled pipeline, whose Python is the one that this project supports.
+    """
     found: list[Problem | str] = []
+    is_ours = not values["train_image"] or values["train_image"] in images
     try:
         if _is_here(str(values["model_code"])):
             code = ModelCode.parse(str(values["model_code"]))
             files = code.read()
-            found += files.problems(code.function, values["model_hyperparameters"])
+            if command := _option(values, "train_options", "command"):
+                problems: list[Problem | str] = [*files.problems_of_command(command)]
+            else:
+                problems = files.problems(code.function, values["model_hyperparameters"])
+            # The Python of another image may be newer; preflight warns.
+            found += (it for it in problems if not isinstance(it, NotPython) or is_ours)
     except ConfigurationError as error:
         found += error.problems
     for parameter, key, kind in _OF_OPTIONS:
-        text = str(values[parameter].get(key) or "")
+        text = str(_option(values, parameter, key) or "")
         try:
             if text and _is_here(text):
                 kind.read(text, None)
@@ -45,11 +59,17 @@ def copy_code(values: RunParameters, endpoint: str = "") -> RunParameters:
     if _is_here(str(values["model_code"])):
         found["model_code"] = _copied(str(values["model_code"]), "model_code", values, endpoint)
     for parameter, key, kind in _OF_OPTIONS:
-        text = str(values[parameter].get(key) or "")
+        text = str(_option(values, parameter, key) or "")
         if text and _is_here(text):
             copied = _copied(text, kind.path, values, endpoint)
             found[parameter] = {**values[parameter], key: copied}
     return found
+
+
+def _option(values: RunParameters, parameter: str, key: str) -> Any:
+    """Return a key of a group of options; None if it is not set, or the group is no dict."""
+    group = values[parameter]
+    return group.get(key) if isinstance(group, Mapping) else None
 
 
 def _is_here(text: str) -> bool:

@@ -28,7 +28,7 @@ def check_run(values: RunParameters, package: Package) -> None:
         problems += error.problems
     problems += local_paths({"data_uri": str(values["data_uri"])} if values["data_uri"] else {})
     wrong = {str(getattr(it, "path", "")).partition(".")[0] for it in problems}
-    problems += [] if "model_code" in wrong else check_code(values)
+    problems += [] if "model_code" in wrong else check_code(values, package.images)
     problems += package.problems(str(values.get("train_image", "")))
     ConfigurationError.raise_if(problems)
 

@@ -7,10 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.checks.finding import Status
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.components.code_copy import check_code
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.pipeline import completed
+from kfp_tfjob.pipelines.kubeflow.code_upload import check_code as check_code_here
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.model_code import Code, ModelCode, as_path
+from kfp_tfjob.user_code.syntax import NotPython, named_files, parse
 from tests.fuzz.bounds import bounded
 from tests.problems import problem_of
 
@@ -265,6 +276,134 @@ def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
     with bounded(seconds=5, memory=300 << 20):
         (problem,) = Code("m", {"m.py": source}).problems("f", {})
     assert problem.what
+
+
+PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
+NBSP, SPACE = "\u00a0", " "
+
+
+@pytest.mark.parametrize(
+    ("text", "received"),
+    [
+        ("x = 1\n\u00a0 y = 2\n", ["line 2: U+00A0"]),
+        ("# \u00a0 is fine\n\u3000x = 1\n", ["line 2: U+3000"]),
+        ("print(\u201chi\u201d)\nx = 1 \u2013 2\n", ["1: U+201C", "1: U+201D", "2: U+2013"]),
+        ("print(\u2018it\u2019)\n", ["1: U+2018", "1: U+2019"]),
+        ("mo\u200bdel = 1\nx =\ufeff 2\n", ["1: U+200B", "2: U+FEFF"]),
+        ("print\uff081\uff09\n", ["1: U+FF08", "1: U+FF09"]),
+        ("x = 5 \u20ac\n", ["line 1: U+20AC"]),
+    ],
+)
+def test_a_character_that_is_not_code_is_named_with_its_line(
+    text: str, received: list[str]
+) -> None:
+    """Web pages and word processors insert them, and an editor does not show them."""
+    problem = problem_of(parse, "train.py", text.encode())
+    assert problem.what.startswith("train.py") and isinstance(problem, NotPython)
+    parts = str(problem.received).split("; ")
+    assert len(parts) == len(received)
+    assert all(wanted in part for wanted, part in zip(received, parts, strict=True))
+    assert all(part.partition("U+")[2][:4] in problem.fix for part in parts)
+
+
+def test_the_remedy_of_a_program_from_a_web_page_makes_it_the_program() -> None:
+    copied = (PROGRAMS / "tutorial_from_a_web_page.txt").read_text()
+    problem = problem_of(parse, "tutorial.py", copied.encode())
+    assert "line 2: U+00A0" in str(problem.received)
+    assert "U+00A0 with a space" in problem.fix
+    program = (PROGRAMS / "tutorial.py").read_bytes()
+    assert copied.replace(NBSP, SPACE).encode() == program
+    parse("tutorial.py", program)  # with its dashes, quotes and letters in comments
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ("x = 1\ny = '\u00a0'\n".encode("cp1252"), "line 2"),
+        (b"x = 1\n" * 9 + b"# \xe9\n", "line 10"),
+        ("x = 1\n".encode("utf-16"), "line 1"),
+    ],
+)
+def test_a_file_in_another_encoding_is_named_with_its_line(data: bytes, line: str) -> None:
+    problem = problem_of(parse, "m.py", data, is_script=True)
+    assert line in str(problem.received) and "UTF-8" in problem.fix
+    parse("m.py", b"# coding: cp1252\nx = '\xa0'\n", is_script=True)
+    parse("m.py", b"x = 1\n# \xe9\n")  # Python imports it, but does not run it
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        (["python3", "$(JOB_DIR)/code/train.py"], ["train.py"]),
+        (["sh", "-c", 'cd "$JOB_DIR/code" && exec python3 ./train.py --x=1'], ["train.py"]),
+        (["torchrun", "--nproc", "1", "$(JOB_DIR)/code/a/main.py", "b.py"], ["a/main.py", "b.py"]),
+        (["sh", "-c", "cd $(JOB_DIR)/code; python3 -m a"], ["a/__init__.py", "a/__main__.py"]),
+        (["sh", "-c", "cd $(JOB_DIR)/code; python3 -m a.main"], ["a/main.py"]),
+        (["python3", "/srv/train.py"], []),
+        (["python3", "-c", "import train"], []),
+        (["bash", "$(JOB_DIR)/code/run.sh"], []),
+    ],
+)
+def test_the_files_of_a_command_are_those_of_the_copy(command: list[str], files: list[str]) -> None:
+    names = ("train.py", "b.py", "a/__init__.py", "a/__main__.py", "a/main.py", "run.sh")
+    assert named_files(command, dict.fromkeys(names, b"")) == files
+
+
+def test_what_a_program_imports_is_parsed_unless_it_may_be_absent() -> None:
+    wrong = b"x = (\n"
+    files = {
+        "train.py": b"import helpers, numpy\nfrom package import a\nfrom loose import *\n"
+        b"try:\n  import maybe\nexcept ImportError:\n  pass\n"
+        b"def f():\n  import later\n",
+        "helpers.py": wrong,
+        "package/__init__.py": b"from . import b\n",
+        "package/a.py": b"from .deep.c import d\nfrom ...above import e\nimport helpers\n",
+        "package/b.py": wrong,
+        "package/deep/c.py": wrong,
+        **dict.fromkeys(("maybe.py", "later.py", "other.py", "package/helpers.py"), wrong),
+    }
+    found = [it.what.split()[0] for it in Code("train", files).problems_of_command(["train.py"])]
+    assert sorted(found) == ["helpers.py", "package/b.py", "package/deep/c.py"]
+    # A model's module is imported with the folder of the code first on the path.
+    own = {"m/__init__.py": b"import helpers\nfrom .layers import f\n", "m/layers.py": wrong}
+    own |= {"m/helpers.py": wrong, "helpers.py": b""}
+    assert [it.what for it in Code("m", own).problems("f", {})] == ["m/layers.py is not Python"]
+
+
+@pytest.mark.parametrize("command", [(), ("python3", "$(JOB_DIR)/code/train.py")])
+@pytest.mark.parametrize(
+    ("image", "backend", "status"),
+    [
+        (TRAIN, "kubernetes", Status.PROBLEM),
+        ("own:1", "kubernetes", Status.WARNING),  # its Python may be newer
+        ("own:1", "local", Status.PROBLEM),  # this Python runs it
+    ],
+)
+def test_what_this_python_cannot_parse_is_wrong_where_it_runs(
+    tmp_path: Path, monkeypatch, command: tuple[str, ...], image: str, backend: str, status: Status
+) -> None:
+    monkeypatch.setenv(BACKEND_VARIABLE, backend)
+    (tmp_path / "train.py").write_text(f"def f(d):\n{NBSP}   return d\n")
+    values = defaults() | {"model_code": f"{tmp_path}/train.py:f", "train_image": image}
+    values |= {"train_options": {"command": command}} if command else {}
+    step = Step("preflight", "r", Layout(S3Address("bucket")), STORE)
+    code, (finding,) = check_code(step, values)
+    assert code.files and finding.status == status
+    assert "line 2: U+00A0" in str(finding.received)
+    # `submit` says the same before it copies the code.
+    found = check_code_here(completed(values), ["compiled:1", TRAIN])
+    assert len(found) == (image == TRAIN)
+
+
+def test_submit_needs_no_function_in_a_program(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes((PROGRAMS / "tutorial.py").read_bytes())
+    values = defaults() | {"model_code": f"{tmp_path}/train.py:main"}
+    assert len(check_code_here(completed(values), [])) == 1
+    values |= {"train_options": {"command": ["python3", "$(JOB_DIR)/code/train.py"]}}
+    assert check_code_here(completed(values), []) == []
+    # What is no dict is another problem.
+    for name in ("train_options", "data_options", "gate"):
+        assert len(check_code_here(completed(values, {name: [1]}), [])) == (name == "train_options")
 
 
 def test_a_zip_of_a_folder_is_read_as_the_folder(tmp_path: Path) -> None:

@@ -1,0 +1,210 @@
+"""Parses the user's code without importing it, and says why a file is not Python.
+
+Code that was copied from a web page or a word processor often contains no-break spaces, curly
+quotes or dashes. They look right in an editor, and Python's own message only gives a number.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tokenize
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import PurePosixPath
+
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+_CODE_POINT = re.compile(r"U\+([0-9A-F]{4,6})")  # in a message of Python's parser
+_MOST_CHARACTERS = 20  # of one file
+_QUOTES = "\u2018\u2019\u201a\u201b\u2032\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
+# What a person types for a character that NFKC does not map to ASCII, as it maps spaces.
+_TYPED = {
+    **dict.fromkeys(_QUOTES[:5], "'"),
+    **dict.fromkeys(_QUOTES[5:], '"'),
+    **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),
+    **dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff", ""),
+    "\u00d7": "*",
+}
+_CODE_FOLDER = "/code/"  # of JOB_DIR, as commands name it
+
+
+class NotPython(Problem):
+    """A file that this Python cannot parse; that of another image may be newer."""
+
+
+def parse(path: str, data: bytes, is_script: bool = False) -> ast.Module:
+    """Return the syntax tree of a file.
+
+    Args:
+        path: Its name, for messages.
+        data: Its content.
+        is_script: Whether Python runs the file, not imports it. Then even its comments must be in
+            its encoding.
+
+    Raises:
+        ConfigurationError: It is not Python, by a NotPython that gives the line.
+    """
+    if is_script and (problem := _in_another_encoding(path, data)):
+        raise ConfigurationError(problem)
+    try:
+        return ast.parse(data, filename=path)
+    except (RecursionError, MemoryError):
+        raise ConfigurationError(_problem(path, "the code is nested too deeply")) from None
+    except (SyntaxError, ValueError) as error:
+        raise ConfigurationError(_explained(path, data, error)) from None
+
+
+def unparsable(
+    files: Mapping[str, bytes], entries: Iterable[str], root: str | None = None
+) -> Iterator[NotPython]:
+    """Yield the problems of files, and of those that they import without a condition.
+
+    Args:
+        files: Content by relative path.
+        entries: The files with which a program begins.
+        root: The folder in which imports begin; None for that of each entry, as for a script.
+    """
+    parsed: set[str] = set()
+    for entry in entries:
+        start = PurePosixPath(entry).parent if root is None else PurePosixPath(root)
+        waiting = [entry]
+        while waiting:
+            path = waiting.pop()
+            if path in parsed:
+                continue
+            parsed.add(path)
+            try:
+                tree = parse(path, files[path], is_script=root is None and path == entry)
+            except ConfigurationError as error:
+                yield from (one for one in error.problems if isinstance(one, NotPython))
+                continue
+            names = {name for node in tree.body for name in _imported(node, path, start)}
+            waiting += sorted(file for name in names for file in _files_of(name) if file in files)
+
+
+def named_files(command: Sequence[str], files: Mapping[str, bytes]) -> list[str]:
+    """Return the Python files that a command names, of the run's copy of the code.
+
+    The command may be a shell's; a name of a file that only the image has is not among them.
+    """
+    words = [word.strip("\"';()") for word in " ".join(command).split()]
+    modules = {after for word, after in zip(words, words[1:], strict=False) if word == "-m"}
+    paths = {word.rpartition(_CODE_FOLDER)[2].removeprefix("./") for word in words}
+    paths |= {path for name in modules for path in _files_of(name.replace(".", "/"))}
+    paths |= {f"{name.replace('.', '/')}/__main__.py" for name in modules}
+    return sorted(path for path in paths if path.endswith(".py") and path in files)
+
+
+def _imported(node: ast.stmt, path: str, root: PurePosixPath) -> Iterator[str]:
+    """Yield the paths, without suffix, of the modules that a statement may import."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            parts = alias.name.split(".")
+            yield from (str(root.joinpath(*parts[:end])) for end in range(1, len(parts) + 1))
+    elif isinstance(node, ast.ImportFrom):
+        above = PurePosixPath(path).parents
+        if node.level > len(above):
+            return
+        start = above[node.level - 1] if node.level else root
+        parts = (node.module or "").split(".") if node.module else []
+        yield from (str(start.joinpath(*parts[:end])) for end in range(1, len(parts) + 1))
+        yield from (str(start.joinpath(*parts, alias.name)) for alias in node.names)
+
+
+def _files_of(module: str) -> tuple[str, str]:
+    return f"{module}.py", f"{module}/__init__.py"
+
+
+def _explained(path: str, data: bytes, error: SyntaxError | ValueError) -> NotPython:
+    """Return the problem of a file that cannot be parsed."""
+    if problem := _in_another_encoding(path, data):
+        return problem
+    try:
+        text = data.decode(_encoding(data))
+    except (LookupError, UnicodeError):  # such as rot13, which is no encoding of text
+        text = ""
+    lines = _not_accepted(text)
+    if not lines:
+        line = getattr(error, "lineno", None) or "?"
+        return _problem(path, f"line {line}: {getattr(error, 'msg', error)}")
+    received = [
+        f"line {line}: {_code_point(character)} ({unicodedata.name(character, 'unnamed').lower()})"
+        for character, line in lines.items()
+    ]
+    fixes = "; ".join(map(_fix, lines))
+    return _problem(path, "; ".join(received), fix=f"in {path}, {fixes}")
+
+
+def _in_another_encoding(path: str, data: bytes) -> NotPython | None:
+    """Return the problem of a file that is not in the encoding that it names, by default UTF-8."""
+    encoding = _encoding(data)
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        reason = f"line {line}: byte 0x{data[error.start]:02x} is not {encoding.upper()}"
+        return _problem(path, reason, "a file in UTF-8", f"save {path} as UTF-8")
+    except (LookupError, UnicodeError):
+        return None  # the parser explains it
+    return None
+
+
+def _encoding(data: bytes) -> str:
+    try:
+        return tokenize.detect_encoding(BytesIO(data).readline)[0]
+    except SyntaxError:  # its first lines are in another encoding, or name one that does not exist
+        return "utf-8"
+
+
+def _problem(path: str, received: str, expected: str = "", fix: str = "") -> NotPython:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    expected = expected or f"code that Python {version} can parse"
+    return NotPython(f"{path} is not Python", received, expected, fix or f"correct {path}")
+
+
+def _not_accepted(text: str) -> dict[str, int]:
+    """Return the characters that Python does not accept in code, each with its first line.
+
+    The parser reports one at a time, so each is replaced before the next attempt.
+    """
+    lines: dict[str, int] = {}
+    while len(lines) < _MOST_CHARACTERS:
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            match = _CODE_POINT.search(error.msg or "")
+            character = chr(int(match[1], 16)) if match else ""
+            if not character or character not in text:
+                break
+            lines[character] = error.lineno or 0  # an earlier one may be in a comment
+            # Quotes are replaced in pairs, or the string would not end.
+            for other in _QUOTES if character in _QUOTES else character:
+                if other in text:
+                    lines.setdefault(other, text.count("\n", 0, text.index(other)) + 1)
+                    text = text.replace(other, _typed(other) or " ")
+        except (ValueError, RecursionError, MemoryError):
+            break
+        else:
+            break
+    return dict(sorted(lines.items(), key=lambda item: item[1]))
+
+
+def _typed(character: str) -> str | None:
+    """Return what a person types for a typographic character; None for any other character."""
+    plain = _TYPED.get(character, unicodedata.normalize("NFKC", character))
+    return plain if plain.isascii() else None
+
+
+def _fix(character: str) -> str:
+    typed = _typed(character)
+    if typed is None:
+        return f"remove every {_code_point(character)}, or put it in quotes"
+    words = {"": "nothing", " ": "a space"}.get(typed, typed)
+    return f"replace every {_code_point(character)} with {words}"
+
+
+def _code_point(character: str) -> str:
+    return f"U+{ord(character):04X}"
