@@ -139,13 +139,8 @@ class Code:
     in_image: bool = False
 
     def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem | str]:
-        """Check that `function` exists and takes the dataset and the hyperparameters.
-
-        The modules that its own imports must be Python.
-        """
+        """Check that `function` exists and takes the dataset and the hyperparameters."""
         path, node, problems = self.definition(function)
-        if path and not (problems or self.in_image):
-            problems += unparsable(self.files, [path], root="")
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
             problems += _signature(path, node, hyperparameters)
         return problems
@@ -156,6 +151,8 @@ class Code:
 
     def definition(self, function: str) -> tuple[str, ast.stmt | None, list[Problem | str]]:
         """Return the file of the module, the definition of a function in it, and problems.
+
+        The modules that it imports from the same code must be Python, too.
 
         Without a problem, the definition is None if it is assigned, imported or conditional, or in
         a module that only a different image has.
@@ -170,10 +167,13 @@ class Code:
             return path, None, list(error.problems)
         defined = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
         others = _other_names(tree)
+        imported: list[Problem | str] = []
+        if not self.in_image:  # the image's own code was tested with it
+            imported += unparsable(self.files, [path], root="")
         if function in defined and function not in others:
-            return path, defined[function], []
+            return path, defined[function], imported
         if others & {function, "*"}:
-            return path, None, []
+            return path, None, imported
         public = sorted(name for name in defined if not name.startswith("_"))
         meant = nearest(function, public)
         problem = Problem(
@@ -183,7 +183,7 @@ class Code:
             fix=did_you_mean(meant, "correct model_code"),
             suggestion=meant,
         )
-        return path, None, [problem]
+        return path, None, [*imported, problem]
 
 
 def _signature(

@@ -11,7 +11,9 @@ from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.code_copy import check_code
 from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow.code_upload import check_code as check_code_here
@@ -368,6 +370,14 @@ def test_what_a_program_imports_is_parsed_unless_it_may_be_absent() -> None:
     own = {"m/__init__.py": b"import helpers\nfrom .layers import f\n", "m/layers.py": wrong}
     own |= {"m/helpers.py": wrong, "helpers.py": b""}
     assert [it.what for it in Code("m", own).problems("f", {})] == ["m/layers.py is not Python"]
+
+
+def test_what_an_evaluator_or_a_reader_imports_is_parsed(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import helpers\ndef f(dataset, predictions): return {}\n")
+    (tmp_path / "helpers.py").write_text("x = (\n")
+    for kind in (EvaluatorCode, OwnReader):
+        problem = problem_of(kind.read, f"{tmp_path}:f", None)
+        assert (problem.what, problem.path) == ("helpers.py is not Python", kind.path)
 
 
 @pytest.mark.parametrize("command", [(), ("python3", "$(JOB_DIR)/code/train.py")])
