@@ -20,7 +20,13 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
-from kfp_tfjob.user_code.syntax import NotPython, named_files, parse, unparsable
+from kfp_tfjob.user_code.syntax import (
+    NotPython,
+    imported_files,
+    named_files,
+    parse,
+    unparsable,
+)
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -169,7 +175,8 @@ class Code:
         others = _other_names(tree)
         imported: list[Problem | str] = []
         if not self.in_image:  # the image's own code was tested with it
-            imported += unparsable(self.files, [path], root="")
+            names = imported_files(self.files, path, tree)
+            imported += unparsable(self.files, names, root="")
         if function in defined and function not in others:
             return path, defined[function], imported
         if others & {function, "*"}:

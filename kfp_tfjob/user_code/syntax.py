@@ -19,6 +19,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _CODE_POINT = re.compile(r"U\+([0-9A-F]{4,6})")  # in a message of Python's parser
 _MOST_CHARACTERS = 20  # of one file
+_MOST_PARSED = 400_000  # characters, in all attempts to find another
 _QUOTES = "\u2018\u2019\u201a\u201b\u2032\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
 # What a person types for a character that NFKC does not map to ASCII, as it maps spaces.
 _TYPED = {
@@ -81,8 +82,23 @@ def unparsable(
             except ConfigurationError as error:
                 yield from (one for one in error.problems if isinstance(one, NotPython))
                 continue
-            names = {name for node in tree.body for name in _imported(node, path, start)}
-            waiting += sorted(file for name in names for file in _files_of(name) if file in files)
+            waiting += imported_files(files, path, tree, str(start))
+
+
+def imported_files(
+    files: Mapping[str, bytes], path: str, tree: ast.Module, root: str = ""
+) -> list[str]:
+    """Return those of `files` that a module imports without a condition.
+
+    Args:
+        files: Content by relative path.
+        path: The module's file.
+        tree: Its syntax tree.
+        root: The folder in which its imports begin.
+    """
+    start = PurePosixPath(root)
+    names = {name for node in tree.body for name in _imported(node, path, start)}
+    return sorted(file for name in names for file in _files_of(name) if file in files)
 
 
 def named_files(command: Sequence[str], files: Mapping[str, bytes]) -> list[str]:
@@ -171,7 +187,7 @@ def _not_accepted(text: str) -> dict[str, int]:
     The parser reports one at a time, so each is replaced before the next attempt.
     """
     lines: dict[str, int] = {}
-    while len(lines) < _MOST_CHARACTERS:
+    for _ in range(max(1, min(_MOST_CHARACTERS, _MOST_PARSED // (len(text) + 1)))):
         try:
             ast.parse(text)
         except SyntaxError as error:

@@ -272,7 +272,13 @@ def test_links_are_followed_inside_of_the_folder_only(tmp_path, caplog) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [b"-" * 100_000 + b"1", b"a" + b".b" * 100_000, b"(" * 5000, b"\0", b"# coding: nothing\n"],
+    [
+        *(b"-" * 100_000 + b"1", b"a" + b".b" * 100_000, b"(" * 5000, b"\0"),
+        *(b"# coding: nothing\n", b"# coding: rot13\n"),
+        pytest.param(
+            b"x = 1\n" * 100_000 + "".join(map(chr, range(0x2460, 0x249C))).encode(), id="many"
+        ),
+    ],
 )
 def test_code_that_hurts_the_parser_is_a_problem(source: bytes) -> None:
     with bounded(seconds=5, memory=300 << 20):
