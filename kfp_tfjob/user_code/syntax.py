@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import PurePosixPath
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import CODE
 
 _CODE_POINT = re.compile(r"U\+([0-9A-F]{4,6})")  # in a message of Python's parser
 _MOST_CHARACTERS = 20  # of one file
@@ -29,7 +30,7 @@ _TYPED = {
     **dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff", ""),
     "\u00d7": "*",
 }
-_CODE_FOLDER = "/code/"  # of JOB_DIR, as commands name it
+_CODE_FOLDER = f"/{CODE}/"  # of JOB_DIR, as commands name it
 
 
 class NotPython(Problem):
