@@ -67,7 +67,7 @@ def write(part: str, folder: Path, rows: int) -> None:
     dataset = Dataset.load(folder)
     for number in (1, 2):
         model = user_model.build(models.mlp, dataset, {"hidden": [64, 64]})
-        export(model, dataset, folder / f"output-{number}")
+        export(model, dataset, folder / f"output-{number}", logits=True)
 
 
 def _shard(path: Path, rows: int, seed: int, shape: tuple[int, int, int]) -> None:

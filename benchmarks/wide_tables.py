@@ -71,7 +71,7 @@ def one(columns: int, rows: int, folder: Path) -> dict[str, float]:
             model = models.mlp(dataset)
         output = folder / "run" / "output"
         with timed("export"):
-            export(model, dataset, output)
+            export(model, dataset, output, logits=True)
         with timed("load"):
             served = ServedModel(output / MODEL, schema, "the model")
         row = served.example(1)

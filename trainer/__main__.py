@@ -92,7 +92,7 @@ def train(config: Config, started: float) -> None:
     import keras
 
     from kfp_tfjob.storage.store import Store
-    from kfp_tfjob.trainer import export_test, label_test, self_test, user_model
+    from kfp_tfjob.trainer import export_test, label_test, probabilities, self_test, user_model
     from kfp_tfjob.trainer.dataset import Dataset
     from kfp_tfjob.trainer.export import export, settle
     from kfp_tfjob.trainer.loop import Training
@@ -125,10 +125,13 @@ def train(config: Config, started: float) -> None:
             self_test.check_step(model, dataset, replicas, config.options)
         self_test.check_loss(model, dataset, replicas, config.options)
         self_test.check_model(model, dataset, replicas)
-        if replicas.chief and is_first:
-            export_test.check_graph(model, dataset)
-            if is_own:
-                export_test.check_answer(model, dataset)
+        rows = max(1, config.batch_size // replicas.count)
+        if is_first:
+            logits = probabilities.check(model, dataset, replicas, rows)
+            if replicas.chief:
+                export_test.check_graph(model, dataset, logits)
+                if is_own:
+                    export_test.check_answer(model, dataset, logits)
         tested.touch()
         training = Training(
             config,
@@ -141,9 +144,10 @@ def train(config: Config, started: float) -> None:
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
+        logits = probabilities.check(model, dataset, replicas, rows)
         settle(model, replicas)
         if replicas.chief:
-            export(model, dataset, config.output_dir)
+            export(model, dataset, config.output_dir, logits)
             log.info("the model is in %s", config.output_dir / MODEL)
         replicas.part()
     except (NotFiniteError, StoppedError):

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.values import SyncOnReadVariable  # has no public name
 
@@ -33,22 +32,22 @@ from kfp_tfjob.features.signature_columns import COLUMNS, argument_names, to_jso
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.prediction import to_probabilities, unwrapped
 from kfp_tfjob.trainer.replicas import Replicas
 
-_ROWS = 64  # random rows for a model with an unknown output shape
 
-
-def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
+def export(model: keras.Model, dataset: Dataset, output: Path, logits: bool) -> None:
     """Write `model.keras` and `model/`; each appears complete or not at all.
 
     Args:
         model: The model, trained and compiled.
         dataset: The training data.
         output: OUTPUT_DIR.
+        logits: Whether a classifier's outputs are logits, as `probabilities.check` returns it.
     """
     output.mkdir(parents=True, exist_ok=True)
     keras_ending = output / f".{KERAS_MODEL}"  # Keras rejects other suffixes
-    holder, signatures = with_signatures(model, dataset)
+    holder, signatures = with_signatures(model, dataset, logits)
     with readable_alone(holder), files.written(output / KERAS_MODEL, keras_ending) as file:
         model.save(file)
     names = [column.name for column in dataset.columns]
@@ -60,10 +59,12 @@ def export(model: keras.Model, dataset: Dataset, output: Path) -> None:
         shutil.rmtree(output / MODEL, ignore_errors=True)
 
 
-def with_signatures(model: keras.Model, dataset: Dataset) -> tuple[tf.Module, dict[str, Any]]:
+def with_signatures(
+    model: keras.Model, dataset: Dataset, logits: bool
+) -> tuple[tf.Module, dict[str, Any]]:
     """Return what `model/` contains: an object that holds the model, and its signatures."""
     arguments = argument_names([column.name for column in dataset.columns])
-    outputs = _outputs(model, dataset)
+    outputs = _outputs(model, dataset, logits)
     holder = holder_of(model)
     if wanted := dataset.picture:
         types, pack = [tf.string], lambda columns: wanted.decode(columns[0])
@@ -142,45 +143,21 @@ def holder_of(model: keras.Model) -> tf.Module:
     return holder
 
 
-def _outputs(model: keras.Model, dataset: Dataset) -> Any:
+def _outputs(model: keras.Model, dataset: Dataset, logits: bool) -> Any:
     """Return the function from packed rows to the outputs of a signature."""
     if dataset.task != CLASSIFICATION:
         return lambda rows: {
-            "prediction": tf.cast(tf.reshape(model(rows, training=False), [-1]), tf.float32)
+            "prediction": tf.cast(
+                tf.reshape(unwrapped(model(rows, training=False)), [-1]), tf.float32
+            )
         }
-    logits = gives_logits(model, dataset)
     classes = tf.constant(dataset.class_names)
 
     def classify(rows: tf.Tensor) -> dict[str, tf.Tensor]:
-        scores = tf.cast(model(rows, training=False), tf.float32)
-        if scores.shape[1] == 1:
-            positive = tf.sigmoid(scores) if logits else scores
-            probabilities = tf.concat([1 - positive, positive], axis=1)
-        else:
-            probabilities = tf.nn.softmax(scores) if logits else scores
+        probabilities = to_probabilities(unwrapped(model(rows, training=False)), logits)
         return {
             "probabilities": probabilities,
             "class": tf.gather(classes, tf.argmax(probabilities, axis=1)),
         }
 
     return classify
-
-
-def gives_logits(model: keras.Model, dataset: Dataset) -> bool:
-    """Return whether a model ends in logits, by its loss, its last activation or its outputs."""
-    loss = model.loss
-    if isinstance(loss, str):
-        return False  # the named losses of Keras take probabilities
-    if hasattr(loss, "from_logits"):
-        return bool(loss.from_logits)
-    outputs = getattr(model, "outputs", None)  # a user's subclass has none
-    last: Any = outputs[0]._keras_history.operation if outputs else None
-    # Such a layer only casts, in mixed precision: the one before it says what the numbers are.
-    while isinstance(last, keras.layers.Activation) and last.activation is keras.activations.linear:
-        last = last.input._keras_history.operation
-    name = getattr(getattr(last, "activation", None), "__name__", "")
-    if name in ("linear", "softmax", "sigmoid"):
-        return name == "linear"
-    scores = tf.cast(model(dataset.example(_ROWS), training=False), tf.float32).numpy()
-    shares = ((scores >= 0) & (scores <= 1)).all()
-    return not (shares and (scores.shape[1] == 1 or np.allclose(scores.sum(1), 1, atol=1e-2)))

@@ -37,8 +37,13 @@ _MEMORY = 1 << 30  # bytes of a process that imports TensorFlow; half of them in
 _LINES = 3  # of what the other process prints at its end
 
 
-def check_graph(model: Any, dataset: Any) -> None:
+def check_graph(model: Any, dataset: Any, logits: bool) -> None:
     """Write the graph of the SavedModel, as after training.
+
+    Args:
+        model: The model, built.
+        dataset: The training data.
+        logits: Whether a classifier's outputs are logits.
 
     Raises:
         ConfigurationError: The model cannot be exported, or calls Python.
@@ -51,7 +56,7 @@ def check_graph(model: Any, dataset: Any) -> None:
 
     try:
         with TemporaryDirectory() as folder:  # tracing a model does not change its variables
-            holder, signatures = with_signatures(model, dataset)
+            holder, signatures = with_signatures(model, dataset, logits)
             with readable_alone(holder):
                 export_meta_graph(holder, f"{folder}/graph", signatures)
             graph = MetaGraphDef.FromString(Path(folder, "graph").read_bytes()).graph_def
@@ -79,12 +84,17 @@ def check_graph(model: Any, dataset: Any) -> None:
         )
 
 
-def check_answer(model: Any, dataset: Any) -> None:
+def check_answer(model: Any, dataset: Any, logits: bool) -> None:
     """Export the model, load it in a new process, and let it predict one row.
 
     It takes seconds, so models of Keras's own layers are left out: those are known to work. It is
     also left out where the memory of this container is short, and stopped with a warning if it
     takes too long.
+
+    Args:
+        model: The model, built.
+        dataset: The training data.
+        logits: Whether a classifier's outputs are logits.
 
     Raises:
         ConfigurationError: The exported model does not answer.
@@ -104,7 +114,7 @@ def check_answer(model: Any, dataset: Any) -> None:
         return
     start = time.monotonic()
     with TemporaryDirectory() as folder:
-        export(model, dataset, Path(folder))
+        export(model, dataset, Path(folder), logits)
         left = _SECONDS - (time.monotonic() - start)
         try:
             done = _other_process(Path(folder, MODEL), dataset.folder, left)

@@ -45,12 +45,15 @@ def rows_of(dataset: Dataset, records: TFRecords) -> Rows | PictureRows:
     return PictureRows(dataset, records) if dataset.picture else Rows(dataset, records)
 
 
-def first_rows(dataset: Dataset, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first rows of the train split as a step gets them, for tests of a model.
+def first_rows(
+    dataset: Dataset, number: int, split: str = "train"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first rows of a split as a step gets them, for tests of a model.
 
     Args:
         dataset: The dataset.
         number: How many; if the split has fewer, they are repeated.
+        split: The split.
 
     Returns:
         (rows, *input_shape) float32 features, (rows,) labels, (rows,) float32 weights.
@@ -58,7 +61,7 @@ def first_rows(dataset: Dataset, number: int) -> tuple[np.ndarray, np.ndarray, n
     Raises:
         DataError: There are no rows, or they are damaged.
     """
-    records = open_split(dataset, "train")
+    records = open_split(dataset, split)
     train_batch_size(len(records), 1, 1)  # rejects an empty split
     rows = np.resize(np.arange(len(records)), number)
     x, y, weights = rows_of(dataset, records).take_weighted(rows)
@@ -67,7 +70,7 @@ def first_rows(dataset: Dataset, number: int) -> tuple[np.ndarray, np.ndarray, n
     own = dataset.row_weights
     if own is None or weights is None:
         return x, y, np.ones(number, np.float32)
-    return x, y, own.scaled("train", weights)
+    return x, y, own.scaled(split, weights)
 
 
 def distribute(

@@ -22,6 +22,7 @@ from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.inputs import first_rows
+from kfp_tfjob.trainer.prediction import unwrapped
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.user_errors import last_line
 
@@ -93,7 +94,8 @@ def check_values(
     Raises:
         ConfigurationError: One does not compare each row with its own label.
     """
-    output = model.compute_output_spec(keras.KerasTensor((None, *dataset.input_shape)))
+    rows = keras.KerasTensor((None, *dataset.input_shape))
+    output = unwrapped(model.compute_output_spec(rows))
     rows = _random_rows(model, dataset, output, is_weighted(dataset, options))
     short = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
     # A square of small labels is smaller still.
@@ -340,15 +342,16 @@ def is_own_loss(model: keras.Model) -> bool:
     """Return whether a loss is the user's code; a loss of Keras fits if its shapes do."""
     losses = filter(None, map(keras.losses.get, tf.nest.flatten(model.loss)))
     code = [type(model).compute_loss, *(getattr(item, "fn", item) for item in losses)]
-    return not all(_is_code_of_keras(item) for item in code)
+    return not all(is_code_of_keras(item) for item in code)
 
 
 def _is_of_keras(metric: keras.Metric) -> bool:
     function = getattr(metric, "_fn", None)
-    return all(_is_code_of_keras(item) for item in (type(metric), function) if item is not None)
+    return all(is_code_of_keras(item) for item in (type(metric), function) if item is not None)
 
 
-def _is_code_of_keras(item: Any) -> bool:
+def is_code_of_keras(item: Any) -> bool:
+    """Return whether a class or a function belongs to Keras."""
     return str(getattr(item, "__module__", "")).startswith("keras.")
 
 

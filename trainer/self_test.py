@@ -22,6 +22,7 @@ from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import holder_of
 from kfp_tfjob.trainer.inputs import first_rows
 from kfp_tfjob.trainer.label_test import is_own_loss, is_weighted
+from kfp_tfjob.trainer.prediction import predict
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 from kfp_tfjob.trainer.train_step import INSTALL, TrainSteps, failed_step, leave_sums_to_us
 from kfp_tfjob.trainer.user_errors import FAILURES, last_line
@@ -100,9 +101,9 @@ def check_step(
     rows = _rows(dataset, is_weighted(dataset, options), _ROWS * options.micro_batches)
     batch = len(rows[0]) * replicas.count
     steps = TrainSteps(model, replicas, batch, options.micro_batches)
-    with _unchanged(model):
-        _as_step(model, replicas, steps.rehearse_training)(*rows)
-        _as_step(model, replicas, steps.rehearse_evaluation)(*(it[:_OTHER_ROWS] for it in rows))
+    with unchanged(model):
+        as_step(model, replicas, steps.rehearse_training)(*rows)
+        as_step(model, replicas, steps.rehearse_evaluation)(*(it[:_OTHER_ROWS] for it in rows))
 
 
 def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:
@@ -115,9 +116,9 @@ def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> Non
     if replicas.count == 1:
         return
     x = tf.constant(first_rows(dataset, _ROWS)[0])
-    predict = _as_step(model, replicas, lambda x: _predict(model, x))
-    with _unchanged(model):
-        mine, again = (np.asarray(predict(x), np.float32) for _ in range(2))
+    step = as_step(model, replicas, lambda x: predict(model, x))
+    with unchanged(model):
+        mine, again = (np.asarray(step(x), np.float32) for _ in range(2))
     if not np.allclose(mine, again, rtol=1e-5):
         mine = np.full(1, np.nan, np.float32)  # it is random, or does not work
     parts = replicas.gather(np.resize(mine, _COMPARED).tobytes())
@@ -161,9 +162,9 @@ def check_loss(
         return
     rows = _rows(dataset, is_weighted(dataset, options), _ROWS)
     halves = [tuple(item[at::2] for item in rows) for at in (0, 1)]
-    part = _as_step(model, replicas, lambda *rows: _loss_in_graph(model, *rows))
+    part = as_step(model, replicas, lambda *rows: _loss_in_graph(model, *rows))
     wrong: list[Problem] = []
-    with _unchanged(model):
+    with unchanged(model):
         try:
             parts = [float(part(*half)) for half in halves]
             whole, again = _loss(model, rows), _loss(model, rows)
@@ -217,7 +218,7 @@ def _wrong_rows(
 
 
 @contextmanager
-def _unchanged(model: keras.Model) -> Iterator[None]:
+def unchanged(model: keras.Model) -> Iterator[None]:
     """Restore the non-trainable variables at the end, because a call may change them."""
     holder = holder_of(model)
     held = tf.train.TrackableView(holder).descendants()
@@ -232,13 +233,19 @@ def _unchanged(model: keras.Model) -> Iterator[None]:
         model.reset_metrics()
 
 
-def _as_step(
+def as_step(
     model: keras.Model, replicas: Replicas, function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a function that runs as a step does: compiled, on every replica.
 
-    It returns the result of the first replica of this process, and raises a ConfigurationError if
-    the model fails.
+    Args:
+        model: The model, for messages.
+        replicas: The replicas of the job.
+        function: Takes and returns tensors.
+
+    Returns:
+        A function of the same arguments. It returns the result of the first replica of this
+        process, and raises a ConfigurationError if the model fails.
     """
     strategy = replicas.strategy
     plain = tf.autograph.experimental.do_not_convert(function)
@@ -257,17 +264,13 @@ def _as_step(
     return run
 
 
-def _predict(model: keras.Model, x: tf.Tensor) -> tf.Tensor:
-    return model(x, training=False) if model._call_has_training_arg else model(x)
-
-
 def _loss(model: keras.Model, rows: tuple[tf.Tensor, ...]) -> float:
     """Return the loss of rows as a single replica computes it."""
     return float(_loss_in_graph(model, *rows))
 
 
 def _loss_in_graph(model: keras.Model, x: tf.Tensor, y: tf.Tensor, *weight: tf.Tensor) -> tf.Tensor:
-    predicted = _predict(model, x)
+    predicted = predict(model, x)
     if getattr(predicted, "_keras_mask", None) is not None:
         raise _MaskedError(_MASKED)
     weights = weight[0] if weight else None

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer import untracked_state
+from kfp_tfjob.trainer.prediction import predict
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.user_errors import FAILURES, where
 
@@ -194,7 +195,7 @@ class TrainSteps:
         self._evaluate_rows(*_unpack(batch))
 
     def _evaluate_rows(self, x: Any, y: Any, weight: Any) -> Any:
-        predicted = self._predict(x, training=False)
+        predicted = predict(self.model, x)
         loss = self._loss(x, y, predicted, weight, training=False)
         self._update_metrics(x, y, predicted, weight, loss)
         return predicted
@@ -221,18 +222,13 @@ class TrainSteps:
     ) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
         optimizer, variables = self.model.optimizer, self.model.trainable_variables
         with tf.GradientTape() as tape:
-            predicted = self._predict(x, training=True)
+            predicted = predict(self.model, x, training=True)
             loss = self._loss(x, y, predicted, weight, training=True) / self.micro_batches
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, variables)
         # Dense for one replica too: a norm over repeated rows would differ.
         dense = [None if item is None else tf.convert_to_tensor(item) for item in gradients]
         return tf.cast(loss, tf.float32), predicted, dense
-
-    def _predict(self, x: Any, training: bool) -> tf.Tensor:
-        if self.model._call_has_training_arg:
-            return self.model(x, training=training)
-        return self.model(x)
 
     def _loss(self, x: Any, y: Any, predicted: Any, weight: Any, training: bool) -> tf.Tensor:
         # Keras divides by the number of replicas here, so the sum over them is the mean.

@@ -221,10 +221,7 @@ class ServedModel:
             second = values.reshape(rows).astype(np.float32)
             values = np.stack([1 - second, second], axis=1)
         values = self._shaped(values, (rows, classes)).astype(np.float32)
-        with np.errstate(invalid="ignore"):
-            sums = values.sum(axis=1)
-        wrong = (values < -_SUM_TOLERANCE).any(axis=1) | (np.abs(sums - 1) > _SUM_TOLERANCE)
-        wrong &= np.isfinite(sums)
+        wrong = not_probabilities(values)
         if wrong.any():
             row = values[wrong][0]
             raise DataError(
@@ -248,6 +245,21 @@ class ServedModel:
                 fix=fix,
             )
         )
+
+
+def not_probabilities(values: np.ndarray) -> np.ndarray:
+    """Return which finite rows are not from 0 to 1 with a sum of 1.
+
+    Args:
+        values: (rows, classes) float32.
+
+    Returns:
+        (rows,) bool; False for rows that are not finite.
+    """
+    with np.errstate(invalid="ignore"):
+        sums = values.sum(axis=1)
+    wrong = (values < -_SUM_TOLERANCE).any(axis=1) | (np.abs(sums - 1) > _SUM_TOLERANCE)
+    return wrong & np.isfinite(sums)
 
 
 def _columns(

@@ -40,7 +40,7 @@ def test_any_names_are_exported_scored_and_served(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(5, width)).astype(np.float32)
     expected = model(rows).numpy()[:, 0]
     schema = typed(keys_of(coding) | {"task": "regression"})
-    export(model, dataset, tmp_path)
+    export(model, dataset, tmp_path, logits=False)
     scored = ServedModel(tmp_path / "model", schema, "the model").predict(
         dict(zip(NAMES, rows.T, strict=True))
     )

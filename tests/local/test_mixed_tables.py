@@ -35,7 +35,7 @@ def exported(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path
     output = tmp_path_factory.mktemp("output")
     model = user_model.build(models.mlp, dataset, {"hidden": [16]})
     user_model.check(model, models.mlp, dataset, replicas=1)
-    export(model, dataset, output)
+    export(model, dataset, output, logits=True)
     return output
 
 

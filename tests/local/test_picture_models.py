@@ -102,7 +102,7 @@ def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_pa
         strategy, dataset, records, lambda: slices, None, np.array([1.0, 2.0], "f")
     )
     again = distribute(strategy, dataset, records, lambda: slices, None)
-    export(model, dataset, tmp_path)
+    export(model, dataset, tmp_path, logits=True)
     schema = typed(dataset.schema)
     served = ServedModel(tmp_path / MODEL, schema, "the model")
     contents, labels = _contents(dataset, records, rows)

@@ -58,7 +58,7 @@ def in_a_function(x: Any) -> Any:
 )
 def test_python_in_the_graph_is_found(dataset: Dataset, function: Callable[..., Any]) -> None:
     layer = Lambda(function, output_shape=(FEATURES,))
-    problem = problem_of(export_test.check_graph, model(layer), dataset)
+    problem = problem_of(export_test.check_graph, model(layer), dataset, False)
     assert any(name in problem.received for name in export_test._PYTHON)
     assert "py_function" in problem.fix
 
@@ -79,24 +79,24 @@ class Pairs(keras.layers.Layer):
 
 
 def test_python_in_training_only_is_left_alone(dataset: Dataset) -> None:
-    export_test.check_graph(model(Augmented()), dataset)
+    export_test.check_graph(model(Augmented()), dataset, False)
 
 
 def test_an_export_that_cannot_answer_one_row_is_refused(dataset: Dataset) -> None:
-    problem = problem_of(export_test.check_answer, model(Pairs()), dataset)
+    problem = problem_of(export_test.check_answer, model(Pairs()), dataset, False)
     assert "rows in pairs" in problem.received
 
 
 @pytest.mark.slow
 def test_an_export_that_answers_is_left_alone(dataset: Dataset) -> None:
-    export_test.check_answer(model(Augmented()), dataset)
+    export_test.check_answer(model(Augmented()), dataset, False)
 
 
 def test_a_trial_that_takes_too_long_is_a_warning(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(export_test, "_SECONDS", 0.0)
-    export_test.check_answer(model(Pairs()), dataset)
+    export_test.check_answer(model(Pairs()), dataset, False)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -119,5 +119,5 @@ def test_only_models_with_own_code_are_tried(
     calls = []
     done = export_test.subprocess.CompletedProcess([], 0, "")
     monkeypatch.setattr(export_test, "_other_process", lambda *_: calls.append(1) or done)
-    export_test.check_answer(model(layer()), dataset)
+    export_test.check_answer(model(layer()), dataset, False)
     assert bool(calls) == tried

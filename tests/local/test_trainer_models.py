@@ -19,7 +19,7 @@ from keras.layers import BatchNormalization, Dense
 from kfp_tfjob.features.signature_columns import argument_names
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.trainer import models, self_test, user_model
+from kfp_tfjob.trainer import models, probabilities, self_test, user_model
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import export
 from kfp_tfjob.trainer.inputs import open_split
@@ -385,7 +385,8 @@ def test_a_module_called_callbacks_is_no_list_of_them(
 
 def _serve(model: Any, dataset: Dataset, folder: Path, rows: np.ndarray) -> dict[str, np.ndarray]:
     user_model.check(model, lambda: None, dataset, 1)
-    export(model, dataset, folder)
+    logits = probabilities.check(model, dataset, Replicas(tf.distribute.get_strategy()))
+    export(model, dataset, folder, logits)
     loaded = tf.saved_model.load(str(folder / "model"))
     outputs = loaded.signatures["serve_packed"](features=tf.constant(rows))
     return {name: value.numpy() for name, value in outputs.items()}
@@ -510,14 +511,20 @@ def test_probabilities_are_not_softened_twice(classes: Dataset, tmp_path: Path) 
         outputs = _serve(model, classes, tmp_path / str(number), ROWS)
         np.testing.assert_allclose(outputs["probabilities"], model(ROWS), rtol=1e-5)
 
-    linear = _sequential(keras.Input((FEATURES,)), Dense(3), loss=own_loss)
+    def of_logits(y: Any, predicted: Any) -> Any:
+        return own_loss(y, keras.ops.softmax(predicted))
+
+    linear = _sequential(keras.Input((FEATURES,)), Dense(3), loss=of_logits)
     outputs = _serve(linear, classes, tmp_path / "linear", ROWS)
     np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("logits", [False, True])
-def test_one_sigmoid_becomes_two_classes(classes: Dataset, tmp_path: Path, logits: bool) -> None:
-    two = dataclasses.replace(classes, class_names=("no", "yes"))
+def test_one_sigmoid_becomes_two_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logits: bool
+) -> None:
+    monkeypatch.setattr(tiny_dataset, "CLASSES", ("no", "yes"))
+    two = Dataset.load(tiny_dataset.write(tmp_path / "dataset"))
     loss = keras.losses.BinaryCrossentropy(from_logits=logits)
     model = _sequential(
         keras.Input((FEATURES,)),

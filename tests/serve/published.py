@@ -80,7 +80,7 @@ class Publisher:
 
         keras.utils.set_random_seed(self._runs)
         loaded = Dataset.load(dataset)
-        export(mlp(loaded), loaded, folder.parent)
+        export(mlp(loaded), loaded, folder.parent, logits=True)
 
     def _publish(self, model_name: str, export: Callable[[Path], None]) -> int:
         from kfp_tfjob.components.evaluate import engine as evaluate

@@ -1,0 +1,230 @@
+"""Decides how a classifier's outputs become probabilities, and tests the result.
+
+The exported model answers with probabilities, but a model may end in logits, and only its loss
+shows that. A sigmoid too many gives every row the same class, and training does not notice, because
+Keras computes metrics from the outputs. So the trainer looks at the model's last operation and at
+the outputs that the loss prefers. What does not match is rejected before training. Before the
+export, the trained model's answers are tested with the labels of some rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kfp_tfjob.features.served_model import not_probabilities
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.inputs import first_rows
+from kfp_tfjob.trainer.label_test import is_code_of_keras
+from kfp_tfjob.trainer.prediction import predict, to_probabilities
+from kfp_tfjob.trainer.replicas import Replicas
+from kfp_tfjob.trainer.self_test import as_step, unchanged
+
+_ROWS = 64
+# Operations that only change the shape or the type of what they get.
+_PASS = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "EnsureShape", "StridedSlice"}
+_SUMS = {"BiasAdd", "Add", "AddV2", "Sub"}
+_PRODUCTS = {"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D"}
+_SOFTMAX, _SIGMOID, _LOG_SOFTMAX, _LINEAR = "Softmax", "Sigmoid", "LogSoftmax", "linear"
+_SMALLEST = 1e-7  # probability whose logarithm is taken
+
+
+class _Outputs(NamedTuple):
+    """The outputs of a model for some rows.
+
+    Attributes:
+        x: (rows, *input_shape) float32.
+        y: (rows,) labels.
+        values: (rows, columns) float32 outputs.
+        end: The type of the last operation that computes them, or `linear`.
+        is_bypassed: Whether the loss is computed from the inputs of that operation. Keras does this
+            after a sigmoid or a softmax, whatever `from_logits` says.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    values: np.ndarray
+    end: str
+    is_bypassed: bool
+
+    @property
+    def columns(self) -> int:
+        """The number of outputs of a row."""
+        return self.values.shape[1]
+
+
+def check(model: keras.Model, dataset: Dataset, replicas: Replicas, rows: int = _ROWS) -> bool:
+    """Check that the exported model will return probabilities; every process must call this.
+
+    Args:
+        model: The model, built.
+        dataset: The training data. The rows are of its validation split, if that is not empty.
+        replicas: The replicas of the job.
+        rows: The largest number of rows that a replica can process at once.
+
+    Returns:
+        Whether the outputs are logits; False for a regression.
+
+    Raises:
+        ConfigurationError: They are neither logits nor probabilities, or the loss takes
+            probabilities for logits.
+    """
+    if dataset.task != CLASSIFICATION:
+        return False
+    with unchanged(model):
+        outputs = _outputs(model, dataset, replicas, min(rows, _ROWS))
+        logits = _are_logits(model, dataset, replicas, outputs)
+    if problem := _problem(model, outputs, logits):
+        raise ConfigurationError(problem)
+    return logits
+
+
+def _outputs(model: keras.Model, dataset: Dataset, replicas: Replicas, rows: int) -> _Outputs:
+    split = "validation" if dataset.rows.get("validation") else "train"
+    x, y, _ = first_rows(dataset, rows, split)
+    loss = _loss(model) if _is_from_logits(model) else None
+    ends, gradients = [], []
+
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        predicted = predict(model, x)
+        ends.append(_end(predicted))
+        if loss is not None:
+            with tf.GradientTape() as tape:
+                tape.watch(predicted)
+                value = loss(y, predicted)
+            gradients.append(tape.gradient(value, predicted))
+        return tf.cast(predicted, tf.float32)
+
+    values = as_step(model, replicas, step)(tf.constant(x), tf.constant(y)).numpy()
+    return _Outputs(x, y, values, ends[0], any(item is None for item in gradients))
+
+
+def _end(tensor: tf.Tensor) -> str:
+    """Return the type of the operation that a tensor comes from, or `linear`."""
+    return _LINEAR if _is_linear(tensor) else _operation(tensor).type
+
+
+def _operation(tensor: tf.Tensor) -> tf.Operation:
+    operation = tensor.op
+    while operation.type in _PASS:
+        operation = operation.inputs[0].op
+    return operation
+
+
+def _is_linear(tensor: tf.Tensor) -> bool:
+    """Return whether a tensor is a product with weights, or a sum with one: it has no bounds."""
+    operation = _operation(tensor)
+    sums = operation.type in _SUMS and any(map(_is_linear, operation.inputs))
+    return operation.type in _PRODUCTS or sums
+
+
+def _loss(model: keras.Model) -> Any:
+    """Return the compiled loss; None if the model computes its loss in another way."""
+    losses = getattr(model._compile_loss, "_flat_losses", None) or ()
+    has_own = type(model).compute_loss is not keras.Model.compute_loss
+    return None if has_own or len(losses) != 1 else losses[0].loss
+
+
+def _is_from_logits(model: keras.Model) -> bool:
+    """Return whether the loss is one of Keras with from_logits=True."""
+    loss = _loss(model)
+    return is_code_of_keras(type(loss)) and bool(getattr(loss, "from_logits", False))
+
+
+def _are_logits(
+    model: keras.Model, dataset: Dataset, replicas: Replicas, outputs: _Outputs
+) -> bool:
+    if outputs.end in (_SOFTMAX, _SIGMOID, _LOG_SOFTMAX):
+        return outputs.end == _LOG_SOFTMAX
+    # One small number may be a logit too, so the loss decides.
+    may_be_logits = outputs.end == _LINEAR or (outputs.columns == 1 and _is_from_logits(model))
+    if not may_be_logits and not not_probabilities(_as_they_are(outputs)).any():
+        return False
+    return _prefers_logits(model, dataset, replicas, outputs)
+
+
+def _prefers_logits(
+    model: keras.Model, dataset: Dataset, replicas: Replicas, outputs: _Outputs
+) -> bool:
+    """Return whether the loss falls when right outputs go beyond 0 and 1.
+
+    A cross-entropy from logits does, and so does a hinge loss. A squared error rises, and a
+    cross-entropy from probabilities clips them.
+    """
+    classes = np.arange(len(outputs.x)) % dataset.num_classes
+    right = classes[:, None] if outputs.columns == 1 else np.eye(dataset.num_classes)[classes]
+    x, y = tf.constant(outputs.x), tf.constant(classes.astype(outputs.y.dtype))
+
+    def step(x: tf.Tensor, y: tf.Tensor, predicted: tf.Tensor) -> tf.Tensor:
+        return model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=None, training=False)
+
+    loss = as_step(model, replicas, step)
+    try:
+        value, *beyond = (
+            float(loss(x, y, tf.constant(scores, tf.float32)))
+            for scores in (right, 2 * right - 1, 2 * right)
+        )
+    except StepError:
+        value, beyond = np.nan, []
+    if not np.isfinite(value):
+        return True  # nothing is known of this loss, so the last operation decides
+    return any(item < value - 1e-6 * max(1, abs(value)) for item in beyond)
+
+
+def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | None:
+    one = outputs.columns == 1
+    activation = "sigmoid" if one else "softmax"
+    loss = "BinaryCrossentropy" if one else "SparseCategoricalCrossentropy"
+    expected = "values from 0 to 1" + (", the probability of the second class" if one else "")
+    expected += "" if one else " with a sum of 1 in each row"
+    fix = f"end the model with a {activation}"
+    what = "the model does not return probabilities"
+    if outputs.end == _LINEAR and not logits:
+        received = "outputs of a layer without an activation, and a loss that takes no logits"
+        fix += f", or use the loss keras.losses.{loss}(from_logits=True)"
+        return Problem(what, received, expected, fix)
+    if outputs.end == _SIGMOID and not one:
+        return Problem(what, f"a sigmoid for each of {outputs.columns} classes", expected, fix)
+    probabilities = to_probabilities(tf.constant(outputs.values), logits).numpy()
+    wrong = not_probabilities(probabilities)
+    if wrong.any():
+        row = listed([f"{value:.4g}" for value in outputs.values[wrong][0]], 10)
+        return Problem(what, f"a row with the outputs {row}", expected, fix)
+    if not logits and _is_from_logits(model) and not outputs.is_bypassed:
+        return Problem(
+            f"the loss applies a {activation} to probabilities",
+            received=f"a loss with from_logits=True, and outputs that are {expected}",
+            expected="from_logits=True only for a model without a last activation",
+            fix="remove from_logits=True, or the last activation",
+        )
+    if logits and _as_they_are_is_better(outputs, probabilities):
+        return Problem(
+            f"the exported model would apply a {activation} to probabilities",
+            received=f"outputs that predict the labels of {len(outputs.y)} rows better as they are",
+            expected="logits, because the loss prefers outputs beyond 0 and 1",
+            fix=f"end the model with a Dense layer that has no activation, or with a {activation}"
+            " and a loss from probabilities",
+        )
+    return None
+
+
+def _as_they_are(outputs: _Outputs) -> np.ndarray:
+    return to_probabilities(tf.constant(outputs.values), False).numpy()
+
+
+def _as_they_are_is_better(outputs: _Outputs, probabilities: np.ndarray) -> bool:
+    """Return whether outputs read as logits are the probabilities themselves.
+
+    If so, they are between 0 and 1, near both, and a better prediction of the labels.
+    """
+    others = _as_they_are(outputs)
+    if not_probabilities(others).any() or others.min() > 0.25 or others.max() < 0.75:
+        return False
+    at = np.arange(len(outputs.y)), outputs.y.astype(np.int64)
+    mine, other = (np.log(item[at].clip(_SMALLEST)).mean() for item in (probabilities, others))
+    return bool(other > mine)
