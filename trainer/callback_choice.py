@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import keras
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, KERAS_MODEL, MODEL, PROGRESS, UPLOADER
+from kfp_tfjob.trainer import callback_state
 
 Callback = keras.callbacks.Callback
 
@@ -64,11 +66,17 @@ def choose(
             # With verbose, the log says when they act.
             default = {"monitor": "val_loss" if "val_loss" in metrics else "loss", "verbose": 1}
             found.append(kind(**default | arguments.given))
-            found[-1].set_model(model)
-            problems += _monitor_problems(option, found[-1], metrics)
+            name = f"train_options.{option}"
+            problems += _monitor_problems(name, name, found[-1], model, metrics)
+    metrics_are_known = True
     for callback in own():
         if isinstance(callback, Callback):
             problems += _place(callback, output)
+            if metrics_are_known and _monitors(callback):
+                name = type(callback).__name__
+                problems += _monitor_problems(name, "", callback, model, metrics)
+            # All get the same dict of metrics, and a user's own callback may add some to it.
+            metrics_are_known &= callback_state.is_known(callback)
         found.append(callback)
     for callback in found:
         problems += _problems(callback, model)
@@ -76,8 +84,17 @@ def choose(
     return found
 
 
-def _monitor_problems(option: str, callback: Any, metrics: Collection[str]) -> list[Problem]:
-    name = f"train_options.{option}"
+def _monitors(callback: Callback) -> bool:
+    """Return whether a callback of Keras acts on a metric at the end of an epoch."""
+    if type(callback) is keras.callbacks.ModelCheckpoint:
+        return callback.save_best_only and callback.save_freq == "epoch"
+    return type(callback) in _OF_OPTIONS.values()
+
+
+def _monitor_problems(
+    name: str, path: str, callback: Any, model: keras.Model, metrics: Collection[str]
+) -> list[Problem]:
+    """Return why a callback cannot act on its metric: it would do nothing, with a warning."""
     if callback.monitor not in metrics:
         return [
             Problem(
@@ -85,11 +102,13 @@ def _monitor_problems(option: str, callback: Any, metrics: Collection[str]) -> l
                 received=callback.monitor,
                 expected=f"one of {', '.join(metrics)}",
                 fix="correct monitor, or add the metric to model.compile",
-                path=f"{name}.monitor",
+                path=path and f"{path}.monitor",
             )
         ]
+    trial = copy.copy(callback)  # it changes the sign of min_delta
+    trial.set_model(model)
     try:
-        callback._set_monitor_op()
+        trial._set_monitor_op()
     except ValueError:
         return [
             Problem(
@@ -97,7 +116,7 @@ def _monitor_problems(option: str, callback: Any, metrics: Collection[str]) -> l
                 received="mode auto",
                 expected="mode min or max",
                 fix=f"give {name} a mode",
-                path=f"{name}.mode",
+                path=path and f"{path}.mode",
             )
         ]
     return []

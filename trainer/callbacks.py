@@ -12,13 +12,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from tensorflow.python.distribute.values import DistributedVariable
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.trainer import callback_state
 from kfp_tfjob.trainer.callback_state import CallbackState
 from kfp_tfjob.trainer.checkpoint import Position
@@ -38,6 +39,11 @@ _HOOKS = {
 # outside compiled functions goes through one of the methods of the strategy.
 _OF_MODEL = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 _OF_STRATEGY = ("_get_cross_device_ops", "_create_variable")
+_NOT_COMPILED_AGAIN = "the same layers, optimizer and metrics from the first step to the last"
+_SECOND_RUN = (
+    "set trainable and the optimizer in build_model; to unfreeze layers later, start a second run"
+    " whose build_model loads the first run's model.keras"
+)
 # float(model.optimizer.learning_rate) needs them; TensorFlow has them for one replica only.
 for _name, _type in (("__float__", float), ("__int__", int)):
     setattr(DistributedVariable, _name, lambda self, to=_type: to(self.numpy()))
@@ -162,8 +168,10 @@ class Callbacks:
         words = np.zeros(3 + len(self._optimizers), np.int32)
         if self._replicas.chief:
             rates, weights = self._learning_rates(), self._weights(hook)
+            compiled = self._compiled(hook)
             with _explained(hook), self._alone():
                 action()
+            _check_compiled(hook, compiled, self._compiled(hook))
             changed, now = weights != self._weights(hook), self._learning_rates()
             words[:3] = self._model.stop_training, changed, now != rates
             words[3:] = now
@@ -185,7 +193,7 @@ class Callbacks:
     def _weights(self, hook: str) -> bytes:
         """Return a digest of the weights if callbacks may change them in this hook."""
         changing = (
-            _uses(item, hook) and (hook == "on_train_end" or not callback_state.is_known(item))
+            _uses(item, hook) if hook == "on_train_end" else self._changes(item, hook)
             for item in self._all
         )
         if self._replicas.processes == 1 or not any(changing):
@@ -195,15 +203,29 @@ class Callbacks:
             digest.update(np.ascontiguousarray(item.numpy()).tobytes())
         return digest.digest()
 
+    def _compiled(self, hook: str) -> _Compiled | None:
+        """Return what steps were compiled with if callbacks may change it in this hook."""
+        if hook == "on_train_end" or not any(self._changes(item, hook) for item in self._all):
+            return None
+        paths = frozenset(item.path for item in self._model.trainable_variables)
+        return _Compiled(self._model.optimizer, paths)
+
+    @staticmethod
+    def _changes(callback: Any, hook: str) -> bool:
+        """Return whether a hook of a callback is a user's code."""
+        return _uses(callback, hook) and not callback_state.is_known(callback)
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Make operations fail that would wait for the other replicas."""
-        refused = [(self._model, name, f"model.{name}") for name in _OF_MODEL]
+        waits = [(self._model, name, f"model.{name}") for name in _OF_MODEL]
         if self._replicas.processes > 1:
             strategy = self._replicas.strategy.extended
-            refused += [(strategy, name, "a collective operation") for name in _OF_STRATEGY]
-        for owner, name, what in refused:
-            vars(owner)[name] = _refusal(what)
+            waits += [(strategy, name, "a collective operation") for name in _OF_STRATEGY]
+        refused = [(owner, name, _WaitsForOthersError(what)) for owner, name, what in waits]
+        refused.append((self._model, "compile", _CompilesError("model.compile")))
+        for owner, name, error in refused:
+            vars(owner)[name] = _refusal(error)
         try:
             yield
         finally:
@@ -215,11 +237,43 @@ class _WaitsForOthersError(Exception):
     """A callback called an operation that all replicas must call together."""
 
 
-def _refusal(what: str) -> Callable[..., None]:
+class _CompilesError(Exception):
+    """A callback compiled the model, but the steps are compiled already."""
+
+
+class _Compiled(NamedTuple):
+    """What a step was compiled with and a callback may change.
+
+    Attributes:
+        optimizer: The optimizer.
+        trained: The paths of the trained variables.
+    """
+
+    optimizer: Any
+    trained: frozenset[str]
+
+
+def _refusal(error: Exception) -> Callable[..., None]:
     def refuse(*_: Any, **__: Any) -> None:
-        raise _WaitsForOthersError(what)
+        raise error
 
     return refuse
+
+
+def _check_compiled(hook: str, before: _Compiled | None, after: _Compiled | None) -> None:
+    """Reject a change that this attempt would ignore, but one that resumes would not."""
+    if before is None or after is None or before == after:
+        return
+    changed = sorted(before.trained ^ after.trained)
+    raise ConfigurationError(
+        Problem(
+            f"a callback changed {'which weights are trained' if changed else 'the optimizer'}"
+            f" in {hook}",
+            received=listed(changed, 5) if changed else type(after.optimizer).__name__,
+            expected=_NOT_COMPILED_AGAIN,
+            fix=_SECOND_RUN,
+        )
+    )
 
 
 @contextmanager
@@ -235,6 +289,15 @@ def _explained(hook: str) -> Iterator[None]:
 
 def _failure(error: BaseException, hook: str) -> StepError:
     name = _culprit(error)
+    if isinstance(error, _CompilesError):
+        return ConfigurationError(
+            Problem(
+                f"the callback {name} calls {error} in {hook}",
+                received=where(error).partition(": ")[2],
+                expected=_NOT_COMPILED_AGAIN,
+                fix=_SECOND_RUN,
+            )
+        )
     if isinstance(error, _WaitsForOthersError):
         return ConfigurationError(
             Problem(

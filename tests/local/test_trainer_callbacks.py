@@ -339,6 +339,83 @@ def test_what_cannot_work_is_refused(
         in_the_loop(dataset, tmp_path, callback, untrained)
 
 
+kinds = keras.callbacks
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        kinds.EarlyStopping("val_acc"),
+        kinds.EarlyStopping("val_acc", mode="max"),
+        kinds.ReduceLROnPlateau("val_acc", mode="max"),
+        kinds.ModelCheckpoint("best.keras", "val_acc", mode="max", save_best_only=True),
+    ],
+)
+def test_a_callback_of_a_metric_that_does_not_exist_is_refused(
+    dataset: Dataset, untrained: Any, tmp_path: Path, callback: Any
+) -> None:
+    """It would never act, and only warn in every epoch."""
+    problem = problem_of(in_the_loop, dataset, tmp_path, callback, untrained)
+    assert (problem.received, problem.path) == ("val_acc", "")
+    assert "loss, val_loss" in problem.expected
+
+
+def test_a_callback_of_a_metric_without_a_direction_is_refused(
+    dataset: Dataset, untrained: Any, tmp_path: Path
+) -> None:
+    def chosen(callback: Any) -> Any:
+        own = lambda: [kinds.CSVLogger("log.csv"), callback]  # noqa: E731
+        return choose(TrainerOptions(), own, untrained, ["val_gain"], tmp_path)
+
+    problem = problem_of(chosen, kinds.EarlyStopping("val_gain"))
+    assert problem.received == "mode auto"
+    callback = kinds.EarlyStopping("val_gain", mode="max", min_delta=0.5)
+    assert chosen(callback)[1].min_delta == 0.5
+
+
+def test_a_callback_may_add_metrics_for_the_next_ones(
+    dataset: Dataset, untrained: Any, tmp_path: Path
+) -> None:
+    def gains(self: Any, epoch: int, logs: dict[str, float]) -> None:
+        logs["val_gain"] = float(epoch)
+
+    for own in (of_one_hook(on_epoch_end=gains), kinds.LambdaCallback(on_epoch_end=print)):
+        next_one = kinds.EarlyStopping("val_gain", mode="max")
+        choose(TrainerOptions(), lambda: [own, next_one], untrained, ["loss"], tmp_path)  # noqa: B023
+    in_the_loop(dataset, tmp_path, kinds.ModelCheckpoint("all.keras", "val_acc"), untrained)
+
+
+def _compiles(self: Any, epoch: int, logs: Any = None) -> None:
+    self.model.compile("sgd", "sparse_categorical_crossentropy")
+
+
+def _freezes(self: Any, epoch: int, logs: Any = None) -> None:
+    self.model.layers[-1].trainable = False
+
+
+def _replaces(self: Any, epoch: int, logs: Any = None) -> None:
+    self.model.optimizer = optimizers.SGD(0.1)
+
+
+@pytest.mark.parametrize(
+    ("hook", "received"),
+    [(_compiles, "line"), (_freezes, "/kernel"), (_replaces, "SGD")],
+)
+def test_what_is_compiled_cannot_change(
+    dataset: Dataset, tmp_path: Path, hook: Any, received: str
+) -> None:
+    """The steps would go on as before, and the metrics would be those of nothing."""
+    callbacks = in_the_loop(dataset, tmp_path, of_one_hook(on_epoch_begin=hook), metrics=["acc"])
+    problem = problem_of(callbacks.call, "on_epoch_begin", 1)
+    assert received in problem.received and "build_model" in problem.fix
+
+
+def test_layers_may_be_unfrozen_at_the_end(dataset: Dataset, tmp_path: Path) -> None:
+    callbacks = in_the_loop(dataset, tmp_path, of_one_hook(on_train_end=_freezes))
+    callbacks.begin(Position())
+    callbacks.call("on_train_end", {"loss": 1.0})
+
+
 def test_a_callback_cannot_set_the_rate_of_a_schedule(dataset: Dataset, tmp_path: Path) -> None:
     schedule = optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     words = "cannot set the learning rate of this optimizer.*ExponentialDecay"
