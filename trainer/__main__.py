@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
-from kfp_tfjob.storage.escaping import lines, log_to, uncolored
+from kfp_tfjob.storage.escaping import LogFormatter, lines, log_to, uncolored
 from kfp_tfjob.storage.layout import CODE, MODEL
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import VARIABLES, Config
@@ -115,6 +115,7 @@ def train(config: Config, started: float) -> None:
         function = user_model.find(config.model_code, config.job_dir / CODE)
         with replicas.strategy.scope():
             model = user_model.build(function, dataset, config.hyperparameters)
+            _log_info()
             user_model.check(model, function, dataset, replicas.count, config.options)
         self_test.check_sum(replicas)
         tested = config.job_dir / _TESTED
@@ -141,6 +142,7 @@ def train(config: Config, started: float) -> None:
             lambda: signals.told,
             lambda: user_model.callbacks(config.model_code, dataset),
         )
+        _log_info()
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
@@ -236,6 +238,25 @@ def _with_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> dic
         parser.add_argument(flag, metavar=name, help=meaning)
     given = {name.upper(): value for name, value in vars(parser.parse_args(arguments)).items()}
     return dict(environment) | {name: value for name, value in given.items() if value is not None}
+
+
+def _log_info() -> None:
+    """Log this program's lines, whatever the user's code has done to logging.
+
+    The launcher ends a chief that logs nothing for long.
+    """
+    logging.disable(logging.NOTSET)
+    handlers = [item for item in logging.root.handlers if isinstance(item.formatter, LogFormatter)]
+    if not handlers:
+        logging.root.addHandler(log_to(sys.stdout))
+    for handler in handlers:
+        handler.setLevel(logging.NOTSET)
+    package = log.name.partition(".")[0]
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.split(".")[0] == package:
+            logger.disabled, logger.propagate = False, True
+            logger.setLevel(logging.NOTSET)
+    logging.getLogger(package).setLevel(logging.INFO)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -222,8 +222,10 @@ class Callbacks:
         if self._replicas.processes > 1:
             strategy = self._replicas.strategy.extended
             waits += [(strategy, name, "a collective operation") for name in _OF_STRATEGY]
-        refused = [(owner, name, _WaitsForOthersError(what)) for owner, name, what in waits]
-        refused.append((self._model, "compile", _CompilesError("model.compile")))
+        refused: list[tuple[Any, str, Exception]] = [
+            (self._model, "compile", _CompilesError("model.compile")),
+            *((owner, name, _WaitsForOthersError(what)) for owner, name, what in waits),
+        ]
         for owner, name, error in refused:
             vars(owner)[name] = _refusal(error)
         try:

@@ -32,7 +32,7 @@ from kfp_tfjob.features.signature_columns import COLUMNS, argument_names, to_jso
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.prediction import to_probabilities, unwrapped
+from kfp_tfjob.trainer.prediction import to_probabilities
 from kfp_tfjob.trainer.replicas import Replicas
 
 
@@ -147,14 +147,12 @@ def _outputs(model: keras.Model, dataset: Dataset, logits: bool) -> Any:
     """Return the function from packed rows to the outputs of a signature."""
     if dataset.task != CLASSIFICATION:
         return lambda rows: {
-            "prediction": tf.cast(
-                tf.reshape(unwrapped(model(rows, training=False)), [-1]), tf.float32
-            )
+            "prediction": tf.cast(tf.reshape(model(rows, training=False), [-1]), tf.float32)
         }
     classes = tf.constant(dataset.class_names)
 
     def classify(rows: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = to_probabilities(unwrapped(model(rows, training=False)), logits)
+        probabilities = to_probabilities(model(rows, training=False), logits)
         return {
             "probabilities": probabilities,
             "class": tf.gather(classes, tf.argmax(probabilities, axis=1)),

@@ -22,7 +22,7 @@ from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.prediction import unwrapped
+from kfp_tfjob.trainer.prediction import output_spec
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.user_errors import last_line
 
@@ -38,7 +38,8 @@ def mismatch(dataset: Dataset, received: str) -> Problem:
     if dataset.task == CLASSIFICATION:
         labels = f"whole numbers from 0 to {dataset.num_classes - 1}"
         fix = "use a sparse_ loss and sparse_ metrics for classes, for example"
-        fix += " sparse_categorical_crossentropy"
+        fix += " sparse_categorical_crossentropy; encode the labels in a subclass of a metric that"
+        fix += " has no sparse_ form, such as F1Score (docs/own-model.md)"
         if dataset.num_classes == 2:
             fix += ", or end the model with Dense(1) and a sigmoid and use binary_crossentropy"
     else:
@@ -73,11 +74,22 @@ def check_shapes(
     predicted = keras.KerasTensor((rows, output.shape[1]), output.dtype)
     weight = keras.KerasTensor((rows,)) if is_weighted(dataset, options) else None
     try:
-        if loss := _loss_of(model):
-            compute_output_spec(loss, x, y, predicted, weight)
+        loss = None
+        if function := loss_of(model):
+            loss = compute_output_spec(function, x, y, predicted, weight)
         compute_output_spec(model.compute_metrics, x, y, predicted, weight)
     except Exception as error:
         raise ConfigurationError(mismatch(dataset, last_line(error))) from error
+    if loss is not None and loss.shape != ():
+        raise ConfigurationError(
+            Problem(
+                "the loss of a batch is not a single number",
+                received=f"shape {loss.shape} for {rows} rows",
+                expected="shape (), the mean over the rows",
+                fix='remove reduction="none" from the loss, or end your own compute_loss with'
+                " keras.ops.mean",
+            )
+        )
 
 
 def check_values(
@@ -94,8 +106,7 @@ def check_values(
     Raises:
         ConfigurationError: One does not compare each row with its own label.
     """
-    rows = keras.KerasTensor((None, *dataset.input_shape))
-    output = unwrapped(model.compute_output_spec(rows))
+    output = output_spec(model, dataset)
     rows = _random_rows(model, dataset, output, is_weighted(dataset, options))
     short = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
     # A square of small labels is smaller still.
@@ -187,7 +198,7 @@ class _Measure:
 
 def _measures(model: keras.Model, replicas: Replicas, tolerance: _Tolerance) -> Iterator[_Measure]:
     """Yield the loss and the metrics of a model, each alone."""
-    loss = _loss_of(model)
+    loss = loss_of(model)
 
     def gradient(rows: _Rows) -> Any:
         assert loss
@@ -229,10 +240,11 @@ def _measures(model: keras.Model, replicas: Replicas, tolerance: _Tolerance) -> 
             yield _Measure(name, function, replicas, tolerance, _is_of_keras(metric))
 
 
-def _loss_of(model: keras.Model) -> Callable[..., Any] | None:
+def loss_of(model: keras.Model) -> Callable[..., Any] | None:
     """Return the function from (x, y, outputs, weights) to the loss without what layers add to it.
 
-    Layers add tensors of their last call, which was in another graph.
+    It is None if the model has no loss. Layers add tensors of their last call, which was in another
+    graph.
     """
     if type(model).compute_loss is not keras.Model.compute_loss:
 

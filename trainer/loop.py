@@ -96,7 +96,6 @@ class Training:
             self.batch,
             options.micro_batches,
             jit_compile_here(options.jit_compile),
-            options.deterministic_ops,
         )
         names = list(self._steps.results())
         names += [f"val_{name}" for name in names] if self._evaluation else []

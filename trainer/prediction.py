@@ -6,6 +6,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.models.functional import Functional  # has no public name
+
+from kfp_tfjob.trainer.dataset import Dataset
 
 
 def predict(model: keras.Model, rows: Any, training: bool = False) -> Any:
@@ -16,17 +19,18 @@ def predict(model: keras.Model, rows: Any, training: bool = False) -> Any:
         rows: (rows, *input_shape) float32.
         training: Whether this is a training step.
     """
-    output = model(rows, training=training) if model._call_has_training_arg else model(rows)
-    return unwrapped(output)
+    return model(rows, training=training) if model._call_has_training_arg else model(rows)
 
 
-def unwrapped(output: Any) -> Any:
-    """Return the only tensor of a list, tuple or dict; anything else unchanged.
+def output_spec(model: keras.Model, dataset: Dataset) -> Any:
+    """Return the output of a model that is built, as a KerasTensor (None, columns).
 
-    `keras.Model(inputs=[x], outputs=[y])` returns a list of one.
+    Several outputs, or one that is not a tensor, have another structure.
     """
-    tensors = keras.tree.flatten(output)
-    return tensors[0] if len(tensors) == 1 else output
+    spec = model.compute_output_spec(keras.KerasTensor((None, *dataset.input_shape)))
+    # As if the model were called: it returns no list of one output.
+    is_list_of_one = isinstance(model, Functional) and isinstance(spec, list) and len(spec) == 1
+    return spec[0] if is_list_of_one else spec
 
 
 def to_probabilities(outputs: tf.Tensor, logits: bool) -> tf.Tensor:

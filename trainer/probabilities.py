@@ -20,7 +20,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.label_test import is_code_of_keras
+from kfp_tfjob.trainer.label_test import is_code_of_keras, loss_of
 from kfp_tfjob.trainer.prediction import predict, to_probabilities
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.self_test import as_step, unchanged
@@ -160,10 +160,10 @@ def _prefers_logits(
     right = classes[:, None] if outputs.columns == 1 else np.eye(dataset.num_classes)[classes]
     x, y = tf.constant(outputs.x), tf.constant(classes.astype(outputs.y.dtype))
 
-    def step(x: tf.Tensor, y: tf.Tensor, predicted: tf.Tensor) -> tf.Tensor:
-        return model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=None, training=False)
-
-    loss = as_step(model, replicas, step)
+    function = loss_of(model)
+    if function is None:
+        return True
+    loss = as_step(model, replicas, lambda x, y, predicted: function(x, y, predicted, None))
     try:
         value, *beyond = (
             float(loss(x, y, tf.constant(scores, tf.float32)))

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.trainer import untracked_state
 from kfp_tfjob.trainer.prediction import predict
 from kfp_tfjob.trainer.replicas import Replicas
@@ -32,7 +34,8 @@ class StepsResult(NamedTuple):
     Attributes:
         done: Number of steps done.
         loss: Loss of the last step, over all replicas.
-        data_seconds: Seconds from the request for a batch to its arrival; 0 with deterministic_ops.
+        data_seconds: Seconds from the request for a batch to its arrival; 0 if all operations are
+            deterministic.
     """
 
     done: int
@@ -52,7 +55,6 @@ class TrainSteps:
             with the whole batch.
         jit_compile: Whether XLA compiles the forward and the backward pass. The sum over replicas
             stays outside: XLA on CPUs has none.
-        deterministic_ops: Whether TensorFlow allows only deterministic operations.
 
     Raises:
         ConfigurationError: A replica's rows are not a multiple of `micro_batches`.
@@ -66,7 +68,6 @@ class TrainSteps:
         batch: int,
         micro_batches: int = 1,
         jit_compile: bool = False,
-        deterministic_ops: bool = False,
     ) -> None:
         self.model = model
         self.replicas = replicas
@@ -74,8 +75,10 @@ class TrainSteps:
         _check_micro_batches(micro_batches, batch, replicas.count)
         self._sums_asked_for = leave_sums_to_us(model.optimizer)
         self._traced = False
-        # TensorFlow rejects a clock where all operations are deterministic.
-        self._now = (lambda: tf.constant(0.0, tf.float64)) if deterministic_ops else tf.timestamp
+        # TensorFlow rejects a clock where all operations are deterministic. Besides the option
+        # deterministic_ops, the user's code may ask for that.
+        is_exact = is_op_determinism_enabled()
+        self._now = (lambda: tf.constant(0.0, tf.float64)) if is_exact else tf.timestamp
         # No autograph: converting Python to a graph takes much of the time of a restart.
         self._train = tf.function(self._train_in_graph, autograph=False)
         self._evaluate = tf.function(self._evaluate_in_graph, autograph=False)
@@ -91,6 +94,8 @@ class TrainSteps:
         if not self._traced:
             try:
                 step = self._train.get_concrete_function(iterator, number)
+            except StepError:
+                raise
             except FAILURES as error:
                 raise ConfigurationError(failed_step(self.model, error)) from error
             trained = self.model.trainable_variables
@@ -173,9 +178,9 @@ class TrainSteps:
         return tf.while_loop(goes_on, step, start, parallel_iterations=1)
 
     def _evaluate_in_graph(self, iterator: Any, steps: tf.Tensor) -> None:
-        def step(done: tf.Tensor) -> tf.Tensor:
+        def step(done: tf.Tensor) -> tuple[tf.Tensor]:
             self.replicas.strategy.run(self._evaluate_replica, args=(next(iterator),))
-            return done + 1
+            return (done + 1,)
 
         tf.while_loop(lambda done: done < steps, step, (tf.constant(0),), parallel_iterations=1)
 
@@ -226,6 +231,16 @@ class TrainSteps:
             loss = self._loss(x, y, predicted, weight, training=True) / self.micro_batches
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, variables)
+        if variables and all(item is None for item in gradients):
+            raise ConfigurationError(
+                Problem(
+                    "the loss has no gradient",
+                    received=f"none for any of {counted(len(variables), 'weight')} of the model",
+                    expected="a loss that changes with the model's outputs",
+                    fix="compute it from outputs that are not rounded, compared or cast to whole"
+                    " numbers, because tf.round and tf.argmax, for example, have no gradient",
+                )
+            )
         # Dense for one replica too: a norm over repeated rows would differ.
         dense = [None if item is None else tf.convert_to_tensor(item) for item in gradients]
         return tf.cast(loss, tf.float32), predicted, dense

@@ -23,6 +23,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.trainer import batch_norm, label_test, randomness
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+from kfp_tfjob.trainer.prediction import output_spec
 from kfp_tfjob.trainer.train_step import failed_step, innermost
 from kfp_tfjob.trainer.user_errors import FAILURES, last_line, where
 
@@ -56,6 +57,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
                 fix="correct the code; install its other packages in train_image",
             )
         ) from error
+    _use_tensorflow_2()
     found = getattr(module, function, None)
     if not callable(found):
         raise ConfigurationError(_no_function(module, function))
@@ -118,6 +120,7 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
                 fix="correct the model code or model_hyperparameters",
             )
         ) from error
+    _use_tensorflow_2()
     if ignored := dataset.ignored_codes:
         log.warning(
             "%s uses the codes of %s as if they were numbers; dataset.encode(inputs) makes one-hot"
@@ -126,6 +129,29 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
             listed(ignored, 10),
         )
     return model
+
+
+def _use_tensorflow_2() -> None:
+    """Reject code that turned off TensorFlow 2, and turn on compiled functions.
+
+    Raises:
+        ConfigurationError: TensorFlow builds graphs as version 1 did.
+    """
+    if not tf.executing_eagerly():
+        raise ConfigurationError(
+            Problem(
+                "the model code turns off TensorFlow 2",
+                received="tf.compat.v1.disable_v2_behavior(), or disable_eager_execution()",
+                expected="code for TensorFlow 2",
+                fix="remove this call, and import tensorflow instead of tensorflow.compat.v1",
+            )
+        )
+    if tf.config.functions_run_eagerly():
+        log.warning(
+            "tf.config.run_functions_eagerly(True) in the model code is ignored: each step would"
+            " take many times as long"
+        )
+        tf.config.run_functions_eagerly(False)
 
 
 def _with_floats(function: BuildModel, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,6 +191,16 @@ def check(
         ConfigurationError: It cannot be trained. Where possible, it lists several reasons.
     """
     name = _name(function)
+    if any(kind.__module__.startswith("tf_keras.") for kind in type(model).__mro__):
+        raise ConfigurationError(
+            Problem(
+                f"{name} returned a model of Keras 2",
+                received=f"{type(model).__module__}.{type(model).__name__}",
+                expected="a model of Keras 3",
+                fix="import keras instead of tf_keras and remove TF_USE_LEGACY_KERAS, or train with"
+                " your own program (train_options.command)",
+            )
+        )
     if not isinstance(model, keras.Model) or not model.compiled or model.optimizer is None:
         what = "a keras.Model that is not compiled" if isinstance(model, keras.Model) else ""
         raise ConfigurationError(
@@ -189,7 +225,7 @@ def check(
         batch_norm.synchronize(model)
     ConfigurationError.raise_if(_unsupported(model, replicas, options))
     output = _output(model, dataset)
-    if problem := _shape_problem(getattr(output, "shape", output), dataset):
+    if problem := _shape_problem(output, dataset):
         raise ConfigurationError(problem)
     _check_rounding(model, dataset)
     try:
@@ -258,10 +294,24 @@ def _check_saves(model: keras.Model) -> None:
                 "the model cannot be saved",
                 received=last_line(error),
                 expected="a model and layers that Keras can write to model.keras",
-                fix="give the class in this error a get_config() that returns the arguments of"
-                " its __init__, as numbers, strings and lists",
+                fix=_fix_of_saving(str(error)),
             )
         ) from error
+
+
+def _fix_of_saving(message: str) -> str:
+    if "object Dataset(" in message:
+        return (
+            "take what a function needs out of dataset before it is defined: mean = dataset.mean;"
+            " or use keras.layers.Normalization(mean=dataset.mean, variance=dataset.std**2)"
+        )
+    if "functools.partial" in message:
+        return "write this function with def"
+    return (
+        "give the class in this error a get_config() that returns the arguments of its __init__,"
+        " as numbers, strings and lists; give it dataset.num_classes, for example, instead of the"
+        " dataset, and call dataset.encode in build_model"
+    )
 
 
 def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> list[Problem]:
@@ -316,10 +366,14 @@ def _of_optimizer(model: keras.Model) -> list[Problem]:
 
 
 def _output(model: keras.Model, dataset: Dataset) -> Any:
-    """Build the model and return its output as a KerasTensor, or several of them."""
+    """Build the model and return its output as a KerasTensor, or several of them.
+
+    Raises:
+        ConfigurationError: The model does not take the rows of the dataset.
+    """
     rows = keras.KerasTensor((None, *dataset.input_shape), "float32")
     try:
-        output = model.compute_output_spec(rows) if model.built else model(rows)
+        output = output_spec(model, dataset) if model.built else model(rows)
         _keep_statistics(model)
     except Exception as error:
         shape = dataset.input_shape
@@ -364,8 +418,19 @@ def _build_problem(model: keras.Model, dataset: Dataset, error: Exception) -> Pr
     return label_test.mismatch(dataset, last_line(error))
 
 
-def _shape_problem(shape: Any, dataset: Dataset) -> Problem | None:
-    classes = dataset.num_classes
+def _shape_problem(output: Any, dataset: Dataset) -> Problem | None:
+    if keras.tree.is_nested(output):
+        outputs = keras.tree.flatten(output)
+        return Problem(
+            "the model does not return one tensor",
+            received=f"a {type(output).__name__} of "
+            + listed([str(getattr(item, "shape", item)) for item in outputs], 5),
+            expected=f"one tensor, for the label {dataset.label_name}",
+            fix="return the tensor itself instead of a list or dict"
+            if len(outputs) == 1
+            else "return one of them, and train another model for another label",
+        )
+    shape, classes = getattr(output, "shape", output), dataset.num_classes
     if dataset.task == CLASSIFICATION:
         widths = {classes, 1} if classes == 2 else {classes}
         expected = f"(batch, {classes}), one column for each class"
