@@ -38,10 +38,11 @@ def mismatch(dataset: Dataset, received: str) -> Problem:
     if dataset.task == CLASSIFICATION:
         labels = f"whole numbers from 0 to {dataset.num_classes - 1}"
         fix = "use a sparse_ loss and sparse_ metrics for classes, for example"
-        fix += " sparse_categorical_crossentropy; encode the labels in a subclass of a metric that"
-        fix += " has no sparse_ form, such as F1Score (docs/own-model.md)"
+        fix += " sparse_categorical_crossentropy"
         if dataset.num_classes == 2:
             fix += ", or end the model with Dense(1) and a sigmoid and use binary_crossentropy"
+        fix += "; in a subclass of a metric that has no sparse_ form, such as F1Score, encode the"
+        fix += " labels (docs/own-model.md)"
     else:
         labels, fix = "float32", "use a loss and metrics for numbers, for example"
         fix += " mean_squared_error"

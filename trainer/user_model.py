@@ -54,7 +54,9 @@ def find(model_code: str, folder: Path) -> BuildModel:
                 f"the model code {name} cannot be imported",
                 received=where(error),
                 expected="a module that can be imported in the trainer image",
-                fix="correct the code; install its other packages in train_image",
+                fix="remove what ends the process when the module is imported, for example argparse"
+                if isinstance(error, SystemExit)
+                else "correct the code; install its other packages in train_image",
             )
         ) from error
     _use_tensorflow_2()
@@ -117,7 +119,10 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
                 f"{_name(function)} failed",
                 received=where(error),
                 expected=f"a compiled keras.Model from {_name(function)}{arguments}",
-                fix="correct the model code or model_hyperparameters",
+                fix="put the file into a folder with the code, name that folder as model_code, and"
+                " load the file from Path(__file__).parent"
+                if "URL fetch failure" in str(error)
+                else "correct the model code or model_hyperparameters",
             )
         ) from error
     _use_tensorflow_2()
@@ -232,6 +237,16 @@ def check(
         model._symbolic_build(data_batch=_example(dataset))
     except Exception as error:
         raise ConfigurationError(_build_problem(model, dataset, error)) from error
+    compiled = model._compile_metrics
+    if compiled and "loss" in (metric.name for metric in compiled.metrics):
+        raise ConfigurationError(
+            Problem(
+                "a metric has the name of the loss",
+                received="loss",
+                expected="another name: the metric would take the place of loss and val_loss",
+                fix="rename the metric",
+            )
+        )
     label_test.check_shapes(model, dataset, output, options)
     _check_saves(model)
     randomness.adopt_unseeded(model, options.seed)

@@ -79,11 +79,28 @@ def largest_label(y_true: Any, y_pred: Any) -> Any:
     return tf.cast(tf.equal(tf.argmax(y_true, -1), tf.argmax(y_pred, -1)), tf.float32)
 
 
+class F1(metrics.F1Score):
+    """The subclass in docs/own-model.md."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        labels = tf.reshape(y_true, tf.shape(y_pred)[:1])
+        if y_pred.shape[1] > 1:
+            labels = tf.one_hot(tf.cast(labels, tf.int32), y_pred.shape[1])
+        else:
+            labels = labels[:, None]
+        super().update_state(labels, y_pred, sample_weight)
+
+
 class OneHotMetrics(keras.Model):
     """Gives its metrics what they expect."""
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         return super().compute_metrics(x, tf.one_hot(tf.cast(y, tf.int32), 3), y_pred)
+
+
+class LossOfRows(keras.Model):
+    def compute_loss(self, x: Any, y: Any, y_pred: Any, *_: Any, **__: Any) -> Any:
+        return losses.sparse_categorical_crossentropy(y, y_pred)
 
 
 def model(
@@ -181,7 +198,8 @@ class AddingLoss(keras.Model):
 
 def adding(dataset: Dataset, loss: str | None, kind: type[keras.Model] = keras.Model) -> Any:
     inputs = keras.Input((dataset.num_features,))
-    found = kind(inputs, keras.layers.Dense(3, "softmax")(Adding()(inputs)))
+    x = Adding()(keras.layers.Dense(4)(inputs))
+    found = kind(inputs, keras.layers.Dense(3, "softmax")(x))
     found.compile("adam", loss)
     return found
 
@@ -193,6 +211,8 @@ LEGAL: dict[str, tuple[str, Make]] = {
     "mse of one output": ("two", lambda it: model(it, "mse", columns=1)),
     "all kinds": ("two", lambda it: model(it, metric=metrics.AUC(), weighted=Error(), columns=1)),
     "Precision": ("two", lambda it: model(it, metric=metrics.Precision(), columns=1)),
+    "F1": ("three", lambda it: model(it, metric=F1("macro"), weighted=F1("macro"))),
+    "F1 of one output": ("two", lambda it: model(it, metric=F1("macro", 0.5), columns=1)),
     "top 5 of 3": ("three", lambda it: model(it, metric="sparse_top_k_categorical_accuracy")),
     "rows": ("three", lambda it: model(it, one_hot_rows, "accuracy")),
     "own metrics": (
@@ -213,6 +233,19 @@ def test_what_fits_by_chance_is_refused(datasets: dict[str, Dataset], case: str)
     problem = problem_of(check, datasets[name], make(datasets[name]), options)
     assert problem.what == label_test.mismatch(datasets[name], "").what
     assert problem.received
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda it: model(it, losses.SparseCategoricalCrossentropy(reduction="none")),
+        lambda it: model(it, SPARSE, kind=LossOfRows),
+    ],
+)
+def test_a_loss_is_a_single_number(datasets: dict[str, Dataset], make: Make) -> None:
+    """A step would end with an error about a loop of TensorFlow."""
+    problem = problem_of(check, datasets["three"], make(datasets["three"]), TrainerOptions())
+    assert problem.expected.startswith("shape ()") and "(64,)" in problem.received
 
 
 @pytest.mark.parametrize("case", PAIRS)

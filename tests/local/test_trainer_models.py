@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras.layers import BatchNormalization, Dense
+from tensorflow.python.framework import config
 
 from kfp_tfjob.features.signature_columns import argument_names
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.trainer import models, probabilities, self_test, user_model
+from kfp_tfjob.trainer import label_test, models, probabilities, self_test, user_model
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import export
 from kfp_tfjob.trainer.inputs import open_split
@@ -115,7 +116,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
         ("def build_modle(dataset): ...\n", "build_model", "'build_modle'"),
         ("def f(:\n", "f", r"SyntaxError: .*own.*\.py, line 1\)"),
         ("\nraise KeyError('k')\n", "f", r"KeyError: 'k' \(.*own.*\.py, line 2\)"),
-        ("import sys\nsys.exit()\n", "f", r"SystemExit: .*\(.*own.*\.py, line 2\)"),
+        ("import sys\nsys.exit()\n", "f", r"SystemExit: .*\(.*own.*\.py, line 2\).*argparse"),
     ],
 )
 def test_code_that_cannot_be_found_is_refused(
@@ -175,6 +176,132 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "batch normalisation": (_normalised, r"synchronized=False, 2 replicas.*train with one"),
 }
+
+
+def _with_outputs(outputs: Callable[[Any], Any]) -> Any:
+    inputs = keras.Input((FEATURES,))
+    model = keras.Model([inputs], outputs(Dense(3, "softmax")(inputs)))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+class ListOfOne(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = Dense(3, "softmax")
+
+    def call(self, x: Any) -> Any:
+        return [self.out(x)]
+
+
+def _list_of_a_subclass() -> Any:
+    model = ListOfOne()
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+# Keras warns of the list of one input, in model.fit too.
+@pytest.mark.filterwarnings("ignore:The structure of .inputs:UserWarning")
+def test_a_list_of_one_output_is_that_output(classes: Dataset, tmp_path: Path) -> None:
+    alone = Replicas(tf.distribute.get_strategy())
+    model = _with_outputs(lambda x: [x])
+    outputs = _serve(model, classes, tmp_path, ROWS)
+    np.testing.assert_allclose(outputs["probabilities"], model.predict(ROWS, verbose=0), rtol=1e-5)
+    label_test.check_values(model, classes, alone, TrainerOptions())
+    self_test.check_step(model, classes, alone, TrainerOptions())
+
+
+@pytest.mark.parametrize(
+    ("make", "received", "fix"),
+    [
+        (lambda: _with_outputs(lambda x: {"y": x}), "a dict of (None, 3)", "the tensor itself"),
+        (_list_of_a_subclass, "a list of (None, 3)", "the tensor itself"),
+        (lambda: _with_outputs(lambda x: [x, x]), "a list of (None, 3), (None, 3)", "one of them"),
+    ],
+)
+def test_other_structures_of_outputs_are_refused(
+    classes: Dataset, make: Callable[[], Any], received: str, fix: str
+) -> None:
+    problem = problem_of(user_model.check, make(), make, classes, 1)
+    assert problem.received == received and fix in problem.fix
+
+
+@pytest.mark.slow
+def test_a_model_of_keras_2_is_refused(classes: Dataset) -> None:
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(3, "softmax")])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    problem = problem_of(user_model.check, model, lambda: None, classes, 1)
+    assert "tf_keras" in problem.received and "TF_USE_LEGACY_KERAS" in problem.fix
+
+
+def test_tensorflow_1_is_refused(classes: Dataset) -> None:
+    with tf.Graph().as_default():
+        problem = problem_of(user_model.build, lambda _: None, classes, {})
+    assert "disable_v2_behavior" in problem.received
+
+
+def test_functions_are_compiled_whatever_the_code_says(
+    module: Callable[..., str], tmp_path: Path
+) -> None:
+    code = "import tensorflow as tf\ntf.config.run_functions_eagerly(True)\ndef f(dataset): ..."
+    user_model.find(f"{module(code)}:f", tmp_path)
+    assert not tf.config.functions_run_eagerly()
+
+
+def test_deterministic_operations_have_no_clock(classes: Dataset) -> None:
+    """A user's code may ask for them too."""
+    alone = Replicas(tf.distribute.get_strategy())
+    config.enable_op_determinism()
+    try:
+        steps = TrainSteps(models.mlp(classes), alone, 10)
+    finally:
+        config.disable_op_determinism()
+    assert float(steps._now()) == 0 < float(TrainSteps(models.mlp(classes), alone, 10)._now())
+
+
+def _of_dataset(dataset: Dataset) -> Any:
+    return _sequential(keras.layers.Lambda(lambda x: x - dataset.mean), Dense(3, "softmax"))
+
+
+def _of_partial(_: Dataset) -> Any:
+    loss = functools.partial(keras.losses.sparse_categorical_crossentropy, from_logits=True)
+    return _sequential(Dense(3), loss=loss)
+
+
+@pytest.mark.parametrize(
+    ("make", "fix"),
+    [
+        (_of_dataset, "mean = dataset.mean"),
+        (_of_partial, "def"),
+        (lambda dataset: _sequential(Unsaved(dataset), Dense(3, "softmax")), "dataset.num_classes"),
+    ],
+)
+def test_what_to_do_when_a_model_cannot_be_saved(
+    classes: Dataset, make: Callable[[Dataset], Any], fix: str
+) -> None:
+    problem = problem_of(user_model.check, make(classes), make, classes, 1)
+    assert fix in problem.fix
+
+
+def _rounded(y: Any, predicted: Any) -> Any:
+    right = keras.ops.one_hot(keras.ops.cast(y, "int32"), 3)
+    return keras.ops.mean(keras.ops.abs(right - keras.ops.round(predicted)), axis=-1)
+
+
+def test_a_loss_without_a_gradient_is_refused(classes: Dataset) -> None:
+    alone = Replicas(tf.distribute.get_strategy())
+    frozen = Dense(3, "softmax", trainable=False)
+    for layer in (Dense(3, "softmax"), frozen):
+        model = _sequential(keras.Input((FEATURES,)), layer, loss=_rounded)
+        user_model.check(model, _sequential, classes, 1)
+        arguments = (model, classes, alone, TrainerOptions())
+        if layer is frozen:  # model.fit evaluates it
+            self_test.check_step(*arguments)
+        else:
+            problem = problem_of(self_test.check_step, *arguments)
+            assert "2 weights" in problem.received
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -257,6 +384,14 @@ class WithoutLoss(keras.Sequential):
     @property
     def metrics(self) -> list[Any]:
         return []
+
+
+def test_a_metric_must_not_hide_the_loss(classes: Dataset) -> None:
+    """Early stopping would make it as small as possible."""
+    hides = keras.metrics.SparseCategoricalAccuracy(name="loss")
+    model = _sequential(Dense(3, "softmax"), metrics=[hides])
+    problem = problem_of(user_model.check, model, lambda: None, classes, 1)
+    assert problem.received == "loss"
 
 
 def test_metrics_are_numbers_by_name(classes: Dataset) -> None:
