@@ -83,12 +83,13 @@ class F1(metrics.F1Score):
     """The subclass in docs/own-model.md."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        labels = tf.reshape(y_true, tf.shape(y_pred)[:1])
-        if y_pred.shape[1] > 1:
-            labels = tf.one_hot(tf.cast(labels, tf.int32), y_pred.shape[1])
-        else:
-            labels = labels[:, None]
+        labels = tf.one_hot(tf.cast(y_true, tf.int32), y_pred.shape[1])
         super().update_state(labels, y_pred, sample_weight)
+
+
+class F1OfOne(metrics.F1Score):
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        super().update_state(tf.reshape(y_true, tf.shape(y_pred)), y_pred, sample_weight)
 
 
 class OneHotMetrics(keras.Model):
@@ -212,7 +213,7 @@ LEGAL: dict[str, tuple[str, Make]] = {
     "all kinds": ("two", lambda it: model(it, metric=metrics.AUC(), weighted=Error(), columns=1)),
     "Precision": ("two", lambda it: model(it, metric=metrics.Precision(), columns=1)),
     "F1": ("three", lambda it: model(it, metric=F1("macro"), weighted=F1("macro"))),
-    "F1 of one output": ("two", lambda it: model(it, metric=F1("macro", 0.5), columns=1)),
+    "F1 of one output": ("two", lambda it: model(it, metric=F1OfOne(threshold=0.5), columns=1)),
     "top 5 of 3": ("three", lambda it: model(it, metric="sparse_top_k_categorical_accuracy")),
     "rows": ("three", lambda it: model(it, one_hot_rows, "accuracy")),
     "own metrics": (
