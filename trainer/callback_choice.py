@@ -96,12 +96,15 @@ def _monitor_problems(
 ) -> list[Problem]:
     """Return why a callback cannot act on its metric: it would do nothing, with a warning."""
     if callback.monitor not in metrics:
+        is_missing_split = callback.monitor.removeprefix("val_") in metrics
         return [
             Problem(
                 f"{name}.monitor is not a metric of the model",
                 received=callback.monitor,
                 expected=f"one of {', '.join(metrics)}",
-                fix="correct monitor, or add the metric to model.compile",
+                fix="correct monitor, or raise data_options.split.validation, which is 0"
+                if is_missing_split
+                else "correct monitor, or add the metric to model.compile",
                 path=path and f"{path}.monitor",
             )
         ]

@@ -373,6 +373,16 @@ def test_a_callback_of_a_metric_without_a_direction_is_refused(
     assert chosen(callback)[1].min_delta == 0.5
 
 
+def test_a_callback_of_validation_rows_needs_some(untrained: Any, tmp_path: Path) -> None:
+    def chosen() -> Any:
+        return choose(
+            TrainerOptions(), lambda: [kinds.EarlyStopping()], untrained, ["loss"], tmp_path
+        )
+
+    problem = problem_of(chosen)
+    assert problem.received == "val_loss" and "data_options.split" in problem.fix
+
+
 def test_a_callback_may_add_metrics_for_the_next_ones(
     dataset: Dataset, untrained: Any, tmp_path: Path
 ) -> None:
