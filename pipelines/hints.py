@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import takewhile
+from shlex import quote
 
+from kfp_tfjob.options.key_path import split_keys
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.errors import Problem, StepError, ended
 
@@ -24,24 +25,21 @@ def with_hints(error: StepError) -> str:
 
 
 def _option(problem: Problem) -> str:
-    *above, last = problem.path.split(".")
+    path = problem.path
     value = problem.suggestion or _shape(str(problem.expected or ""))
     if problem.is_misnamed:
         if not problem.suggestion:
             return ""  # the key must be removed
-        last, value = problem.suggestion, "VALUE"
-    keys = [*above, last]
-    # An item of a list cannot be set alone.
-    name = ".".join(takewhile(lambda key: not key.isdigit(), keys))
-    if name.partition(".")[0] not in PARAMETERS:
+        path, value = path.removesuffix(str(problem.received)) + problem.suggestion, "VALUE"
+    name, *parts = path.split(".")
+    if name not in PARAMETERS:
         return ""
-    if len(name) < len(".".join(keys)):
-        value = "[VALUE, ...]"
-    short = PARAMETERS[name].option if name in PARAMETERS else None
-    if short:
-        return f"{short[0]} {value}"
-    setting = f"{name}={value}"
-    return f"--set '{setting}'" if value[0] in "[{" else f"--set {setting}"
+    keys, rest = split_keys(PARAMETERS[name].group, parts)
+    if rest and rest[0].isdigit():  # an item of a list cannot be set alone
+        rest, value = [], "[VALUE, ...]"
+    if not parts and (short := PARAMETERS[name].option):
+        return f"{short[0]} {quote(value)}"
+    return f"--set {quote('.'.join([name, *keys, *rest]) + f'={value}')}"
 
 
 def _shape(expected: str) -> str:

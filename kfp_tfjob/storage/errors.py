@@ -41,7 +41,8 @@ class Problem:
     @property
     def is_misnamed(self) -> bool:
         """Whether the last key of `path` is wrong, and not its value."""
-        return bool(self.path) and self.path.rpartition(".")[2] == self.received
+        # A key may contain dots.
+        return bool(self.path) and f".{self.path}".endswith(f".{self.received}")
 
     @property
     def parts(self) -> dict[str, str]:

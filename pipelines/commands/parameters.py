@@ -31,7 +31,10 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_"
 # As text, "False" would be true in a user's function.
-_OF_PYTHON = {"True": "true", "False": "false"}
+_OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
+# Numbers as YAML has them: JSON accepts neither .5 nor 1. nor +1.
+_INT = r"[-+]?(0|[1-9]\d*)"
+_FLOAT = r"[-+]?(0|[1-9]\d*|(?=\.\d))(\.\d*)?(e[-+]?\d+)?"
 # The defaults of a run on this machine, where they differ from those of the form.
 HERE = {
     "output_uri": f"s3://{BUCKET}",
@@ -214,8 +217,8 @@ def _loader() -> Any:
         ("null", r"~|null|", ["~", "n", "N", ""]),
         ("bool", r"true|false|yes|no|on|off", [*"tTfFyYnNoO"]),
         ("merge", r"<<", ["<"]),
-        ("int", r"[-+]?(0|[1-9]\d*)", [*"-+0123456789"]),
-        ("float", r"[-+]?(0|[1-9]\d*|(?=\.\d))(\.\d*)?(e[-+]?\d+)?", [*"-+.0123456789"]),
+        ("int", _INT, [*"-+0123456789"]),
+        ("float", _FLOAT, [*"-+.0123456789"]),
     ):
         tag = f"tag:yaml.org,2002:{name}"
         Loader.add_implicit_resolver(tag, re.compile(rf"(?:{pattern})\Z", re.ASCII | re.I), first)
@@ -266,9 +269,8 @@ def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:
 
     problems: list[Problem | str] = []
     for setting, source in settings:
-        path, equals, text = setting.partition("=")
-        name, *keys = path.split(".")
-        if not equals:
+        name, keys, text = _divided(setting)
+        if text is None:
             problems.append(
                 Problem(
                     "--set has no value",
@@ -299,11 +301,51 @@ def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:
                 )
             )
         else:
-            new = _typed(text, values[name], bool(keys))
-            # A variable, label or node selector: 1.10 is no number there.
-            is_text = name == "pod" and len(keys) > 2 and isinstance(new, int | float)
-            values[name] = _with(values[name], keys, text if is_text else new)
+            values[name] = _with(values[name], keys, _value(name, keys, text))
     ConfigurationError.raise_if(problems)
+
+
+def _divided(setting: str) -> tuple[str, list[str], str | None]:
+    """Return the parameter, the keys and the value of a setting; None for a missing value.
+
+    A user's name may contain `=`, as the class `<=50K` does. So the value begins after the first
+    `=` that leaves a valid one.
+    """
+    from kfp_tfjob.options.key_path import split_keys
+
+    divisions = []
+    for equals in re.finditer("=", setting):
+        name, *parts = setting[: equals.start()].split(".")
+        group = PARAMETERS[name].group if name in PARAMETERS else None
+        keys, rest = split_keys(group, parts) if group else ([], parts)
+        divisions.append((name, [*keys, *rest], setting[equals.end() :]))
+    if len(divisions) < 2:
+        return divisions[0] if divisions else (setting, [], None)
+    return next((it for it in divisions if _is_valid(*it)), divisions[0])
+
+
+def _is_valid(name: str, keys: list[str], text: str) -> bool:
+    """Return whether a key of a parameter with known keys may have this value."""
+    from kfp_tfjob.options.parse import parse
+
+    group = PARAMETERS[name].group if name in PARAMETERS and keys else None
+    if not group:
+        return False
+    try:
+        parse(group, name, _with({}, keys, _value(name, keys, text)))
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _value(name: str, keys: list[str], text: str) -> Any:
+    """Return the value that a text means for a parameter, or for a key of it."""
+    if PARAMETERS[name].type is str and not keys:
+        return text
+    value = _typed(text)
+    # A variable, label or node selector: 1.10 is no number there.
+    is_text = name == "pod" and len(keys) > 2 and isinstance(value, int | float | None)
+    return text if is_text else value
 
 
 def _with(value: Any, keys: list[str], new: Any) -> Any:
@@ -333,12 +375,15 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _typed(text: str, default: Any, is_key: bool) -> Any:
-    """Return a setting as text if the parameter is text, otherwise as JSON if it parses."""
-    if isinstance(default, str) and not is_key:
-        return text
+def _typed(text: str) -> Any:
+    """Return a value as JSON, or as Python or YAML write it; any other text stays as it is."""
     text = _OF_PYTHON.get(text, text)
-    return _json(text) if _is_json(text) else text
+    if _is_json(text):
+        return _json(text)
+    for kind, pattern in ((int, _INT), (float, _FLOAT)):
+        if re.fullmatch(pattern, text, re.ASCII | re.I):
+            return kind(text)
+    return text
 
 
 def _name_of(data: str) -> str:

@@ -94,16 +94,81 @@ def test_a_text_in_pod_stays_as_it_is_written():
     """The variable 1.10 was 1.1 in the pods, and a node selector chose no node."""
     secret = {"secret": "s", "key": "k"}
     texts = {"A": "1.10", "B": "1e3", "C": "True", "D": '"1.10"', "E": json.dumps(secret)}
+    texts |= {"F": ".10", "G": "None", "H": "a=b"}
     settings = [f"pod.all.env.{name}={text}" for name, text in texts.items()]
     found = parameters_of({"settings": [*settings, "pod.all.cpu=2"]}, here=False).values["pod"]
     assert found == {"all": {"env": texts | {"D": "1.10", "E": secret}, "cpu": 2}}
 
 
-def test_true_and_false_of_python_are_no_texts():
-    """As the text "False", a hyperparameter was true."""
-    settings = ("model_hyperparameters.norm=False", "model_hyperparameters.bias=True")
-    found = parameters_of({"settings": settings}, here=False).values
-    assert found["model_hyperparameters"] == {"norm": False, "bias": True}
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("False", False),
+        ("True", True),
+        ("None", None),
+        (".01", 0.01),
+        ("-1.", -1.0),
+        ("+7", 7),
+        ("1.E-4", 1e-4),
+        ("1.2.3", "1.2.3"),
+        ("1_000", "1_000"),
+        ("010", "010"),
+        ("no", "no"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_a_value_is_no_text_if_python_or_yaml_write_it_so(text: str, value: object):
+    """As the text "False", a hyperparameter was true, and the text ".01" was no learning rate."""
+    settings = (f"model_hyperparameters.x={text}",)
+    found = parameters_of({"settings": settings}, here=False).values["model_hyperparameters"]
+    assert found == {"x": value} and type(found["x"]) is type(value)
+
+
+SECTION = '{"number": {"decimal": ","}}'
+
+
+@pytest.mark.parametrize(
+    ("setting", "parameter", "value"),
+    [
+        ("train_options.class_weight.<=50K=2", "train_options", {"class_weight": {"<=50K": 2}}),
+        ("train_options.class_weight.1.0=3", "train_options", {"class_weight": {"1.0": 3}}),
+        ("train_options.class_weight=balanced", "train_options", {"class_weight": "balanced"}),
+        (
+            "pod.all.node_selector.cloud.google.com/gke-accelerator=nvidia-tesla-t4",
+            "pod",
+            {"all": {"node_selector": {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}}},
+        ),
+        ("pod.all.env.A=b=c.d=e", "pod", {"all": {"env": {"A": "b=c.d=e"}}}),
+        (
+            "pod.all.affinity.nodeAffinity.a.b=1",
+            "pod",
+            {"all": {"affinity": {"nodeAffinity": {"a": {"b": "1"}}}}},
+        ),
+        ("pod.all.volumes.0.path=/x", "pod", {"all": {"volumes": {"0": {"path": "/x"}}}}),
+        ("data_options.types.Sepal.Length=number", "data_options", {"Sepal.Length": "number"}),
+        (f"data_options.types.a.b={SECTION}", "data_options", {"a.b": json.loads(SECTION)}),
+        ("data_options.types.a.b.number.decimal=,", "data_options", {"a.b": json.loads(SECTION)}),
+        ("data_options.types.city=Ulm=category", "data_options", {"city=Ulm": "category"}),
+        ("data_options.types.d.date=%Y=%m=%d", "data_options", {"d": {"date": "%Y=%m=%d"}}),
+        ("data_options.missing.a.b.rule=drop", "data_options", {"a.b": {"rule": "drop"}}),
+        ("data_options.missing.a.rul=drop", "data_options", {"a": {"rul": "drop"}}),
+        ("gate.thresholds.recall/1.0.min=0.5", "gate", {"recall/1.0": {"min": 0.5}}),
+        ("gate.thresholds.recall/<=50K.min=0.5", "gate", {"recall/<=50K": {"min": 0.5}}),
+        ("gate.thresholds.auc.mn=0.5", "gate", {"auc": {"mn": 0.5}}),
+    ],
+)
+def test_a_name_with_a_dot_or_an_equals_sign_is_one_key(setting, parameter, value):
+    """`<=50K` gave the class `<` a weight, and the column Sepal.Length was Sepal."""
+    found = parameters_of({"settings": (setting,)}, here=False).values[parameter]
+    if parameter in ("data_options", "gate"):
+        found = found[setting.split(".")[1]]
+    assert found == value
+
+
+def test_settings_of_names_with_dots_add_up():
+    settings = ("train_options.class_weight.<=50K=2", "train_options.class_weight.>50K=0.5")
+    found = parameters_of({"settings": settings}, here=False).values["train_options"]
+    assert found == {"class_weight": {"<=50K": 2, ">50K": 0.5}}
 
 
 def test_a_key_that_stands_twice_is_refused(file):

@@ -51,6 +51,12 @@ def test_a_list_of_choices_begins_with_the_suggestion_and_is_cut():
         (Problem("not valid", path="pod.all.cpu"), "pod.all.cpu=VALUE"),
         (Problem("not valid", path="pod.all.volumes.0.path"), "'pod.all.volumes=[VALUE, ...]'"),
         (Problem("3 or 4", path="pod.all.cpu", suggestion="3"), "pod.all.cpu=3"),
+        (Problem("not valid", path="data_options.types.a.1"), "data_options.types.a.1=VALUE"),
+        (Problem("not valid", path="data_options.types.a <1"), "'data_options.types.a <1=VALUE'"),
+        (
+            Problem("?", "recal/1.0", path="gate.thresholds.recal/1.0", suggestion="recall/1.0"),
+            "gate.thresholds.recall/1.0=VALUE",
+        ),
         (unknown_key("train_options", "sed", ["seed", "command"]), "train_options.seed=VALUE"),
         (unknown_key("", "gat", PARAMETERS), "gate=VALUE"),
         (unknown_key("gate", "xyz", ["mode"]), None),
