@@ -1,5 +1,6 @@
 """model_code: the forms it may have, and what is wrong with code before it is ever imported."""
 
+import json
 import struct
 import sys
 import zipfile
@@ -182,6 +183,46 @@ def test_the_function_is_checked_without_importing(
     assert len(found) == len(problems)
     for problem, expected in zip(found, problems, strict=True):
         assert expected in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "suggestion"),
+    [
+        ("x: bool = False", "no", "false"),
+        ("x=False", "Yes", "true"),
+        ("*, x=True", "None", "null"),
+        ("x: 'bool | None' = None", "off", "false"),
+        ("x: typing.Optional[float] = None", ".01", "0.01"),
+        ("x: int", "64", "64"),
+        ("x=-1", "1e-4", "0.0001"),
+        ("x: float", "fast", ""),
+        ("x: float", "nan", ""),
+    ],
+)
+def test_a_string_for_a_boolean_or_a_number_is_refused(
+    argument: str, value: str, suggestion: str
+) -> None:
+    """The string "no" was true, and built another model."""
+    code = Code("m", {"m.py": f"def f(dataset, {argument}): pass\n".encode()})
+    (problem,) = code.problems("f", {"x": value})
+    assert (problem.path, problem.suggestion) == ("model_hyperparameters.x", suggestion)
+    if suggestion:
+        assert not code.problems("f", {"x": json.loads(suggestion)})
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["x", "x=None", "x='a'", "x: str = False", "x: bool | str = False", "x: Rate = 1", "x=(1,)"]
+    + ["x: Literal[True, 'auto']", "x: list[int] = ()", "x: Any = 1", "x: 'np.float32' = 1"],
+)
+def test_a_string_for_an_argument_that_may_take_one_is_passed_on(argument: str) -> None:
+    code = Code("m", {"m.py": f"def f(dataset, {argument}): pass\n".encode()})
+    assert not code.problems("f", {"x": "no"})
+
+
+def test_an_annotation_that_hurts_is_no_reason_to_fail() -> None:
+    source = b"def f(d, x: " + b"-" * 400 + b"1 = 1): pass\n"
+    assert not Code("m", {"m.py": source}).problems("f", {"x": "no"})
 
 
 @pytest.mark.parametrize(
