@@ -100,9 +100,10 @@ class Notice:
     def document(self) -> dict[str, Any]:
         """Return the body of the notification, without secrets."""
         mask = Mask()
-        values = {"text": self.text} | asdict(self)
-        values["time"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        return json.loads(mask(json.dumps(values, ensure_ascii=False)))
+        # Only these may quote anything. Programs read names, addresses and keys.
+        notice = replace(self, message=mask(self.message), remedy=mask(self.remedy))
+        time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return {"text": notice.text} | asdict(notice) | {"time": time}
 
 
 def failure(run_id: str, found: Failure, model_name: str = "") -> Notice:

@@ -10,6 +10,7 @@ import http.client
 import json
 import logging
 import os
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -26,6 +27,7 @@ from kfp_tfjob.storage.options import WEBHOOK_KEY
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_TOKEN_LENGTH = 16  # characters of the shortest token that services give
 _SILENCE = 2.0  # seconds to connect, and between two bytes
 _FORM = "https://HOST/PATH or http://HOST/PATH"
 
@@ -47,7 +49,8 @@ class Webhook:
         if not url.strip():
             return None
         url = url.strip()
-        hide([url, url.partition("://")[2].partition("/")[2]])
+        path = url.partition("://")[2].partition("/")[2]
+        hide([url, path] if _contains_token(path) else [url])
         if wrong := _wrong(url):
             raise ConfigurationError(
                 Problem(
@@ -109,6 +112,12 @@ def returned_within(seconds: float, call: Callable[[], T]) -> T | None:
     thread.start()
     thread.join(seconds)
     return result[0] if result else None
+
+
+def _contains_token(path: str) -> bool:
+    """Return whether a path is a secret without its host; a word of it is in other texts, too."""
+    parts = re.split(r"[/?&=]", path)
+    return any(len(it) >= _TOKEN_LENGTH and re.search(r"\d", it) for it in parts)
 
 
 def _wrong(url: str) -> str:

@@ -120,13 +120,26 @@ Path = Annotated[str, pydantic.AfterValidator(_absolute)]
 
 
 class Toleration(Group):
-    """A toleration, as Kubernetes spells it."""
+    """A toleration, as Kubernetes spells it.
 
-    key: str | None = None
+    Neither the API server nor an operator checks it in a job, but no pod with a wrong one starts.
+    """
+
+    key: Key | Literal[""] | None = None
     operator: Literal["Exists", "Equal"] | None = None
-    value: Text | None = None
+    value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     tolerationSeconds: int | None = None  # noqa: N815
+
+    @pydantic.model_validator(mode="after")
+    def _of_kubernetes(self) -> Toleration:
+        if self.tolerationSeconds is not None and self.effect != "NoExecute":
+            raise ValueError('tolerationSeconds only with "effect": "NoExecute"')
+        if self.operator == "Exists" and self.value:
+            raise ValueError('no value with "operator": "Exists"')
+        if not self.key and self.operator != "Exists":
+            raise ValueError('a key; without one, "operator": "Exists" tolerates every taint')
+        return self
 
 
 class Affinity(Group):

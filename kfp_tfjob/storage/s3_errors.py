@@ -46,6 +46,16 @@ RENEWABLE = {
     "TokenRefreshRequired",
     "XAdminUserNotFound",
 }
+# What OpenSSL says of a server that does not use TLS, or has another certificate, and the remedy.
+_NO_TLS = "WRONG_VERSION_NUMBER"
+_TLS = {
+    _NO_TLS: "the server does not use TLS there: write http:// in storage_endpoint,"
+    " or the port that uses TLS",
+    "Hostname mismatch": "name the server in storage_endpoint as its certificate does",
+    "IP address mismatch": "name the server in storage_endpoint as its certificate does",
+    "certificate has expired": "renew the server's certificate",
+    "CERTIFICATE_VERIFY_FAILED": "set AWS_CA_BUNDLE to a file with the store's CA certificate",
+}
 # Codes of a refused HEAD; its reply has no body with a reason.
 WORDLESS = {"400", "403"}
 # The store received different bytes; the second code is MinIO's.
@@ -53,6 +63,8 @@ MISMATCH = {"BadDigest", "XAmzContentChecksumMismatch"}
 # The reply names a different address: AWS does so for a bucket in a different region, a proxy for
 # any reason.
 REDIRECTS = {"PermanentRedirect", "TemporaryRedirect", "301", "302", "303", "307", "308"}
+_S3_API = "the URL of an S3 API"
+_ENDPOINT = "correct storage_endpoint (http or https; the port of the API, not of the console)"
 _PASSING = MISMATCH | {
     "ConditionalRequestConflict",  # a concurrent request for the same key may still fail
     "IncompleteBody",
@@ -84,7 +96,7 @@ def transient(error: Exception) -> bool:
         return status >= 500 and status != 501 or status == 429 or code_of(error) in _PASSING
     # ConnectionError of botocore covers endpoint, connect timeout and closed connection.
     # A body that breaks off raises a urllib3 error, wrapped as HTTPClientError or OSError.
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+    if _tls_remedy(error):
         return False
     passing = ConnectionError | HTTPClientError | CredentialRetrievalError
     return isinstance(error, passing) or type(error).__name__ in (
@@ -93,6 +105,11 @@ def transient(error: Exception) -> bool:
         "ProtocolError",
         "IncompleteRead",
     )
+
+
+def _tls_remedy(error: Exception) -> str:
+    """Return what to do about a server that cannot be reached with TLS as it is configured."""
+    return next((fix for reason, fix in _TLS.items() if reason in str(error)), "")
 
 
 def _without_a_secret() -> str:
@@ -130,10 +147,15 @@ def explain(
             )
         )
     if not isinstance(error, ClientError):
-        fix = "set AWS_CA_BUNDLE to a file with the store's CA certificate"
-        certificate = "CERTIFICATE_VERIFY_FAILED" in str(error)
+        plain = endpoint.replace("https:", "http:", 1) if _NO_TLS in str(error) else ""
         return ConfigurationError(
-            Problem(f"cannot {what}", received=str(error), fix=fix if certificate else "")
+            Problem(
+                f"cannot {what}",
+                received=str(error),
+                fix=_tls_remedy(error),
+                path="storage_endpoint" if plain else "",
+                suggestion=plain,
+            )
         )
     code = code_of(error)
     received = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(": .")
@@ -158,9 +180,8 @@ def explain(
             Problem(
                 f"cannot {what}: {endpoint or 'AWS'} redirects the request to another address",
                 received=f"{received}, to {target!r}",
-                expected="the URL of an S3 API, and the region of the bucket",
-                fix="correct storage_endpoint (http or https; the port of the API, not of the"
-                " console) or storage_region",
+                expected=f"{_S3_API}, and the region of the bucket",
+                fix=f"{_ENDPOINT} or storage_region",
             )
         )
     if code == "RequestTimeTooSkewed":
@@ -178,6 +199,16 @@ def explain(
                 received=received,
                 expected="credentials that may read, write, list and delete there",
                 fix="correct the Secret named by storage_secret or the AWS environment",
+            )
+        )
+    if code.isdecimal() and not error.operation_name.startswith("Head"):
+        # The HTTP status: the body has no code of S3. HTTP on a port for HTTPS is answered so.
+        return ConfigurationError(
+            Problem(
+                f"cannot {what}: {endpoint or 'AWS'} does not answer as S3 does",
+                received=received,
+                expected=_S3_API,
+                fix=_ENDPOINT,
             )
         )
     return StepError(Problem(f"cannot {what}", received=received))

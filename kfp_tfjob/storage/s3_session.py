@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import cache, cached_property
 from threading import Lock
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import boto3.session
 import botocore.session
@@ -157,6 +158,7 @@ class S3Session:
         Raises:
             StepError: The call failed; the class tells what the user can do.
         """
+        _check_bucket(self.client.meta.endpoint_url, address.bucket)
         used, guessed = None, False
 
         def attempt() -> Result:
@@ -193,6 +195,25 @@ class S3Session:
                 kept.clear()
                 credentials._expiry_time = datetime.now(UTC)
             return self._keys() != used
+
+
+def _check_bucket(endpoint: str, bucket: str) -> None:
+    """Reject an endpoint that contains the bucket, below which objects would get other keys."""
+    url = urlsplit(endpoint)
+    in_path = url.path.strip("/") == bucket
+    if not (in_path or url.netloc.startswith((f"{bucket}.s3.", f"{bucket}.s3-"))):
+        return
+    host = url.netloc if in_path else url.netloc[len(bucket) + 1 :]
+    raise ConfigurationError(
+        Problem(
+            "storage_endpoint contains the bucket",
+            received=endpoint,
+            expected="http://HOST:PORT or https://HOST",
+            fix=f"remove {bucket} from it; output_uri and data_uri name buckets",
+            path="storage_endpoint",
+            suggestion=f"{url.scheme}://{host}",
+        )
+    )
 
 
 def _once(request_dict: dict[str, Any], **_: Any) -> None:

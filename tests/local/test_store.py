@@ -35,6 +35,7 @@ from tests.faults.proxy import (
     refuse,
 )
 from tests.faults.world import EVER
+from tests.problems import problem_of
 
 NAMES = [
     "a b",
@@ -297,3 +298,24 @@ def test_an_agent_that_does_not_give_credentials_at_first(server: FaultProxy, mo
     store = Store(server.endpoint, patience=Patience(seconds=30))
     assert store.session._keys().access_key == "of-the-agent"
     assert [seen.target for seen in server.seen] == ["/keys"] * (_AGENT_TRIES + 1)
+
+
+def test_an_endpoint_that_cannot_work_is_refused_at_once_with_the_one_that_does(
+    s3: Server, store: Store, base: S3Address
+) -> None:
+    """A server without TLS counted as an outage, and a bucket in the endpoint got the objects."""
+    store.write(base / "a", b"1")
+    bucket = base.bucket
+    for wrong in (s3.endpoint.replace("http:", "https:"), f"{s3.endpoint}/{bucket}"):
+        other = Store(wrong, patience=Patience(20))
+        for call, given in (
+            (other.has, (base / "a",)),
+            (other.write, (base / "b", b"2")),
+            (other.read, (base / "a",)),
+        ):
+            begin = time.monotonic()
+            problem = problem_of(call, *given)
+            assert time.monotonic() - begin < 5
+            assert problem.path == "storage_endpoint"
+            assert Store(problem.suggestion).read(base / "a") == b"1"
+    assert [it.address for it in store.list(S3Address(bucket, bucket))] == []

@@ -68,7 +68,13 @@ EVERYTHING: dict[str, Any] = {
             "node_selector": {"node.kubernetes.io/instance-type": "p4d.24xlarge"},
             "tolerations": [
                 {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
-                {"key": "spot", "operator": "Equal", "value": "true", "tolerationSeconds": 60},
+                {
+                    "key": "spot",
+                    "operator": "Equal",
+                    "value": "true",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": 60,
+                },
             ],
             "affinity": {
                 "podAffinity": {

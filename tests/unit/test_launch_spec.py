@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kfp_tfjob.jobs.spec import RESERVED, JobSpec
-from tests.problems import problems_of
+from tests.problems import problem_of, problems_of
 from tests.unit.cluster_objects import manifest
 from tests.unit.launch_parameters import DEFAULTS, EVERYTHING
 
@@ -79,6 +79,35 @@ def test_the_correction_of_an_image_is_valid(image: str, suggestion: str) -> Non
     assert JobSpec.parse(**DEFAULTS | {"train_image": suggestion or "x"}).image == (
         suggestion or "x"
     )
+
+
+@pytest.mark.parametrize(
+    ("toleration", "is_valid"),
+    [
+        ({"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "gpu", "value": "yes"}, True),
+        ({"key": "gpu", "effect": "NoExecute", "tolerationSeconds": 300}, True),
+        ({"operator": "Exists"}, True),
+        ({"key": "", "operator": "Exists", "value": ""}, True),
+        ({"key": "gpu", "effect": "NoSchedule", "tolerationSeconds": 300}, False),
+        ({"key": "gpu", "operator": "Exists", "tolerationSeconds": 300}, False),
+        ({"key": "gpu", "operator": "Exists", "value": "x"}, False),
+        ({"value": "a"}, False),
+        ({"operator": "Equal"}, False),
+        ({}, False),
+        ({"key": "no key!", "operator": "Exists"}, False),
+        ({"key": "gpu", "value": "no value!"}, False),
+    ],
+)
+@pytest.mark.parametrize("pods", ["all", "prepare"])
+def test_a_toleration_follows_the_rules_of_kubernetes(pods, toleration, is_valid):
+    """Only the creation of a pod shows a wrong one, after preflight: TFJobs do not check it."""
+    changes = {"pod": {pods: {"tolerations": [toleration]}}}
+    if is_valid:
+        assert JobSpec.parse(**DEFAULTS | changes)
+    else:
+        problem = problem_of(JobSpec.parse, **DEFAULTS | changes)
+        assert problem.path.startswith(f"pod.{pods}.tolerations.0")
 
 
 def test_all_problems_come_at_once():

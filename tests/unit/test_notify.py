@@ -13,6 +13,11 @@ from kfp_tfjob.storage.options import WEBHOOK_KEY
 from tests.problems import problem_of
 
 SECRET = "T0123/B4567/s3cr3t-of-the-channel"
+NOTICE = notify.Notice(
+    *("published", "r1", "publish", "blessed", 0, "published version 1"),
+    addresses={"report": "s3://kfp-tfjob/runs/r1/evaluation/report.html"},
+    metrics={"auc": 0.9},
+)
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +81,17 @@ def test_the_address_is_masked_in_every_log(monkeypatch):
     assert SECRET not in said
 
 
+@pytest.mark.parametrize("path", ["kfp-tfjob", "report", "metrics", "runs/r1/evaluation"])
+def test_a_word_in_the_address_is_no_secret_elsewhere(monkeypatch, path):
+    """`https://bot.example/kfp-tfjob` masked every address in the bucket kfp-tfjob."""
+    url = f"https://bot.example/{path}"
+    before = NOTICE.document()
+    webhook(monkeypatch, url)
+    assert url not in Mask()(f"POST {url}")
+    assert Mask()(NOTICE.text) == NOTICE.text
+    assert NOTICE.document() == before | {"time": NOTICE.document()["time"]}
+
+
 def document(message: str) -> dict:
     return notify.failure("r1", Failure("evaluate", 1, "failed", message)).document()
 
@@ -92,7 +108,10 @@ def test_a_long_message_is_cut_in_the_text_only():
 
 def test_the_document_has_no_secret(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-    assert "very-secret" not in json.dumps(document('said "very-secret"'))
+    found = document('said "very-secret"')
+    assert "very-secret" not in json.dumps(found) and found["step"] == "evaluate"
+    notice = notify.failure("r1", Failure("evaluate", 1, "failed", "no", fix="type very-secret"))
+    assert "very-secret" not in json.dumps(notice.document())
 
 
 @pytest.mark.parametrize(

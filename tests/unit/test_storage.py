@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, SSLError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,14 +17,22 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.checksum import crc64nvme, file_crc64nvme
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StoreUnavailableError
+from kfp_tfjob.storage.errors import (
+    ConfigurationError,
+    DataError,
+    Problem,
+    StepError,
+    StoreUnavailableError,
+)
 from kfp_tfjob.storage.fast_put import FastPut
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.store import PART
+from kfp_tfjob.storage.s3_errors import explain, transient
+from kfp_tfjob.storage.store import PART, Store
 from tests.fuzz.bounds import bounded
 from tests.http_server import Handler, serving
+from tests.problems import problem_of
 
 
 @pytest.mark.parametrize(
@@ -204,3 +212,58 @@ def test_a_reply_to_the_body_of_a_refused_request_is_not_that_to_the_next_one() 
         for key in ("first", "second"):
             with pytest.raises(ClientError, match="SlowDown"):
                 put.put(S3Address("b", key), Body(body, len(body)), {})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "bucket", "suggestion"),
+    [
+        ("http://127.0.0.1:9000/rows", "rows", "http://127.0.0.1:9000"),
+        ("https://rows.s3.eu-west-1.amazonaws.com", "rows", "https://s3.eu-west-1.amazonaws.com"),
+        ("https://rows.s3-fips.x.example", "rows", "https://s3-fips.x.example"),
+        ("https://a.example/storage/v1/s3", "rows", None),
+        ("https://rows.example.com", "rows", None),
+        ("http://127.0.0.1:9000", "rows", None),
+    ],
+)
+def test_an_endpoint_with_the_bucket_in_it_is_refused_before_a_request(
+    endpoint: str, bucket: str, suggestion: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    session = Store(endpoint, patience=Patience(0)).session
+
+    def call() -> str:
+        return session.call("list", S3Address(bucket), lambda: "sent")
+
+    if suggestion is None:
+        assert call() == "sent"
+    else:
+        problem = problem_of(call)
+        assert (problem.path, problem.suggestion) == ("storage_endpoint", suggestion)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "[SSL: WRONG_VERSION_NUMBER] wrong version number",
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate",
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: Hostname mismatch",
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired",
+    ],
+)
+def test_tls_that_cannot_work_is_no_outage(reason: str) -> None:
+    error = SSLError(endpoint_url="https://a.example", error=f"{reason} (_ssl.c:1006)")
+    assert not transient(error)
+    (problem,) = explain(error, "list", S3Address("rows"), "https://a.example").problems
+    assert isinstance(problem, Problem) and problem.fix
+    assert ("AWS_CA_BUNDLE" in problem.fix) is ("self-signed" in reason)
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"), [("ListObjectsV2", ConfigurationError), ("HeadObject", StepError)]
+)
+def test_an_answer_without_a_code_of_s3_is_not_from_its_api(operation: str, kind: type) -> None:
+    """As HTTP gets on a port for HTTPS; a HEAD never has a body with a code."""
+    said = {"Error": {"Code": "400", "Message": "Client sent an HTTP request to an HTTPS server."}}
+    error = ClientError({**said, "ResponseMetadata": {"HTTPStatusCode": 400}}, operation)
+    assert type(explain(error, "list", S3Address("rows"), "http://a.example")) is kind
