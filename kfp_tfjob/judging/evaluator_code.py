@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.user_code.model_code import declared
+from kfp_tfjob.user_code.arguments import declared
 from kfp_tfjob.user_code.own_code import OwnCode
 
 PATH = "gate.evaluator"

@@ -9,9 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import keyword
-import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,6 +20,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
+from kfp_tfjob.user_code.arguments import wrong_arguments
 from kfp_tfjob.user_code.syntax import (
     NotPython,
     imported_files,
@@ -31,13 +30,6 @@ from kfp_tfjob.user_code.syntax import (
 )
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_VALUES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
-_OF_UNIONS = ("None", "Optional", "Union", "typing")  # beside the types in an annotation
-# What people write for a boolean, by its JSON.
-_WORDS = {
-    "true": ("true", "yes", "on", "y", "t", "1"),
-    "false": ("false", "no", "off", "n", "f", "0"),
-}
 
 
 @dataclass(frozen=True)
@@ -157,7 +149,7 @@ class Code:
         """Check that `function` exists and takes the dataset and the hyperparameters."""
         path, node, problems = self.definition(function)
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-            problems += _signature(path, node, hyperparameters)
+            problems += wrong_arguments(path, node, hyperparameters)
         return problems
 
     def problems_of_command(self, command: Sequence[str]) -> list[NotPython]:
@@ -200,126 +192,6 @@ class Code:
             suggestion=meant,
         )
         return path, None, [*imported, problem]
-
-
-def _signature(
-    path: str, node: ast.FunctionDef, hyperparameters: Mapping[str, object]
-) -> list[Problem]:
-    """Check that a function can be called as `function(dataset, **hyperparameters)`."""
-    arguments = node.args
-    positional = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-    where = f"{path}, line {node.lineno}: {node.name}"
-    problems = []
-    if not positional and not arguments.vararg:
-        problems.append(
-            Problem(
-                f"{where} does not take the dataset",
-                received=declared(node),
-                expected=f"def {node.name}(dataset, ...)",
-                fix="add a first argument for the dataset",
-            )
-        )
-    known = positional[1:] + [a.arg for a in arguments.kwonlyargs]
-    optional = set(positional[len(positional) - len(arguments.defaults) :])
-    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    optional |= {a.arg for a, default in pairs if default is not None}
-    for name in hyperparameters:
-        if name not in known and not arguments.kwarg:
-            meant = nearest(name, known)
-            problems.append(
-                Problem(
-                    f"{where} does not take the hyperparameter {name!r}",
-                    received=name,
-                    expected=f"one of {choices(known, meant) or 'none'}",
-                    fix=did_you_mean(meant, f"remove {name!r}"),
-                    path=f"model_hyperparameters.{name}",
-                    suggestion=meant,
-                )
-            )
-    problems += _wrong_texts(where, arguments, hyperparameters)
-    for name in known:
-        if name not in optional and name not in hyperparameters:
-            problems.append(
-                Problem(
-                    f"{where} needs the hyperparameter {name!r}",
-                    received=f"model_hyperparameters with {sorted(hyperparameters) or 'nothing'}",
-                    expected=f"a value for {name!r}",
-                    fix=f"add {name!r} to model_hyperparameters, or give it a default",
-                )
-            )
-    return problems
-
-
-def _wrong_texts(
-    where: str, arguments: ast.arguments, hyperparameters: Mapping[str, object]
-) -> Iterator[Problem]:
-    """Yield a problem for each text that an argument for a boolean or a number gets.
-
-    Python would accept it: the text "no" is true.
-    """
-    positional = [*arguments.posonlyargs, *arguments.args]
-    without = len(positional) - len(arguments.defaults)
-    defaults = [*[None] * without, *arguments.defaults, *arguments.kw_defaults]
-    for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
-        value = hyperparameters.get(argument.arg)
-        kinds = _kinds(argument.annotation, default)
-        if not isinstance(value, str) or not kinds:
-            continue
-        meant = _meant(value, kinds)
-        yield Problem(
-            f"{where} gets a string for the hyperparameter {argument.arg!r}",
-            received=repr(value),
-            expected=" or ".join(_VALUES[it] for it in kinds),
-            fix=did_you_mean(
-                meant,
-                "correct the value; if the function also takes strings, declare it:"
-                f" {argument.arg}: {' | '.join([*kinds, 'str'])}",
-            ),
-            path=f"model_hyperparameters.{argument.arg}",
-            suggestion=meant,
-        )
-
-
-def _kinds(annotation: ast.expr | None, default: ast.expr | None) -> list[str]:
-    """Return the types of an argument for a boolean or numbers; none for any other argument."""
-    if annotation is None:
-        if isinstance(default, ast.UnaryOp):  # -1
-            default = default.operand
-        value = default.value if isinstance(default, ast.Constant) else None
-        if isinstance(value, bool):
-            return ["bool"]
-        return ["float"] if isinstance(value, int | float) else []
-    words: set[str] = set()
-    for node in ast.walk(annotation):
-        if isinstance(node, ast.Name | ast.Attribute):
-            words.add(node.id if isinstance(node, ast.Name) else node.attr)
-        elif isinstance(node, ast.Constant):
-            words.update(re.findall(r"[\w.]+", str(node.value)))
-    kinds = [kind for kind in _VALUES if kind in words]
-    return kinds if words <= {*_VALUES, *_OF_UNIONS} else []
-
-
-def _meant(text: str, kinds: Sequence[str]) -> str:
-    """Return the JSON of the value that a string stands for; empty if there is none."""
-    word = text.strip().lower()
-    if word in ("none", "null"):
-        return "null"
-    if "bool" in kinds:
-        return next((value for value, words in _WORDS.items() if word in words), "")
-    try:
-        number = float(word)
-    except ValueError:
-        return ""
-    return f"{number:.15g}" if math.isfinite(number) else ""
-
-
-def declared(node: ast.FunctionDef) -> str:
-    """Return how a function is declared, for a message."""
-    try:
-        arguments = ast.unparse(node.args)
-    except RecursionError:  # a default may be nested deeper than Python can write it
-        arguments = "..."
-    return f"def {node.name}({arguments})"
 
 
 def _other_names(tree: ast.Module) -> set[str]:
