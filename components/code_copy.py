@@ -18,7 +18,7 @@ from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.user_code.model_code import Code, ModelCode
-from kfp_tfjob.user_code.syntax import NotPython
+from kfp_tfjob.user_code.syntax import OfImage
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Findin
         return code, [Finding.of(problem)]
     else:
         problems = code.problems(wanted.function, values["model_hyperparameters"])
-    # The Python of another image may be newer. A local run uses that of this machine.
-    runs_here = is_ours or is_local()
+    # Another image may have a newer Python, or more modules. A local run uses this machine's.
+    may_be_right = OfImage if not (is_ours or is_local()) else ()
     return code, [
-        Finding.of(it, Status.PROBLEM if runs_here or type(it) is not NotPython else Status.WARNING)
+        Finding.of(it, Status.WARNING if isinstance(it, may_be_right) else Status.PROBLEM)
         for it in problems
     ]
 

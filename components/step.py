@@ -152,8 +152,6 @@ def reported(name: str) -> Iterator[FailureReport]:
         SystemExit: As for `step`.
     """
     log_to_stdout()
-    if sys.flags.safe_path:  # modules of the user's folder, after those of Python
-        sys.path.append(os.getcwd())
     report = FailureReport()
     try:
         _not_again(name)

@@ -56,9 +56,21 @@ def find(model_code: str, folder: Path) -> BuildModel:
                 expected="a module that can be imported in the trainer image",
                 fix="remove what ends the process when the module is imported, for example argparse"
                 if isinstance(error, SystemExit)
-                else "correct the code; install its other packages in train_image",
+                else "correct the code; install its other packages in train_image; name a folder"
+                " as model_code to run it with modules of your own",
             )
         ) from error
+    stem = name.partition(".")[0]
+    is_copied = Path(folder, f"{stem}.py").exists() or Path(folder, stem).is_dir()
+    if is_copied and not Path(module.__file__ or "").is_relative_to(folder):
+        raise ConfigurationError(
+            Problem(
+                f"another module with the name of the model code {name} is loaded",
+                received=module.__file__ or "a module of Python",
+                expected=f"a name that no library has, because {stem} is imported by its name",
+                fix=f"rename {stem}, for example to my_{stem}",
+            )
+        )
     _use_tensorflow_2()
     found = getattr(module, function, None)
     if not callable(found):

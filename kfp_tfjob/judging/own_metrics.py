@@ -107,7 +107,8 @@ class Evaluator:
         if row is None:
             outputs = np.concatenate(self._of_champion)
         else:
-            outputs = np.broadcast_to(row.astype(np.float32), (predictions.rows, *row.shape))
+            # A copy: the function may change its arguments in place.
+            outputs = np.full((predictions.rows, *row.shape), row, np.float32)
         found, numbers = self._metrics(predictions, outputs)
         kinds, expected = _kinds(found, numbers), self._kinds
         differ = [it for it in {**expected, **kinds} if kinds.get(it) != expected.get(it)]

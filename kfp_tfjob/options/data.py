@@ -269,7 +269,7 @@ class DataOptions(Group):
     reader: Text | None = option(
         None,
         "Your own function that reads the files, in any form that `model_code` allows. It takes a"
-        " file's bytes and name, and yields pyarrow record batches.",
+        " stream of a file's bytes, and the file's name, and yields pyarrow record batches.",
     )
     encoding: str = option(
         "auto",

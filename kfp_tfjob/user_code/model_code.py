@@ -10,25 +10,31 @@ import ast
 import importlib.util
 import keyword
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.arguments import wrong_arguments
-from kfp_tfjob.user_code.syntax import (
-    NotPython,
-    imported_files,
-    named_files,
-    parse,
-    unparsable,
+from kfp_tfjob.user_code.imports import (
+    Import,
+    NotIncluded,
+    Place,
+    of_others,
+    without_package,
 )
+from kfp_tfjob.user_code.syntax import OfImage, imported_files, named_files, parse, unparsable
 
+# Those of the trainer and the steps; Python's are known.
+_LOADED = {"boto3", "google", "keras", "kfp", "kfp_tfjob", "kubernetes", "numpy", "pyarrow"}
+_LOADED |= {"pydantic", "tensorflow", "tf_keras", "urllib3", "yaml"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -109,7 +115,8 @@ class ModelCode:
             )
         if name.endswith(".zip"):
             files, name = code_files.unzip(files[name], self.source), name.removesuffix(".zip")
-        return _importable(name, files, self.source)
+        module, files = _importable(name, files, self.source, self.function)
+        return Code(module, files, place=Place(self.source, self.function, store))
 
 
 def as_path(text: str) -> str:
@@ -139,11 +146,13 @@ class Code:
         module: The module to import, with the folder of the files first on the path.
         files: Content by relative path; for a module of the image, the top-level package, if here.
         in_image: Whether it is in the image and needs no copy.
+        place: Where the files were read; None if they are in the image.
     """
 
     module: str
     files: Mapping[str, bytes]
     in_image: bool = False
+    place: Place | None = field(default=None, compare=False, repr=False)
 
     def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem | str]:
         """Check that `function` exists and takes the dataset and the hyperparameters."""
@@ -152,14 +161,64 @@ class Code:
             problems += wrong_arguments(path, node, hyperparameters)
         return problems
 
-    def problems_of_command(self, command: Sequence[str]) -> list[NotPython]:
-        """Check that Python can parse the files that a command names, and what they import."""
-        return list(unparsable(self.files, named_files(command, self.files)))
+    def problems_of_command(self, command: Sequence[str]) -> list[OfImage]:
+        """Check the files that a command names, and what they import of this code."""
+        entries = named_files(command, self.files)
+        beside = self._beside(of_others(self.files, entries), entries)
+        return [*unparsable(self.files, entries), *beside]
+
+    def _import_problems(self, path: str, tree: ast.Module, function: str) -> list[Problem]:
+        """Check that a function's file can be imported, and what it imports of this code."""
+        if self.in_image:  # its own code was tested with it
+            return []
+        entries, root = [path], ""
+        beside = self._beside(of_others(self.files, entries, root, function), entries, self.module)
+        return [
+            *_taken(self.module),
+            *unparsable(self.files, imported_files(self.files, path, tree), root),
+            *without_package(self.files, entries, root),
+            *beside,
+        ]
+
+    def _beside(
+        self, imports: Iterable[Import], entries: Iterable[str], module: str = ""
+    ) -> list[NotIncluded]:
+        """Return a problem if modules are imported that lie beside this code.
+
+        Args:
+            imports: What is imported from elsewhere.
+            entries: The files with which the code begins.
+            module: Its module; empty for a program, which no other code imports.
+        """
+        place = self.place
+        if not place or not (beside := [it for it in imports if place.has_module(it.name)]):
+            return []
+        folder = ModelCode(place.folder, place.function)
+        try:
+            whole = folder.read(place.store)
+            is_same = set(entries) <= whole.files.keys() and module in ("", whole.module)
+        except StepError:  # it is too large, for example
+            is_same = False
+        meant = f"{folder.source}:{folder.function}" if is_same else ""
+        return [
+            NotIncluded(
+                f"model_code imports {', '.join(it.name for it in beside)}, which it does not"
+                " contain: only what it names is copied to a run",
+                received=f"{place.source}, with imports in {'; '.join(map(str, beside))}",
+                expected="a folder or a zip with everything that is imported from beside it",
+                fix=f"name the folder: {meant}"
+                if meant
+                else f"put all of it into a folder of its own, with {place.function} in model.py,"
+                f" and name that: ./FOLDER:{place.function}",
+                path="model_code",
+                suggestion=meant,
+            )
+        ]
 
     def definition(self, function: str) -> tuple[str, ast.stmt | None, list[Problem | str]]:
         """Return the file of the module, the definition of a function in it, and problems.
 
-        The modules that it imports from the same code must be Python, too.
+        It must be possible to import the module, and what it imports of the user's own.
 
         Without a problem, the definition is None if it is assigned, imported or conditional, or in
         a module that only a different image has.
@@ -174,10 +233,7 @@ class Code:
             return path, None, list(error.problems)
         defined = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
         others = _other_names(tree)
-        imported: list[Problem | str] = []
-        if not self.in_image:  # the image's own code was tested with it
-            names = imported_files(self.files, path, tree)
-            imported += unparsable(self.files, names, root="")
+        imported: list[Problem | str] = [*self._import_problems(path, tree, function)]
         if function in defined and function not in others:
             return path, defined[function], imported
         if others & {function, "*"}:
@@ -215,8 +271,14 @@ def _nested(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
-    """Name the module: a file by its stem, a package by its folder, a loose folder by model.py."""
+def _importable(
+    name: str, files: Mapping[str, bytes], source: str, function: str
+) -> tuple[str, Mapping[str, bytes]]:
+    """Return the module that code is imported as, and its files.
+
+    A file is named by its stem, a package by its folder. In any other folder, the module is
+    model.py, or the file that defines the function.
+    """
     if name.endswith(".py"):
         module = name.removesuffix(".py")
     elif "__init__.py" in files:
@@ -225,14 +287,18 @@ def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
         module = name
     elif "model.py" in files:
         module = "model"
+    elif len(defining := list(_defining(files, function))) == 1:
+        module = defining[0].removesuffix(".py")
     elif inner := _inner_folder(files):  # a zip of a folder instead of its content
-        return _importable(inner, {path.partition("/")[2]: files[path] for path in files}, source)
+        inside = {path.partition("/")[2]: data for path, data in files.items()}
+        return _importable(inner, inside, source, function)
     else:
         raise ConfigurationError(
             Problem(
                 "model_code is neither a module nor a package",
                 received=f"{source} with {', '.join(sorted(files)[:5])}",
-                expected="a .py file, a folder with __init__.py, or a folder with model.py",
+                expected="a .py file, or a folder with __init__.py, with model.py, or with one file"
+                f" that defines {function}",
                 fix="add __init__.py, or name the .py file itself",
             )
         )
@@ -245,7 +311,31 @@ def _importable(name: str, files: Mapping[str, bytes], source: str) -> Code:
                 fix="rename it",
             )
         )
-    return Code(module, files)
+    return module, files
+
+
+def _defining(files: Mapping[str, bytes], function: str) -> Iterator[str]:
+    """Yield the files of a folder, not of those below it, that define a function."""
+    for path, data in files.items():
+        if path.endswith(".py") and "/" not in path:
+            with suppress(ConfigurationError):  # it is not Python
+                defined = (it for it in parse(path, data).body if isinstance(it, _DEFINITIONS))
+                if any(it.name == function for it in defined):
+                    yield path
+
+
+def _taken(module: str) -> list[Problem]:
+    """Return a problem if the module would not be imported: another with its name is loaded."""
+    if module not in sys.stdlib_module_names - {"test"} | _LOADED:
+        return []
+    return [
+        Problem(
+            "model_code has the name of a module that is loaded before it",
+            received=module,
+            expected="a name that neither Python nor a library of the image has",
+            fix=f"rename it, for example to my_{module}",
+        )
+    ]
 
 
 def _inner_folder(files: Mapping[str, bytes]) -> str:

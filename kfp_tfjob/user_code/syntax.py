@@ -33,7 +33,11 @@ _TYPED = {
 _CODE_FOLDER = f"/{CODE}/"  # of JOB_DIR, as commands name it
 
 
-class NotPython(Problem):
+class OfImage(Problem):
+    """A problem that the user's code may not have in another image."""
+
+
+class NotPython(OfImage):
     """A file that this Python cannot parse; that of another image may be newer."""
 
 
@@ -64,10 +68,23 @@ def unparsable(
 ) -> Iterator[NotPython]:
     """Yield the problems of files, and of those that they import without a condition.
 
+    The arguments are those of `reachable`.
+    """
+    return (it for _, _, it in reachable(files, entries, root) if isinstance(it, NotPython))
+
+
+def reachable(
+    files: Mapping[str, bytes], entries: Iterable[str], root: str | None = None
+) -> Iterator[tuple[str, PurePosixPath, ast.Module | NotPython]]:
+    """Yield files, and those that they import without a condition.
+
     Args:
         files: Content by relative path.
         entries: The files with which a program begins.
         root: The folder in which imports begin; None for that of each entry, as for a script.
+
+    Yields:
+        The path, the folder in which its imports begin, and its syntax tree or its problem.
     """
     parsed: set[str] = set()
     for entry in entries:
@@ -81,8 +98,9 @@ def unparsable(
             try:
                 tree = parse(path, files[path], is_script=root is None and path == entry)
             except ConfigurationError as error:
-                yield from (one for one in error.problems if isinstance(one, NotPython))
+                yield from ((path, start, it) for it in error.problems if isinstance(it, NotPython))
                 continue
+            yield path, start, tree
             waiting += imported_files(files, path, tree, str(start))
 
 

@@ -16,7 +16,7 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.model_code import ModelCode
-from kfp_tfjob.user_code.syntax import NotPython
+from kfp_tfjob.user_code.syntax import OfImage
 
 # The other options that name code: parameter, key, and what it must be.
 _OF_OPTIONS = (("data_options", "reader", OwnReader), ("gate", "evaluator", EvaluatorCode))
@@ -39,8 +39,8 @@ def check_code(values: RunParameters, images: Container[str]) -> list[Problem | 
                 problems: list[Problem | str] = [*files.problems_of_command(command)]
             else:
                 problems = files.problems(code.function, values["model_hyperparameters"])
-            # The Python of another image may be newer; preflight warns.
-            found += (it for it in problems if not isinstance(it, NotPython) or is_ours)
+            # Another image may have a newer Python, of which preflight warns, or more modules.
+            found += (it for it in problems if not isinstance(it, OfImage) or is_ours)
     except ConfigurationError as error:
         found += error.problems
     for parameter, key, kind in _OF_OPTIONS:

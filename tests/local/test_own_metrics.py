@@ -77,6 +77,20 @@ def test_the_function_gets_what_it_names(evaluator: Made) -> None:
     assert own.of_other("the baseline", EQUAL, np.array([0.4, 0.6]))[1]["own/hits"] == 3
 
 
+def test_the_function_may_change_its_arguments(evaluator: Made) -> None:
+    """Only the arrays of the baseline were read-only, so the step failed after training."""
+    own = evaluator(
+        "def score(labels, predictions, features):\n"
+        "    for it in (labels, predictions, *features.values()):\n"
+        "        it += 1\n"
+        "    return {'first': predictions[0, 1], 'last': predictions[4, 1]}\n"
+    )
+    assert own.of_model(EQUAL)[1] == pytest.approx({"own/first": 1.2, "own/last": 1.7})
+    for _ in range(2):
+        found = own.of_other("the baseline", EQUAL, np.array([0.4, 0.6]))[1]
+        assert found == pytest.approx({"own/first": 1.6, "own/last": 1.6})
+
+
 def test_values_by_row(evaluator: Made) -> None:
     own = evaluator(
         "def score(labels, predictions):\n"

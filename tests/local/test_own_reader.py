@@ -74,6 +74,31 @@ def test_the_code_is_part_of_the_digest(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(source.reader)) == source.reader
 
 
+def test_a_module_beside_the_reader_is_part_of_the_digest_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another clean.py gave a dataset with the values of the first one."""
+    monkeypatch.chdir(tmp_path)
+    Path("data.bin").write_bytes(b"1")
+    Path("clean.py").write_text("SCALE = 1\n")
+    Path("mine.py").write_text(
+        f"{HEAD}from clean import SCALE\ndef read(stream, name):\n"
+        "    yield pa.RecordBatch.from_pydict({'a': [SCALE], 'y': ['u']})\n"
+    )
+    chosen = options(Path("mine.py"))
+    problem = problem_of(list_source, None, "data.bin", chosen)
+    assert problem.path == "data_options.reader"
+    chosen = parse(DataOptions, "data_options", {"reader": problem.suggestion})
+    digests = set()
+    for scale in (1, 1000):
+        Path("clean.py").write_text(f"SCALE = {scale}\n")
+        source = list_source(None, "data.bin", chosen)
+        digests.add(source_digest(source))
+        (chunk,) = rows(source, chosen, "a")
+        assert chunk.columns["a"].to_pylist() == [scale]
+    assert len(digests) == 2
+
+
 def test_code_with_the_name_of_other_code_replaces_it(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"1")
     for value in (1.5, 2.5):

@@ -53,13 +53,14 @@ def run(run_step: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_step
 
 
-def test_modules_of_the_users_folder_come_after_those_of_python(tmp_path: Path) -> None:
-    """As the local run starts a step; its own program must find the modules beside it."""
+def test_modules_of_the_users_folder_are_not_those_of_a_step(tmp_path: Path) -> None:
+    """As the local run starts a step: a module that no digest covers would change a dataset."""
     (tmp_path / "calendar.py").write_text("raise SystemExit('not of Python')")
     (tmp_path / "own.py").write_text("")
     body = (
+        "from importlib.util import find_spec\n"
         "from kfp_tfjob.components.step import reported\n"
-        "with reported('a'):\n    import calendar, own"
+        "with reported('a'):\n    import calendar\n    assert not find_spec('own')"
     )
     found = _environment(Home(tmp_path), "run-1", "token", "secret")
     command = [sys.executable, "-c", body]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.components.preflight.engine import check_evaluator
+from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import GateDecision, Rival, decide
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
@@ -279,3 +280,30 @@ def test_the_code_of_the_evaluator(tmp_path: Path) -> None:
     assert digest == "" and problem.path == "gate.evaluator" and "coast" in str(problem)
     assert problem.suggestion == f"{code}:cost"
     assert check_evaluator(Store("http://127.0.0.1:1", "r"), None) == ("", [])
+
+
+def test_the_code_of_the_evaluator_includes_what_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another helper.py was another metric with the same digest, so the run was skipped."""
+    monkeypatch.chdir(tmp_path)
+    Path("helper.py").write_text("COST = 10\n")
+    text = "from helper import COST\ndef cost(labels, predictions):\n    return {'cost': COST}\n"
+    Path("mine.py").write_text(text)
+    store = Store("http://127.0.0.1:1", "r")
+    gate = parse_gate({"mode": "point", "evaluator": "mine.py:cost"})
+    digest, (problem,) = check_evaluator(store, gate)
+    assert (digest, problem.path, problem.suggestion) == ("", "gate.evaluator", ".:cost")
+
+    def read() -> tuple[str, dict[str, int]]:
+        digest, problems = check_evaluator(
+            store, parse_gate({"mode": "point", "evaluator": problem.suggestion})
+        )
+        assert not problems
+        return digest, EvaluatorCode.read(problem.suggestion, store).load()((), ())
+
+    first, same = read(), read()
+    Path("helper.py").write_text("COST = 100\n")
+    other = read()
+    assert first == same and first[0] != other[0]
+    assert [costs["cost"] for _, costs in (first, same, other)] == [10, 10, 100]

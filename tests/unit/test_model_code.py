@@ -496,3 +496,161 @@ def test_model_code_in_a_folder_uses_its_own_package(tmp_path, repository, monke
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     own = str(unpacked / "components" / "layers.py")
     assert find("model:build_model", unpacked)(None) == (8, own, "kfp_tfjob.components.step")
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file of code, which is written as `net.py`, and modules beside it."""
+    folder = tmp_path / "sib"
+    for name in ("layers2.py", "blocks/base.py", "data/rows.csv", "random.py", "keras.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("UNITS = 8\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def of_net(text: str, source: str = "net.py", function: str = "build") -> list:
+    Path("net.py").write_text(text)
+    return ModelCode(source, function).read(None).problems(function, {})
+
+
+BUILD = "\ndef build(dataset):\n    {}\n    return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("from layers2 import UNITS" + BUILD.format("pass"), ["layers2"]),
+        ("import blocks.base, layers2" + BUILD.format("pass"), ["blocks", "layers2"]),
+        (BUILD.format("from layers2 import UNITS"), ["layers2"]),
+        ("try:\n  import layers2\nexcept ImportError:\n  pass" + BUILD.format(""), ["layers2"]),
+    ],
+)
+def test_a_module_beside_a_file_is_refused_with_the_folder_that_has_both(
+    beside: Path, text: str, names: list[str]
+) -> None:
+    """The file alone is copied: training failed after minutes, and no digest had the module."""
+    (problem,) = of_net(text)
+    assert (problem.path, problem.suggestion) == ("model_code", ".:build")
+    assert all(name in problem.what for name in names)
+    code = ModelCode.parse(problem.suggestion)
+    found = code.read(None)
+    assert found.module == "net" and not found.problems("build", {})
+    assert {"net.py", "layers2.py", "blocks/base.py"} <= found.files.keys()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import random, keras.layers, data.rows, tensorflow as tf, not_here" + BUILD.format("pass"),
+        "if __name__ == '__main__':\n    import layers2" + BUILD.format("pass"),
+        "import typing\nif typing.TYPE_CHECKING:\n    import layers2" + BUILD.format("pass"),
+        "def main():\n    import layers2" + BUILD.format("pass"),
+    ],
+)
+def test_an_import_of_no_module_beside_the_code_is_left_to_the_image(
+    beside: Path, text: str
+) -> None:
+    Path("keras.py").unlink()
+    assert not of_net(text)
+
+
+def test_a_folder_has_only_what_is_in_it(beside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(beside.parent)
+    (beside.parent / "outside.py").touch()
+    (beside / "net.py").write_text("import outside, layers2" + BUILD.format("pass"))
+    (problem,) = ModelCode("./sib", "build").read(None).problems("build", {})
+    assert "outside" in problem.what and "layers2" not in problem.received
+    assert not problem.suggestion  # the folder above has no module for it
+    (beside.parent / "outside.py").rename(beside / "outside.py")
+    assert not ModelCode("./sib", "build").read(None).problems("build", {})
+
+
+def test_without_a_folder_that_works_the_remedy_makes_one(beside: Path) -> None:
+    Path("mut.py").write_text("def build(dataset): pass\n")  # so `.` names no module
+    (problem,) = of_net("import layers2" + BUILD.format("pass"))
+    assert not problem.suggestion and "model.py" in problem.fix
+    own = beside / "own"
+    own.mkdir()
+    (beside / "net.py").rename(own / "model.py")
+    (beside / "layers2.py").rename(own / "layers2.py")
+    code = ModelCode.parse("./own:build").read(None)
+    assert code.module == "model" and not code.problems("build", {})
+
+
+def test_code_in_the_store_is_looked_at_beside_it(store: Store, base: S3Address) -> None:
+    store.write(base / "net.py", ("import layers2" + BUILD.format("pass")).encode())
+    code = ModelCode(f"{base}/net.py", "build")
+    assert not code.read(store).problems("build", {})
+    store.write(base / "layers2.py", b"")
+    (problem,) = code.read(store).problems("build", {})
+    assert problem.suggestion == f"{base}:build"
+    found = ModelCode.parse(problem.suggestion).read(store)
+    assert found.module == "net" and not found.problems("build", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "is_wrong"),
+    [
+        ("from .layers2 import UNITS", True),
+        ("from . import layers2", True),
+        ("try:\n  from .layers2 import UNITS\nexcept ImportError:\n  UNITS = 1", False),
+    ],
+)
+def test_a_relative_import_needs_a_package(beside: Path, text: str, is_wrong: bool) -> None:
+    assert bool(of_net(text + BUILD.format("pass"))) is is_wrong
+    assert bool(of_net(text + BUILD.format("pass"), ".")) is is_wrong
+    Path("__init__.py").write_text("from .net import build")
+    assert not of_net(text + BUILD.format("pass"), str(beside))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_taken"),
+    [("code", True), ("keras", True), ("random", True), ("test", False), ("net", False)],
+)
+def test_code_with_the_name_of_a_loaded_module_is_refused(
+    tmp_path: Path, name: str, is_taken: bool
+) -> None:
+    """`code.py` was Python's own when training started."""
+    for path in (tmp_path / f"{name}.py", tmp_path / name / "__init__.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(BUILD.format("pass"))
+        for at in (path, path.parent) if path.parent != tmp_path else (path,):
+            if at.name != "__init__.py":
+                found = ModelCode(str(at), "build").read(None).problems("build", {})
+                assert bool(found) is is_taken
+                command = ["python3", f"$(JOB_DIR)/code/{name}.py"]
+                assert not ModelCode(str(at), "main").read(None).problems_of_command(command)
+
+
+def test_the_trainer_refuses_the_name_of_any_library_that_it_has_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psutil
+
+    from kfp_tfjob.trainer.user_model import find
+
+    (tmp_path / "psutil.py").write_text(BUILD.format("pass"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    problem = problem_of(find, "psutil:build", tmp_path)
+    assert problem.received == psutil.__file__
+    (tmp_path / "psutil.py").rename(tmp_path / "my_psutil.py")
+    assert find("my_psutil:build", tmp_path)(None) == 1
+
+
+def test_a_program_has_only_what_is_copied_with_it(beside: Path) -> None:
+    command = ["python3", "$(JOB_DIR)/code/train.py"]
+    Path("train.py").write_text("def main():\n  pass\nif __name__ == '__main__':\n  import layers2")
+    (problem,) = ModelCode("train.py", "main").read(None).problems_of_command(command)
+    assert problem.suggestion == ".:main"
+    assert not ModelCode.parse(problem.suggestion).read(None).problems_of_command(command)
+
+
+def test_another_image_may_contain_what_lies_beside_the_code(beside: Path, tmp_path: Path) -> None:
+    Path("net.py").write_text("import layers2" + BUILD.format("pass"))
+    step = Step("preflight", "r", Layout(S3Address("test")), STORE)
+    for image, status in ((TRAIN, Status.PROBLEM), ("own:1", Status.WARNING)):
+        _, (finding,) = check_code(
+            step, {**completed(defaults()), "model_code": "net.py:build", "train_image": image}
+        )
+        assert finding.status == status

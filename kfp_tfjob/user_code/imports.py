@@ -1,0 +1,174 @@
+"""Finds imports that the user's code cannot make where it runs.
+
+A step or a replica gets the file, folder or zip that an option names, and nothing beside it. So a
+module beside it would be missing there, and a change of it would change no digest.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.storage.store import Store
+from kfp_tfjob.user_code.syntax import OfImage, reachable
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class NotIncluded(OfImage):
+    """Code imports a module that lies beside it; another image may contain the module, too."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where code was read from.
+
+    Attributes:
+        source: A path or an s3:// address, of a file, a folder or a zip.
+        function: The function in it.
+        store: The store, for an address.
+    """
+
+    source: str
+    function: str
+    store: Store | None = None
+
+    @property
+    def folder(self) -> str:
+        """The folder that contains the code, as `model_code` names one."""
+        if "://" in self.source:
+            return self.source.rpartition("/")[0]
+        folder = os.path.dirname(os.path.abspath(self.source))
+        if os.path.isabs(self.source):
+            return folder
+        folder = os.path.relpath(folder)
+        return folder if folder.startswith(".") else f"./{folder}"
+
+    def has_module(self, name: str) -> bool:
+        """Return whether a module lies beside the code, as far as that is known."""
+        if "://" not in self.source:
+            path = Path(self.folder, name)
+            return path.with_suffix(".py").is_file() or any(path.glob("*.py"))
+        try:
+            folder = S3Address.parse(self.folder)
+            files = (folder / f"{name}.py", folder / name / "__init__.py")
+            return any(self.store.has(it) for it in files) if self.store else False
+        except StepError:  # keys for the code alone may not allow to ask
+            return False
+
+
+@dataclass(frozen=True)
+class Import:
+    """An import of a top-level module.
+
+    Attributes:
+        path: The file that imports it.
+        line: The line there.
+        name: The module.
+    """
+
+    path: str
+    line: int
+    name: str
+
+    def __str__(self) -> str:
+        """Return where it is, for a message."""
+        return f"{self.path}, line {self.line}: {self.name}"
+
+
+def of_others(
+    files: Mapping[str, bytes],
+    entries: Iterable[str],
+    root: str | None = None,
+    function: str = "",
+) -> Iterator[Import]:
+    """Yield the first import of each module that is neither in `files` nor part of Python.
+
+    Args:
+        files: Content by relative path.
+        entries: The files with which the code begins.
+        root: As for `reachable`.
+        function: The function that is called; empty for a program. Imports in other functions
+            count only when they run.
+    """
+    entries, names = list(entries), set()
+    for path, start, tree in reachable(files, entries, root):
+        if not isinstance(tree, ast.Module):
+            continue
+        included = {*_modules_in(files, start), *_modules_in(files, PurePosixPath())}
+        for node in _executed(tree, function if path in entries else None):
+            for name in _top_modules(node):
+                if name not in names | included and name not in sys.stdlib_module_names:
+                    names.add(name)
+                    yield Import(path, node.lineno, name)
+
+
+def without_package(
+    files: Mapping[str, bytes], entries: Iterable[str], root: str
+) -> Iterator[Problem]:
+    """Yield a problem for each relative import that leaves the top-level package.
+
+    The arguments are those of `of_others`.
+    """
+    for path, start, tree in reachable(files, entries, root):
+        if not isinstance(tree, ast.Module):
+            continue
+        depth = len(PurePosixPath(path).relative_to(start).parts) - 1
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.level > depth:
+                yield Problem(
+                    f"{path} is not in a package that its relative import could mean",
+                    received=f"line {node.lineno}: {ast.unparse(node)}"[:200],
+                    expected="a relative import only inside a folder with __init__.py",
+                    fix=f"write it without the {'dots' if node.level > 1 else 'dot'}, and name the"
+                    " folder of the code; or name a folder whose __init__.py imports the function",
+                )
+
+
+def _executed(tree: ast.Module, function: str | None) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports that run when a module is imported and its function is called.
+
+    Args:
+        tree: The module.
+        function: Its function; empty for a program, None for a module that others import.
+    """
+    waiting: list[ast.AST] = list(reversed(tree.body))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and _is_skipped(node, as_program=function == ""):
+            waiting += reversed(node.orelse)
+        elif not isinstance(node, _FUNCTIONS) or node in tree.body and _name(node) == function:
+            waiting += reversed(list(ast.iter_child_nodes(node)))
+
+
+def _name(node: ast.AST) -> str:
+    return getattr(node, "name", "")
+
+
+def _is_skipped(node: ast.If, as_program: bool) -> bool:
+    """Return whether a condition is for type checkers, or for a program."""
+    names = {getattr(it, "id", getattr(it, "attr", "")) for it in ast.walk(node.test)}
+    return "TYPE_CHECKING" in names or ("__name__" in names and not as_program)
+
+
+def _top_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the top-level modules that an absolute import names."""
+    if isinstance(node, ast.Import):
+        return [it.name.partition(".")[0] for it in node.names]
+    return [(node.module or "").partition(".")[0]] if not node.level else []
+
+
+def _modules_in(files: Mapping[str, bytes], folder: PurePosixPath) -> Iterator[str]:
+    """Yield the names of the modules and packages of a folder."""
+    for path in map(PurePosixPath, files):
+        if path.is_relative_to(folder):
+            name, *below = path.relative_to(folder).parts
+            yield name if below else name.removesuffix(".py")
