@@ -15,8 +15,8 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED, proven_summary
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
 from kfp_tfjob.storage.escaping import code
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import RUN_COMPLETION, RUN_MODEL
+from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.storage.layout import OUTPUT, RUN_COMPLETION, RUN_MODEL, SAVED_MODEL
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.uploader import verify
 
@@ -80,16 +80,8 @@ def run(step: Step, evaluate: bool = True) -> SyncResult:
     manifest = _manifest(step)
     problems: list[Problem | str] = [*_completion_problems(step, manifest)]
     has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in manifest.objects)
-    if evaluate and not has_model:
-        problems.append(
-            Problem(
-                f"the output of run {step.run_id} contains no model",
-                received=_first_names(manifest),
-                expected=f"a SavedModel in {RUN_MODEL}/",
-                fix="make the training write its model to $OUTPUT_DIR/model, or set"
-                " train_options.evaluate to false",
-            )
-        )
+    if evaluate:
+        problems += _model_problems(step, manifest)
     problems += first(
         verify(step.store, step.run.base, manifest),
         _MOST_PROBLEMS,
@@ -151,6 +143,31 @@ def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
         received = f"run {whose[0]}, attempt {whose[1]}"
         return [Problem(f"{step.run.completion} is from another attempt", received, expected, fix)]
     return []
+
+
+def _model_problems(step: Step, manifest: Manifest) -> list[Problem]:
+    """Return the problem of an output without a SavedModel where evaluate looks for it."""
+    keys = {item.key for item in manifest.objects}
+    expected = f"{RUN_MODEL}/{SAVED_MODEL}"
+    if expected in keys:
+        return []
+    others = [
+        key.removesuffix(f"/{SAVED_MODEL}") for key in keys if key.endswith(f"/{SAVED_MODEL}")
+    ]
+    elsewhere = [key.replace(OUTPUT, "$OUTPUT_DIR", 1) for key in sorted(others)]
+    write = "make the training write its model to $OUTPUT_DIR/model"
+    return [
+        Problem(
+            f"the output of run {step.run_id} contains no model",
+            received=f"a SavedModel in {listed(elsewhere, 3)}"
+            if elsewhere
+            else _first_names(manifest),
+            expected=f"a SavedModel in {RUN_MODEL}/, with {SAVED_MODEL}",
+            fix=f"{write}, not to {elsewhere[0]}"
+            if elsewhere
+            else f"{write}, for example with model.export, or set train_options.evaluate to false",
+        )
+    ]
 
 
 def _first_names(manifest: Manifest) -> str:

@@ -202,9 +202,9 @@ class Code:
         meant = f"{folder.source}:{folder.function}" if is_same else ""
         return [
             NotIncluded(
-                f"model_code imports {', '.join(it.name for it in beside)}, which it does not"
-                " contain: only what it names is copied to a run",
-                received=f"{place.source}, with imports in {'; '.join(map(str, beside))}",
+                f"{place.source} imports {', '.join(it.name for it in beside)} from beside it, but"
+                " only what model_code names is copied to a run",
+                received="; ".join(map(str, beside)),
                 expected="a folder or a zip with everything that is imported from beside it",
                 fix=f"name the folder: {meant}"
                 if meant

@@ -63,7 +63,8 @@ def test_everything_that_is_missing_or_differs_is_named(step):
 
 
 def test_a_long_list_is_cut_and_counted(step):
-    objects = [ManifestObject(f"output/model/{i}", 1, "") for i in range(60)]
+    names = ["saved_model.pb", *map(str, range(59))]
+    objects = [ManifestObject(f"output/model/{name}", 1, "") for name in names]
     manifest = Manifest.of("output", objects, RUN, 2)
     step.store.create(step.run.manifest, manifest.to_bytes())
     step.store.write(step.run.completion, FILES["output/completion.json"])
@@ -94,6 +95,25 @@ def test_what_is_not_the_output_of_this_attempt(step, files, other, problems):
     found = problems_of(sync.run, step, kind=DataError)
     for problem, words in zip(found, problems, strict=True):
         assert words in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["output/model/1/saved_model.pb", "output/model/1/variables/variables.index"], True),
+        (["output/export/7/saved_model.pb"], True),
+        (["output/model/model.keras"], False),
+        (["output/model/model.pt"], False),
+    ],
+)
+def test_a_model_that_evaluate_would_not_find_is_named_with_its_folder(step, files, named):
+    """`model/1`, as TensorFlow Serving wants it, failed in evaluate with a path in /tmp."""
+    completion = "output/completion.json"
+    write(step, dict.fromkeys(files, b"x") | {completion: FILES[completion]})
+    (problem,) = problems_of(sync.run, step, kind=DataError)
+    folder = files[0].rpartition("/")[0].replace("output", "$OUTPUT_DIR")
+    assert (folder in problem.received and folder in problem.fix) is named
+    assert sync.run(step, evaluate=False).manifest
 
 
 def test_a_run_that_is_not_evaluated_needs_no_model_and_ends_here(step):
