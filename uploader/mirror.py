@@ -537,3 +537,16 @@ def _step_of(path: str) -> int | None:
     """Return the step of the checkpoint that a path below OUTPUT_DIR belongs to, if any."""
     match = _STEP.match(path)
     return int(match[1]) if match else None
+
+
+def unnumbered(scan: Scan) -> list[str]:
+    """Return the entries of the folder of checkpoints that are no checkpoints, so never restored.
+
+    The temporary names of other libraries do not count.
+    """
+    names = {"/".join(path.split("/")[:2]) for path in scan.files if _is_unnumbered(path)}
+    return sorted(it for it in names if "tmp" not in it and "temp" not in it)
+
+
+def _is_unnumbered(path: str) -> bool:
+    return path.startswith(f"{CHECKPOINTS}/") and _step_of(path) is None

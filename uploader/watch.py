@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectExistsError, StepError
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import CHIEF_END, UPLOADER, RunLayout
+from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.storage.layout import CHECKPOINTS, CHIEF_END, UPLOADER, RunLayout
 from kfp_tfjob.supervisor import exit_codes, termination_message
 from kfp_tfjob.supervisor.files import read_json
 from kfp_tfjob.supervisor.stop import StopWithin
@@ -111,6 +111,7 @@ class _Sidecar:
         self._end: dict[str, Any] = {}
         self._end_stored = False
         self._told: set[str] = set()
+        self._told_unnumbered = False
 
     def run(self) -> int:
         """Mirror, then store the rest; return the exit code."""
@@ -119,7 +120,7 @@ class _Sidecar:
         threading.Thread(target=self._give_up, daemon=True).start()
         while not ended.is_set():
             before, self._scan = self._scan, scan(folder)
-            self._tell(self._scan)
+            self._tell(self._scan, before)
             request = self._barrier.pending()
             if self._begin(request):
                 self._mirror.store(self._scan, before, request is not None, ended.is_set)
@@ -168,11 +169,24 @@ class _Sidecar:
             self._answered = time.monotonic()
             self._barrier.answer(request, *self._count(self._missing()), "files are being sent")
 
-    def _tell(self, found: Scan) -> None:
-        """Log once for each entry of the folder why it is not mirrored."""
+    def _tell(self, found: Scan, before: Scan) -> None:
+        """Log once for each entry of the folder why it is not mirrored, or not restored."""
+        from kfp_tfjob.uploader.mirror import unnumbered
+
         lines = [
             f"{path!r} is a {kind} and is not mirrored" for path, kind in found.skipped.items()
         ]
+        # One warning is enough: a program that names its checkpoints in another way has many.
+        both = Scan({path: file for path, file in found.files.items() if path in before.files})
+        if not self._told_unnumbered and (names := unnumbered(both)):
+            self._told_unnumbered = True
+            log.warning(
+                "another attempt will not get %s: only folders that are named by a step come back."
+                " Write each checkpoint to %s/<step>, for example %s/100",
+                listed(names, 3),
+                CHECKPOINTS,
+                CHECKPOINTS,
+            )
         for line in [*lines, *found.errors]:
             if line not in self._told:
                 self._told.add(line)

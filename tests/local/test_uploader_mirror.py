@@ -15,7 +15,7 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import verify
 from kfp_tfjob.uploader.local_files import scan
-from kfp_tfjob.uploader.mirror import Mirror
+from kfp_tfjob.uploader.mirror import Mirror, unnumbered
 from tests.faults.proxy import Fault, FaultProxy, midway, slow_down
 from tests.faults.world import unfinished, write_files
 
@@ -420,3 +420,15 @@ def test_an_upload_that_an_outage_ended_goes_on_if_its_file_stayed(
     assert mirror.missing(scan(tmp_path)) == []
     assert unfinished(store, run.output) == []
     assert len(proxy.of("PUT", "partNumber=1")) - sent == (fate == "grew")
+
+
+def test_entries_among_the_checkpoints_that_are_not_restored_are_named(tmp_path):
+    names = ["5/data", "0/data", "cp-0001.weights.h5", "checkpoint", "epoch_1/w.bin", "007/data"]
+    names += ["6.orbax-checkpoint-tmp-17/data", "ckpt_temp/part-0", "8"]
+    for name in names:
+        write(tmp_path / "checkpoints" / name, b"x")
+    write(tmp_path / "epoch_2", b"not among them")
+    assert unnumbered(scan(tmp_path)) == [
+        *("checkpoints/007", "checkpoints/8", "checkpoints/checkpoint"),
+        *("checkpoints/cp-0001.weights.h5", "checkpoints/epoch_1"),
+    ]

@@ -385,6 +385,8 @@ def test_any_name_and_any_size_at_the_barrier(store, pod, tmp_path):
     assert_whole(store, pod.run, pod.output, tmp_path / "copy")
     assert pod.log().count("'fifo' is a") == 1
     assert pod.log().count("'out' ") == 1
+    pod.says("checkpoints/best")
+    assert pod.log().count("checkpoints/best") == 1  # which another attempt would not get
     assert pod.end(sidecar) == 0
 
 
