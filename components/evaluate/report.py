@@ -38,6 +38,7 @@ _FACTS = {
 
 class _Metric(NamedTuple):
     name: str
+    label: str
     model: Measured
     other: Measured
     gain: str
@@ -117,7 +118,8 @@ def _metrics(scored: Mapping[str, Measures], against: str, primary: str) -> Iter
         # Of the user's own metrics, only the primary one has a direction.
         if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):
             gain = math.nan
-        yield _Metric(name, ours, theirs, difference(gain, theirs.value))
+        label = short(model.label(name), _LONGEST)
+        yield _Metric(name, label, ours, theirs, difference(gain, theirs.value))
 
 
 def _classes(classes: Sequence[str], scored: Mapping[str, Measures], against: str) -> list[_Class]:

@@ -119,11 +119,11 @@ def decide(
         checks.append(_incompatible(champion, first))
     elif champion and champion.measures:
         comparison = compare(model, champion.measures, metric, options.confidence)
-        checks.append(_champion(comparison, champion.name, options))
+        checks.append(_champion(model.label(metric), comparison, champion.name, options))
     if first and options.first_model == "beat_baseline":
         comparison = compare_with_baseline(model, baseline, metric, options.confidence)
         against = "a guess" if comparison.with_guess else "the baseline"
-        checks.append(_superior("baseline", comparison, against))
+        checks.append(_superior("baseline", model.label(metric), comparison, against))
     elif first:
         checks.append(Check("first_model", True, "the first model is accepted without comparison"))
     failed = tuple(check.explanation for check in checks if not check.passed)
@@ -146,7 +146,8 @@ def _primary_metric(options: GateOptions | None, predictions: Predictions) -> st
 def _finite(metric: str, model: Measures) -> Check:
     value = model.estimate(metric).value
     known = math.isfinite(value)
-    explanation = f"{metric} {f'is {number(value)}' if known else _why_unknown(metric, model)}"
+    words = f"is {number(value)}" if known else _why_unknown(metric, model)
+    explanation = f"{model.label(metric)} {words}"
     return Check("primary_metric", known, explanation, metric, value)
 
 
@@ -183,7 +184,7 @@ def _threshold(name: str, threshold: Threshold, options: GateOptions, model: Mea
             why = f"has no value: gate.evaluator returned no such number (its metrics: {others})"
         return Check("threshold", False, f"{name} {why}", name, threshold=limits)
     passed = threshold.passes(found.value)
-    text = f"{name} {number(found.value)} is {'' if passed else 'not '}{threshold}"
+    text = f"{model.label(name)} {number(found.value)} is {'' if passed else 'not '}{threshold}"
     interval = found.interval(options.interval_confidence)
     return Check("threshold", passed, text, name, found.value, interval, limits)
 
@@ -196,27 +197,27 @@ def _incompatible(champion: Rival, first: bool) -> Check:
     return Check("champion", False, f"{text}; {fix}")
 
 
-def _champion(found: Comparison, against: str, options: GateOptions) -> Check:
+def _champion(label: str, found: Comparison, against: str, options: GateOptions) -> Check:
     if options.mode == "superior":
-        return _superior("champion", found, against)
+        return _superior("champion", label, found, against)
     if options.mode == "point":
         passed = found.gain > 0
-        text = f"{_values(found, against, passed)} (by its value alone)"
+        text = f"{_values(label, found, against, passed)} (by its value alone)"
         return _check("champion", found, passed, text, 0.0)
     if options.mode != "non_inferior":
         assert_never(options.mode)
     passed = found.low >= -options.margin
     words = "is not worse than" if passed else "may be worse than"
     text = (
-        f"{found.metric} {number(found.challenger)} {words} {against} {number(found.other)}"
+        f"{label} {number(found.challenger)} {words} {against} {number(found.other)}"
         f" by more than {options.margin:g} ({_bound(found)})"
     )
     return _check("champion", found, passed, text, -options.margin)
 
 
-def _superior(name: str, found: Comparison, against: str) -> Check:
+def _superior(name: str, label: str, found: Comparison, against: str) -> Check:
     passed = found.low > 0
-    text = f"{_values(found, against, passed)} ({_bound(found)})"
+    text = f"{_values(label, found, against, passed)} ({_bound(found)})"
     if not passed and found.gain > 0 and found.known:
         text += (
             f": not enough test data to tell; a true gain of {rough(found.detectable)} would be"
@@ -225,9 +226,9 @@ def _superior(name: str, found: Comparison, against: str) -> Check:
     return _check(name, found, passed, text, 0.0)
 
 
-def _values(found: Comparison, against: str, better: bool) -> str:
+def _values(label: str, found: Comparison, against: str, better: bool) -> str:
     words = "beats" if better else "does not beat"
-    return f"{found.metric} {number(found.challenger)} {words} {against} {number(found.other)}"
+    return f"{label} {number(found.challenger)} {words} {against} {number(found.other)}"
 
 
 def _bound(found: Comparison) -> str:

@@ -38,6 +38,8 @@ from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
 
 _OF_CELLS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
 _OF_CURVES = ("auc", "average_precision")
+# Of two classes, they are about the one that sorts last; the AUC of both classes is the same.
+_OF_LAST_CLASS = ("average_precision",)
 _SHOWN_TOP = 5
 _LABEL_GROUPS = 64
 _Floats = NDArray[np.float64]
@@ -98,6 +100,12 @@ class Measures:
         if not isinstance(self.predictions, ClassPredictions) or not self.predictions.finite:
             return True
         return all(curve.exact for curve in self.curves)
+
+    def label(self, metric: str) -> str:
+        """Return a metric's name for people, with its class if it is only about one of two."""
+        if metric in _OF_LAST_CLASS and self.classes and len(self.classes) == 2:
+            return f"{metric} of {self.classes[-1]}"
+        return metric
 
     def estimate(self, metric: str) -> Estimate:
         """Estimate one metric.

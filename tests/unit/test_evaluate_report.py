@@ -21,6 +21,7 @@ from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.escaping import html as escaped
+from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict
 from tests.baselines import constant_classifier, constant_regression
 
@@ -94,7 +95,10 @@ def test_a_gain_is_better_for_every_metric_and_the_check_has_its_bounds() -> Non
         table = html.partition("<h2>What changed from champion 7</h2>")[2].partition("</table>")[0]
         rows = [re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
         gains = {row[0]: row[3] for row in rows}
-        assert set(gains) == set(scored["model"].measured)
+        model = scored["model"]
+        labels_of = {escaped(short(model.label(name), 60)) for name in model.measured}
+        assert set(gains) == labels_of
+        assert any("average_precision of " in name for name in gains) is bool(labels)
         assert next(iter(gains)) == verdict.primary_metric
         assert gains.pop("mean_error", "–") == "–"  # more or less of it is not better
         assert all(gain.startswith("+") for name, gain in gains.items() if name != "ece")

@@ -261,6 +261,27 @@ def test_metrics_of_another_label_are_answered_with_those_of_it(
     check_metrics(None, "regression", [])
 
 
+@pytest.mark.parametrize("mode", ["superior", "non_inferior", "point"])
+def test_a_metric_of_one_of_two_classes_names_it(mode: str) -> None:
+    """Of `bad` and `good`, the average precision of `good` passed where nothing was called bad."""
+    options = parse_gate(
+        {"mode": mode, "primary_metric": "average_precision"}
+        | {"thresholds": {"average_precision": {"min": 0.5}, "auc": {"min": 0.5}}}
+        | ({"margin": 0.1} if mode == "non_inferior" else {})
+    )
+    labels = np.arange(200) % 2
+    classes = ["bad", "good"]
+    better = ClassPredictions.of(labels, np.stack([1 - labels * 0.8, labels * 0.8], axis=1))
+    worse = ClassPredictions.of(labels, np.full((200, 2), 0.5))
+    champion = Rival("champion 3", measures=Measures(worse, classes))
+    decision = decided(options, better, worse, champion, classes)
+    texts = {(it.name, it.metric): it.explanation for it in decision.checks}
+    named = {key for key, text in texts.items() if "average_precision of good" in text}
+    assert named == {key for key in texts if key[1] == "average_precision"} and len(named) == 3
+    assert decided(options, better, worse, None, classes).reasons[0].count("of good") == 1
+    assert Measures(model(0), ["a", "b", "c"]).label("average_precision") == "average_precision"
+
+
 def test_an_undeclared_mode_blesses_nothing() -> None:
     options = GateOptions().model_copy(update={"mode": "best"})
     baseline = constant_classifier([0, 1] * 30, [5, 5])
