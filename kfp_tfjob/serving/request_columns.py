@@ -8,12 +8,14 @@ answers any input, so a mistake would be an answer that looks right.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in
@@ -68,6 +70,7 @@ class RequestColumns:
         self.classes, self._label = schema.classes, schema.label.name
         features = schema.encoding.features
         self.types = {it.name: type(it) for it in features}
+        self._formats = schema.formats
         # The model rejects a missing value of these, or would answer it with nonsense.
         self._full = frozenset(it.name for it in features if not it.takes_missing)
         columns = {argument: name for name, argument in (arguments or {}).items()}
@@ -199,14 +202,35 @@ class RequestColumns:
                 f"the column {name!r} has a value that is {what}",
                 received=f"{where(name, row)}: {_shown(values[row])}",
                 expected=self._written(name),
-                fix=f"send {name!r} as in the training data, with type {column.kind}",
+                fix=f"send {name!r} as {meant or self._written(name)}"
+                + (", not in the format of the training files" if name in self._formats else ""),
                 path=where(name, row),
+                suggestion=meant,
             )
             for row, what in found[:_SHOWN]
+            for meant in [self._meant(name, column, values[row])]
         ]
         if len(found) > _SHOWN:
             wrong.append(Problem(f"{len(found) - _SHOWN:,} more values of {name!r} are like these"))
         return wrong
+
+    def _meant(self, name: str, column: type[ColumnType], value: Any) -> str:
+        """Return the JSON of what a string in the form of a file means; empty if that is nothing.
+
+        Files may write a column in a format, and numbers are strings in a CSV.
+        """
+        if not isinstance(value, str):
+            return ""
+        try:
+            texts = pa.array([value])
+        except (UnicodeError, pa.ArrowException):  # half of a surrogate pair, for example
+            return ""
+        form = self._formats.get(name)
+        text = (column.plain(texts, form) if form else texts)[0].as_py()
+        for candidate in (_number(text), text):
+            if candidate is not None and not list(column.read([candidate])[1]):
+                return json.dumps(candidate, ensure_ascii=False)
+        return ""
 
     def _gaps(
         self, name: str, column: type[ColumnType], values: np.ndarray, where: Where
@@ -235,6 +259,13 @@ class RequestColumns:
         example = ", ".join(f'"{name}": ...' for name in [*self.types][:3])
         more = ", ..." if len(self.types) > 3 else ""
         return f'send {{"instances": [{{{example}{more}}}]}}'
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _shown(value: Any) -> str:

@@ -1,5 +1,7 @@
 """The columns of requests: what is read, and what is refused with the names."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,6 +122,32 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: Any) -> None:
     (problem,) = problems(SCHEMA, [ROW, ROW | {name: value}])
     assert problem.path in (f"instances[1].{name}", name)
     assert "instances[1]" in problem.received and problem.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "suggestion"),
+    [
+        ("signed up", "08.04.2019", '"2019-04-08T00:00:00"'),
+        ("signed up", "2019", ""),
+        ("age", "5.472,31", "5472.31"),
+        ("age", "30", "30.0"),
+        ("age", "old", ""),
+        ("age", "\ud800", ""),
+        ("age", True, ""),
+        ("height", "1.75", "1.75"),
+        ("height", "1,75", ""),
+    ],
+)
+def test_a_value_in_the_format_of_the_training_files_is_answered_with_the_right_one(
+    name: str, value: Any, suggestion: str
+) -> None:
+    """The remedy was to send it as in the training data, which it was."""
+    formats = {"signed up": "date %d.%m.%Y", "age": "number 1.234,5"}
+    schema = replace(SCHEMA, formats=formats)
+    (problem,) = problems(schema, [ROW | {name: value}])
+    assert problem.suggestion == suggestion and problem.fix
+    if suggestion:
+        RequestColumns(schema).of_rows([ROW | {name: json.loads(suggestion)}])
 
 
 def test_all_problems_are_told_at_once() -> None:
