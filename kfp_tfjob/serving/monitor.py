@@ -11,6 +11,7 @@ from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.serving import requests_sample
+from kfp_tfjob.serving.column_names import check_columns
 from kfp_tfjob.serving.request_counts import Monitored, RequestCounts, shown
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.address import S3Address
@@ -43,7 +44,7 @@ def monitor(
         limits: When a column has moved too far.
 
     Raises:
-        ConfigurationError: The model has no champion.
+        ConfigurationError: The model has no champion, or lacks a column that the limits ignore.
         DataError: There is no sample in that time, or no training data to compare with.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
@@ -51,6 +52,7 @@ def monitor(
     if champion is None:
         raise ConfigurationError(no_champion(layout, model_name))
     trained = _trained_on(store, layout, model_name, champion)
+    check_columns("--ignore", limits.ignore if limits else (), trained.schema.names)
     since = until - timedelta(days=days)
     found = RequestCounts(trained, limits or Contract())
     for sample in _samples(store, layout, found, champion, since, until):

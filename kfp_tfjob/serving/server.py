@@ -9,18 +9,15 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kfp_tfjob.serving.body_type import REQUEST, BodyType, not_json
+from kfp_tfjob.serving.column_names import check_columns
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
-
-if TYPE_CHECKING:
-    from kfp_tfjob.serving.follower import Follower
 
 GRACE = 30  # seconds that open requests may last after SIGTERM, as in deploy/serving
 
@@ -79,7 +76,10 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     metrics = Metrics(model_name)
     follower = Follower(store, layout, model_name, metrics)
     follower.start()
-    _check_left_out(follower, options.sample_without)
+    assert follower.current is not None
+    # Another column was meant, and must not be kept.
+    columns = follower.current.columns.types
+    check_columns("--sample-without", options.sample_without, columns)
     follower.follow(options.poll_seconds)
     sampler = (
         Sampler(store, layout, options.sample_rows, options.sample_without, metrics)
@@ -152,25 +152,6 @@ def _without_traces(record: logging.LogRecord) -> bool:
         record.msg, record.args = "refused: %s", (str(record.exc_info[1])[:500],)
         record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
     return True
-
-
-def _check_left_out(follower: Follower, names: tuple[str, ...]) -> None:
-    """Refuse to leave out a column that the champion does not have: another one was meant."""
-    assert follower.current is not None
-    columns = follower.current.columns.types
-    ConfigurationError.raise_if(
-        Problem(
-            "--sample-without names a column that the model does not have",
-            received=repr(name),
-            expected=f"one of {choices(columns, meant)}",
-            fix=did_you_mean(meant, "correct the name, or remove the option"),
-            path="--sample-without",
-            suggestion=meant,
-        )
-        for name in names
-        if name not in columns
-        for meant in [nearest(name, columns)]
-    )
 
 
 def _prepare(options: ServerOptions, metrics: Any) -> None:

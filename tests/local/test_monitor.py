@@ -24,6 +24,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.published import publish_trained_on
+from tests.problems import problem_of
 
 MODEL = "income"
 # The newest half past midnight, so samples of the hour before it are of two days.
@@ -224,6 +225,8 @@ def test_other_versions_are_named(world: World) -> None:
         monitor(world.store, world.layout, "nobody", NOW)
     with pytest.raises(ConfigurationError, match="model_name"):
         monitor(world.store, world.layout, "a/b", NOW)
+    problem = problem_of(world.look, ignore=("age", "cty"))
+    assert (problem.path, problem.suggestion) == ("--ignore", "city")
 
 
 def test_the_command_says_what_has_moved(world: World) -> None:
