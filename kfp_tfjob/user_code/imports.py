@@ -18,6 +18,9 @@ from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code.syntax import OfImage, reachable
 
+# Those that the trainer or a step has loaded before the user's code.
+LIBRARIES = {"boto3", "google", "keras", "kfp", "kfp_tfjob", "kubernetes", "numpy", "pyarrow"}
+LIBRARIES |= {"pydantic", "tensorflow", "tf_keras", "urllib3", "yaml"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -88,7 +91,7 @@ def of_others(
     root: str | None = None,
     function: str = "",
 ) -> Iterator[Import]:
-    """Yield the first import of each module that is neither in `files` nor part of Python.
+    """Yield the first import of each module that `files`, Python and the libraries do not have.
 
     Args:
         files: Content by relative path.
@@ -101,7 +104,7 @@ def of_others(
     for path, start, tree in reachable(files, entries, root):
         if not isinstance(tree, ast.Module):
             continue
-        included = {*_modules_in(files, start), *_modules_in(files, PurePosixPath())}
+        included = {*_modules_in(files, start), *_modules_in(files, PurePosixPath()), *LIBRARIES}
         for node in _executed(tree, function if path in entries else None):
             for name in _top_modules(node):
                 if name not in names | included and name not in sys.stdlib_module_names:

@@ -24,6 +24,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.arguments import wrong_arguments
 from kfp_tfjob.user_code.imports import (
+    LIBRARIES,
     Import,
     NotIncluded,
     Place,
@@ -32,9 +33,6 @@ from kfp_tfjob.user_code.imports import (
 )
 from kfp_tfjob.user_code.syntax import OfImage, imported_files, named_files, parse, unparsable
 
-# Those of the trainer and the steps; Python's are known.
-_LOADED = {"boto3", "google", "keras", "kfp", "kfp_tfjob", "kubernetes", "numpy", "pyarrow"}
-_LOADED |= {"pydantic", "tensorflow", "tf_keras", "urllib3", "yaml"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -326,7 +324,7 @@ def _defining(files: Mapping[str, bytes], function: str) -> Iterator[str]:
 
 def _taken(module: str) -> list[Problem]:
     """Return a problem if the module would not be imported: another with its name is loaded."""
-    if module not in sys.stdlib_module_names - {"test"} | _LOADED:
+    if module not in sys.stdlib_module_names - {"test"} | LIBRARIES:
         return []
     return [
         Problem(

@@ -551,7 +551,6 @@ def test_a_module_beside_a_file_is_refused_with_the_folder_that_has_both(
 def test_an_import_of_no_module_beside_the_code_is_left_to_the_image(
     beside: Path, text: str
 ) -> None:
-    Path("keras.py").unlink()
     assert not of_net(text)
 
 
