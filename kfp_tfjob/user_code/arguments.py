@@ -86,7 +86,10 @@ def _wrong_texts(
         yield Problem(
             f"{where} gets a string for the hyperparameter {argument.arg!r}",
             received=repr(value),
-            expected=" or ".join(_VALUES[it] for it in kinds),
+            # A default of 1 does not tell whether 0.5 is valid.
+            expected=_VALUES["float"]
+            if not argument.annotation and kinds == ["int"]
+            else " or ".join(_VALUES[it] for it in kinds),
             fix=did_you_mean(
                 meant,
                 "correct the value; if the function also takes strings, declare it:"
@@ -103,9 +106,7 @@ def _kinds(annotation: ast.expr | None, default: ast.expr | None) -> list[str]:
         if isinstance(default, ast.UnaryOp):  # -1
             default = default.operand
         value = default.value if isinstance(default, ast.Constant) else None
-        if isinstance(value, bool):
-            return ["bool"]
-        return ["float"] if isinstance(value, int | float) else []
+        return [type(value).__name__] if isinstance(value, bool | int | float) else []
     words: set[str] = set()
     for node in ast.walk(annotation):
         if isinstance(node, ast.Name | ast.Attribute):
