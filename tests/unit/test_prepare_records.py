@@ -3,6 +3,7 @@
 import gzip
 import io
 import struct
+import zlib
 from pathlib import Path
 
 import google_crc32c
@@ -17,7 +18,16 @@ from kfp_tfjob.components.prepare_data.tfrecord import MOST_CODES, Encoder, mask
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
 from tests.fuzz.bounds import bounded
-from tests.unit.prepared_files import check, data_of, faults_of, header_of, opened
+from tests.problems import problem_of
+from tests.unit.prepared_files import (
+    check,
+    data_of,
+    faults_of,
+    header_of,
+    names_of,
+    opened,
+    read,
+)
 
 
 def frame(record: bytes) -> bytes:
@@ -97,11 +107,66 @@ def test_damage_is_named_with_its_record(path: Path) -> None:
             "record 8 has a wrong checksum",
         ),
         (whole[: size * 7] + b"\xff" + whole[size * 7 + 1 :], "record 8 has no valid length"),
-        (whole + frame(b"\xff\xff"), "record 51 is not a tf.train.Example"),
+        (whole + frame(b"\xff\xff"), "record 51 of f.tfrecord is not a tf.train.Example"),
     ):
         path.write_bytes(harmed)
         with pytest.raises(DataError, match=words):
             data_of(path)
+
+
+def _message(*fields: tuple[int, bytes]) -> bytes:
+    """Return a message with fields of bytes."""
+    return b"".join(bytes([number << 3 | 2, len(body)]) + body for number, body in fields)
+
+
+_LISTED = _message((1, b"\x00\x00\x80?"))  # a list with the number 1.0
+_EXAMPLE = _message((1, _message((1, _message((1, b"y"), (2, _message((2, _LISTED))))))))
+_SERIES = _message((1, _message((1, b"steps"), (2, _message((1, _message((2, _LISTED))))))))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _EXAMPLE + _message((2, _SERIES)),  # a tf.train.SequenceExample
+        _message((2, _SERIES)),  # one without a context
+        _EXAMPLE + _message((3, b"x")),
+        _message((1, _message((2, b"x")))),  # in Features
+        _message((1, _message((1, _message((1, b"y"), (2, _message((4, b"x")))))))),  # in a Feature
+        b"\x09" + bytes(8) + _message((3, b"brain.Event:2")),  # an event of TensorBoard
+        b"\x89PNG",
+    ],
+)
+@pytest.mark.parametrize("before", [0, 1, tfrecord_table._LOOKED + 1])
+def test_a_record_of_another_message_is_refused_with_its_number(path, other, before) -> None:
+    """Protobuf skips what it does not know: the series that decided the label were dropped."""
+    path.write_bytes(record(y=[1.0], a=[2.0]) * before + frame(other))
+    number = f"record {before + 1:,} of f.tfrecord"
+    problem = problem_of(read, path, kind=DataError)
+    assert number in problem.what and "data_options.reader" in problem.fix
+    if b"steps" in other:
+        assert "SequenceExample" in problem.what and "'steps'" in problem.received
+
+
+def test_a_series_as_a_list_of_numbers_is_read(path: Path) -> None:
+    """What the refusal of a tf.train.SequenceExample recommends."""
+    path.write_bytes(b"".join(record(y=[i % 2], steps=[i / 2, 1.0]) for i in range(40)))
+    assert names_of(read(path)) == ["steps[0]", "steps[1]"]
+
+
+def test_a_feature_that_comes_later_is_a_fault_unless_it_is_left_out(path: Path) -> None:
+    first = [record(a=[i], y=["uv"[i % 2]]) for i in range(tfrecord_table._LOOKED)]
+    later = [record(a=[1], y=["u"], z=[]), record(a=[1], y=["u"], z=[2.0])]
+    path.write_bytes(b"".join([*first, *later]))
+    features, _, faults = data_of(path)
+    assert faults_of(faults) == [(1002, "", "z", "keys")] and len(features) == 1001
+    assert not data_of(path, columns=["a"])[2].bad
+
+
+@pytest.mark.parametrize("level", [1, 6, 9])
+def test_a_file_that_is_packed_with_zlib_is_refused_by_name(path: Path, level: int) -> None:
+    path.write_bytes(zlib.compress(record(a=[1], y=[1]) * 20, level))
+    (said,) = check(path)
+    assert "zlib" in said
 
 
 def test_a_record_that_is_too_long_is_refused(path: Path) -> None:

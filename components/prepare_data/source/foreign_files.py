@@ -21,6 +21,9 @@ _KNOWN = (
     (0, b"BZh", "compressed with bzip2", _PACKED),
     (0, b"\xfd7zXZ", "compressed with xz", _PACKED),
     (0, b"\x04\x22\x4d\x18", "compressed with lz4", _PACKED),
+    (0, b"\xff\x06\0\0sNaPpY", "compressed with snappy", _PACKED),
+    # Of a TFRecord file with the option ZLIB; what begins with a third level, x^, may be text.
+    *((0, bytes([0x78, level]), "compressed with zlib", _PACKED) for level in (0x01, 0x9C, 0xDA)),
     (0, b"Obj\x01", "Avro", _TABLE),
     (0, b"ARROW1", "Arrow or Feather", _TABLE),
     (0, b"\xff\xff\xff\xff", "an Arrow stream", _TABLE),

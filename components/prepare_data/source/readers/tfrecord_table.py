@@ -2,6 +2,10 @@
 
 The columns are the features of the first records; a feature with several numbers is one column for
 each. The checksums of all records are compared.
+
+Protobuf skips what a message does not declare, so any record may look like an Example that lacks
+some of its data. A record with anything else in it is refused, and a feature that no earlier record
+has is a fault of its row.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import LONGEST_
 from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import listed
 
 _LOOKED = 1_000  # records in which every feature occurs
 _MOST_BYTES = 16 << 20  # of the records of a chunk
@@ -68,6 +73,7 @@ class TFRecordTable(Reader):
     ) -> None:
         self._stream, self._name = stream, name
         self._records = self._read()
+        self._new_keys = options.columns is None  # are faults
         self._first: list[bytes] = []
         self._features: dict[str, _Feature] = {}
         size = 0
@@ -75,12 +81,13 @@ class TFRecordTable(Reader):
             self._first.append(record)
             size += len(record)
             for key, feature in self._parsed(record, len(self._first)).items():
-                kind = feature.WhichOneof("kind")
+                kind = self._kind(key, feature, len(self._first))
                 length = len(getattr(feature, kind).value) if kind else 0
                 if length:
                     self._features.setdefault(key, _Feature(kind, length))
             if len(self._first) == _LOOKED or size > _MOST_BYTES:
                 break
+        self._known = {*self._features, *options.drop}
         # By name: a record has no order, and protobuf draws another one in every process.
         self.schema = pa.schema([(key, it.type) for key, it in sorted(self._features.items())])
 
@@ -93,11 +100,31 @@ class TFRecordTable(Reader):
         """Yield the columns, at most `rows` records at a time."""
         row = 1
         for records in self._batches(min(rows, _MOST_RECORDS)):
-            faults = BlockFaults(self._name, np.arange(row, row + len(records)))
-            parsed = [self._parsed(record, row + i) for i, record in enumerate(records)]
+            lines, parsed = [], []
+            lost = BlockFaults(self._name, np.empty(0, np.int64))
+            for number, record in enumerate(records, row):
+                features = self._parsed(record, number)
+                new = self._new_key(features, number)
+                if new is not None:
+                    lost.lost(number, "keys", new)
+                else:
+                    lines.append(number)
+                    parsed.append(features)
+            faults = BlockFaults(self._name, np.array(lines, np.int64))
+            faults.merge(lost)
             found = {key: self._column(key, parsed, faults) for key in columns.all}
             yield Chunk(found, faults, sum(map(len, records)))
             row += len(records)
+
+    def _new_key(self, features: Any, number: int) -> str | None:
+        """Return a feature that has values and is in none of the first records, if there is one."""
+        if not self._new_keys or self._known.issuperset(features):
+            return None
+        for key in sorted(set(features) - self._known):
+            kind = self._kind(key, features[key], number)
+            if kind and getattr(features[key], kind).value:
+                return key
+        return None
 
     def _batches(self, rows: int) -> Iterator[list[bytes]]:
         batch: list[bytes] = []
@@ -118,9 +145,9 @@ class TFRecordTable(Reader):
         values, absent = [], np.zeros(len(parsed), bool)
         wrong, shown = np.zeros(len(parsed), bool), {}
         for i, features in enumerate(parsed):
-            feature = features[key] if key in features else None
-            kind = feature.WhichOneof("kind") if feature is not None else None
-            found = getattr(feature, kind).value if kind else ()
+            number = int(faults.lines[i])
+            kind = self._kind(key, features[key], number) if key in features else None
+            found = getattr(features[key], kind).value if kind else ()
             if kind == wanted.kind and len(found) == wanted.length:
                 values.append(found)
                 continue
@@ -137,11 +164,47 @@ class TFRecordTable(Reader):
 
     def _parsed(self, record: bytes, number: int) -> Any:
         from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
 
         try:
-            return _example().FromString(record).features.feature
+            example = _example().FromString(record)
         except DecodeError as error:
-            raise self._damaged(f"record {number:,} is not a tf.train.Example ({error})") from error
+            raise self._other_record(number, str(error)) from error
+        if example.HasField("feature_lists"):
+            raise self._series(number, sorted(example.feature_lists.feature_list))
+        for message in (example, example.features):
+            if unknown := [f"field {field.field_number}" for field in UnknownFieldSet(message)]:
+                raise self._other_record(number, f"a message with {listed(unknown, 5)}")
+        return example.features.feature
+
+    def _kind(self, key: str, feature: Any, number: int) -> str | None:
+        """Return bytes_list, float_list or int64_list; None for a feature without a value."""
+        kind = feature.WhichOneof("kind")
+        if kind is None and feature.ByteSize():  # of fields that are not declared
+            raise self._other_record(number, f"the feature {key!r} with values of another kind")
+        return kind
+
+    def _series(self, number: int, names: list[str]) -> DataError:
+        return DataError(
+            Problem(
+                f"record {number:,} of {self._name} is a tf.train.SequenceExample",
+                received=f"the series {listed(map(repr, names), 10)} in feature_lists",
+                expected="a tf.train.Example in each record",
+                fix="write each series as a feature with the same number of values in every record,"
+                " or name a function of your own that reads the file in data_options.reader",
+            )
+        )
+
+    def _other_record(self, number: int, received: str) -> DataError:
+        return DataError(
+            Problem(
+                f"record {number:,} of {self._name} is not a tf.train.Example",
+                received=received,
+                expected="a tf.train.Example in each record",
+                fix="write the rows as tf.train.Example, or name a function of your own that reads"
+                " the file in data_options.reader",
+            )
+        )
 
     def _read(self) -> Iterator[bytes]:
         number = 0
@@ -199,14 +262,27 @@ message_type { name: "Features"
     field { name: "value" number: 2 type_name: ".kfp_tfjob.Feature" } }
   field { name: "feature" number: 1 type_name: ".kfp_tfjob.Features.FeatureEntry"
     label: LABEL_REPEATED } }
+message_type { name: "FeatureList"
+  field { name: "feature" number: 1 type_name: ".kfp_tfjob.Feature" label: LABEL_REPEATED } }
+message_type { name: "FeatureLists"
+  nested_type { name: "FeatureListEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: ".kfp_tfjob.FeatureList" } }
+  field { name: "feature_list" number: 1 type_name: ".kfp_tfjob.FeatureLists.FeatureListEntry"
+    label: LABEL_REPEATED } }
 message_type { name: "Example"
-  field { name: "features" number: 1 type_name: ".kfp_tfjob.Features" } }
+  field { name: "features" number: 1 type_name: ".kfp_tfjob.Features" }
+  field { name: "feature_lists" number: 2 type_name: ".kfp_tfjob.FeatureLists" } }
 """
 
 
 @cache
 def _example() -> Any:
-    """Return the class of tf.train.Example, made from its definition."""
+    """Return the class of tf.train.Example, made from its definition.
+
+    It also has the feature lists of tf.train.SequenceExample, whose context has the number of an
+    Example's features.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     file = text_format.Parse(_DEFINITION, descriptor_pb2.FileDescriptorProto())
