@@ -8,7 +8,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.kinds import NO_VALUE, Kinds
+from kfp_tfjob.components.prepare_data.kinds import INDEX, NO_VALUE, Kinds
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
@@ -16,6 +16,7 @@ from kfp_tfjob.features.types.base import ColumnStatistics, Field
 from kfp_tfjob.storage.formatting import listed
 
 _MOST_WARNED = 10  # names in one warning
+_KEEP = "; to keep it, set its type in data_options.types"
 
 
 def column_warnings(
@@ -31,7 +32,11 @@ def column_warnings(
     """
     left_out = [
         f"the column {item.name!r} is dropped: {item.reason}"
-        + ("" if item.reason == NO_VALUE else "; to keep it, set its type in data_options.types")
+        + (
+            ""
+            if item.reason in (NO_VALUE, INDEX)
+            else "; to keep it, set its type in data_options.types"
+        )
         for item in kinds.left_out
     ]
     at = {it.name: at for it, at in zip(coding.features, coding.places, strict=True)}

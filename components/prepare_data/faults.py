@@ -22,7 +22,9 @@ RULES = {
     "text": "not a number",
     "missing": "no value",
     "not finite": "not a finite float32 number",
-    "columns": "more or fewer values than the header has columns",
+    "columns": "more or fewer values than there are columns",
+    "header": "the names of the columns again, as where files were joined",
+    "mark": "a byte order mark before the first value, as where files were joined",
     "quotes": "a quote that is not closed, or text after the closing quote",
     "encoding": "not UTF-8",
     "nul": "a NUL character",
@@ -192,23 +194,24 @@ class Faults:
             other = f'set its type with data_options.types={{"{column}": "category"}}'
         return f"{avoid}, or {other}"
 
-    def shape_problem(self) -> Problem | None:
-        """Describe a header that does not match the rows."""
+    def shape_problem(self, fix: str = "") -> Problem | None:
+        """Describe a header that does not match the rows; `fix` is what its first lines show."""
         if self.rows["columns"] <= _COLUMN_SHARE * self.seen:
             return None
         example = next(fault for fault in self.examples if fault.rule == "columns")
         return Problem(
             f"{self.rows['columns']:,} of {self.seen:,} rows do not have one value for"
-            f" each column in the header of {example.file}",
+            f" each column of {example.file}",
             received=f"line {example.line}: {example.value!r}",
-            expected="as many values as the first line has columns",
-            fix="correct the header, add one if the first line is data, or correct"
-            " data_options.delimiter",
+            expected="as many values as there are columns",
+            fix=fix
+            or "correct the header, name the columns in data_options.names if there is none, or"
+            " correct data_options.delimiter",
         )
 
-    def problems(self) -> list[Problem]:
+    def problems(self, shape_fix: str = "") -> list[Problem]:
         """Describe the faults of whole columns or files, the counts, and ten bad rows."""
-        if shape := self.shape_problem():
+        if shape := self.shape_problem(shape_fix):
             # A quote that was opened by mistake may have swallowed the names of the header.
             return [problem for problem in (self.quote_problem(), shape) if problem]
         columns = self.column_problems()

@@ -46,6 +46,7 @@ from kfp_tfjob.storage.formatting import listed
 _HASHED = next(it.kind for it in TYPES.values() if it.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log
 NO_VALUE = "no value in any row"
+INDEX = "it has no name and only numbers or names the rows"
 ALL_DIFFERENT = "a different string in every row, like an identifier"
 TOO_MANY_TEXTS = f"more than {MOST_TEXTS:,} distinct strings"
 FEWEST_IDS = 20  # rows from which a category is an identifier if no value occurs twice

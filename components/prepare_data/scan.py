@@ -134,6 +134,8 @@ class Scan(PartDone):
         if self.job.assumed:
             found, problems = columns_kinds.decide(self.seen.values(), options, self.dictionaries)
             DataError.raise_if(problems)
+            if self.job.columns.has_index:
+                found = found.without([LeftOut("", columns_kinds.INDEX)])
             for line in columns_kinds.described(found):
                 log.info("%s", line)
             return found

@@ -136,9 +136,9 @@ def rows(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
 
 def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
     """Return the columns to read from a file, which must be those of the first one."""
-    columns, problems = choose(table.names, job.label, job.options, file.name)
+    columns, problems = choose(table.header, job.label, job.options, file.name)
     problems += table.problems(columns) if columns else []
-    if columns and set(columns.features) != set(job.columns.features):
+    if columns and _read_columns(columns) != _read_columns(job.columns):
         problems.append(_other_columns(job, file.name, columns))
     DataError.raise_if(problems)
     assert columns is not None
@@ -147,10 +147,15 @@ def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
     return replace(wanted, features=job.columns.features) if job.assumed else wanted
 
 
+def _read_columns(columns: Columns) -> set[str]:
+    """Return the features, and the column without a name that is dropped."""
+    return {*columns.features, *([""] if columns.has_index else [])}
+
+
 def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
-    others = job.columns.features
-    more = sorted(set(columns.features) - set(others))
-    fewer = sorted(set(others) - set(columns.features))
+    others = _read_columns(job.columns)
+    more = sorted(_read_columns(columns) - others)
+    fewer = sorted(others - _read_columns(columns))
     return Problem(
         f"{name} does not have the columns of {job.source.files[0].name}",
         received="; ".join(

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Discriminator, Tag, field_validator, model_validator
+from pydantic import Discriminator, Tag, ValidationInfo, field_validator, model_validator
 
 from kfp_tfjob.options import pictures as of_pictures
 from kfp_tfjob.options.contract import Contract
@@ -29,6 +29,7 @@ _LATER_KEYS = (
     "min_count",
     "hash_bins",
     "pictures",
+    "names",
 )
 _LATER_SPLIT_KEYS = ("column", "group", "time", "folders")
 # What spreadsheets and pandas write for "no value".
@@ -77,6 +78,8 @@ def suffixes() -> tuple[str, ...]:
 
 FORMAT_WORDS = ", ".join(known.words for known in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
 _FORMAT_NAMES = tuple(known.name for known in FORMATS)
+BLANKS = "blanks"  # a delimiter
+DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "space": " "}
 
 
 IMPUTING = ("median", "mean", "most_frequent", "constant")
@@ -249,7 +252,18 @@ class DataOptions(Group):
     )
     max_bad_fraction: float = option(0.1, "Largest share of rows that may be dropped.", ge=0, le=1)
     delimiter: str = option(
-        ",", "The character between two values in a CSV, or the word `tab` or `space`."
+        ",",
+        "The character between two values in a CSV, or the word `tab` or `space`; `blanks` means"
+        " any number of spaces and tabs, as in aligned columns.",
+    )
+    names: Texts | None = option(
+        None,
+        "The names of all columns of CSV files without a header, in their order: the first line is"
+        " a row.",
+    )
+    header: bool | None = option(
+        None,
+        "`true`: the first line of a CSV is its header, even if it looks like a row.",
     )
     format: Literal["auto", *_FORMAT_NAMES, of_pictures.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",
@@ -313,9 +327,9 @@ class DataOptions(Group):
 
     pictures: Pictures = option(Pictures(), "How images are checked and converted for the model.")
 
-    @field_validator("columns", "drop")
+    @field_validator("columns", "drop", "names")
     @classmethod
-    def _names(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _each_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and len(set(names)) < len(names):
             raise ValueError("each name only once")
         return names
@@ -327,12 +341,32 @@ class DataOptions(Group):
             raise ValueError("at least one column; omit the key to use all columns")
         return names
 
+    @field_validator("names")
+    @classmethod
+    def _complete(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is not None and not (names and all(it and it == it.strip() for it in names)):
+            raise ValueError("a name for each column, not empty and without blanks around it")
+        return names
+
+    @field_validator("header")
+    @classmethod
+    def _no_other_names(cls, header: bool | None, info: ValidationInfo) -> bool | None:
+        if "names" not in info.data:  # they are wrong
+            return header
+        if header and info.data["names"] is not None:
+            raise ValueError("no `true` beside data_options.names, by which there is no header")
+        if header is False and info.data["names"] is None:
+            raise ValueError("true; without a header, list the columns in data_options.names")
+        return header
+
     @field_validator("delimiter")
     @classmethod
     def _one_character(cls, value: str) -> str:
-        value = {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value)
-        if len(value) != 1 or not value.isascii() or value in '"\r\n\0':
-            raise ValueError('one character such as "," or ";", or the word "tab" or "space"')
+        value = DELIMITER_WORDS.get(value, value)
+        if value != BLANKS and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
+            raise ValueError(
+                'one character such as "," or ";", or the word "tab", "space" or "blanks"'
+            )
         return value
 
     @field_validator("encoding")
@@ -367,6 +401,11 @@ class DataOptions(Group):
         if wrong:
             raise ValueError(f"in missing, {'; '.join(wrong)}")
         return self
+
+    @property
+    def separator(self) -> str:
+        """The character between two values of a CSV; between blanks, once they are reduced."""
+        return " " if self.delimiter == BLANKS else self.delimiter
 
     def kind_of(self, name: str) -> str:
         """Return the type that `types` gives a column; empty if it is inferred."""
@@ -405,6 +444,7 @@ class DataOptions(Group):
         del options["reader"]  # its code is part of source_digest, wherever it is
         del options["contract"]  # it judges the data and does not change it
         del options["dask"]  # how the work is done does not change it either
+        del options["header"]  # it allows a dataset and does not change it
         for name in _LATER_KEYS:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del options[name]

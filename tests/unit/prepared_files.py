@@ -74,7 +74,7 @@ def data_of(path: Path, block: int = 1 << 20, **given: object) -> tuple:
     """Return features, labels and faults of a table of numbers with the label `y`."""
     features, labels, faults = [], [], Faults()
     with opened(path, block, **given) as table:
-        columns, problems = choose(table.names, "y", options(**given), path.name)
+        columns, problems = choose(table.header, "y", options(**given), path.name)
         DataError.raise_if(problems or table.problems(columns))
         for rows in number_rows(table, columns):
             faults.merge(rows.faults)

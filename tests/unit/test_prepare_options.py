@@ -19,6 +19,13 @@ from tests.unit.prepared_files import options
         ({"max_bad_fraction": 1.5}, "data_options.max_bad_fraction"),
         ({"delimiter": ";;"}, "one character"),
         ({"delimiter": '"'}, "one character"),
+        ({"names": []}, "data_options.names"),
+        ({"names": "a"}, '["a"]'),
+        ({"names": ["a", ""]}, "data_options.names"),
+        ({"names": ["a", " b"]}, "data_options.names"),
+        ({"names": ["a", "a"]}, "data_options.names"),
+        ({"names": ["a", "b"], "header": True}, "data_options.header"),
+        ({"header": False}, "data_options.header"),
         ({"columns": "a"}, '["a"]'),
         ({"columns": []}, "data_options.columns"),
         ({"drop": ["a", "a"]}, "data_options.drop"),
@@ -44,6 +51,10 @@ def test_half_of_a_character_is_refused(value, path):
     str(problem).encode()
 
 
+def test_a_file_without_a_header_may_be_declared_twice():
+    assert options(names=["a", 2019.0], header=False).names == ("a", "2019")
+
+
 def test_what_kfp_does_to_numbers_changes_nothing():
     plain = options(columns=["1990", "a"], split={"salt": "3"}, max_bad_fraction=0)
     through_kfp = options(columns=[1990.0, "a"], split={"salt": 3.0}, max_bad_fraction=0.0)
@@ -58,6 +69,9 @@ def test_the_dataset_digest_depends_on_all_that_changes_the_dataset():
     assert len(digest()) == 32
     assert digest() == digest(split={"train": 0.7}) == digest(task="auto")
     assert digest(drop=["a", "b"]) == digest(drop=["b", "a"])
+    # As before `names` and `header`, which only allows a dataset.
+    assert digest() == digest(header=True) == "43b916ea76fe107933019d62cdceaa6d"
+    assert digest(delimiter="tab", encoding="latin-1") == "a8d18d6f551fcd87d33ce2dc725a131c"
     different = [
         digest(),
         digest(source="t"),
@@ -68,5 +82,9 @@ def test_the_dataset_digest_depends_on_all_that_changes_the_dataset():
         digest(split={"salt": "1"}),
         digest(on_bad_row="drop"),
         digest(null_values=["?"]),
+        digest(delimiter="space"),
+        digest(delimiter="blanks"),
+        digest(names=["a", "y"]),
+        digest(names=["y", "a"]),
     ]
     assert len(set(different)) == len(different)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import choose
+from kfp_tfjob.components.prepare_data.source.header import Header, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
@@ -65,7 +65,7 @@ def test_weights_of_typed_columns() -> None:
 )
 def test_the_column_has_no_other_use(options: dict, said: str) -> None:
     chosen = parse(DataOptions, "data_options", {"weight": "w"} | options)
-    columns, problems = choose(["a", "w", "b", "y"], "y", chosen, "f.csv")
+    columns, problems = choose(Header(["a", "w", "b", "y"]), "y", chosen, "f.csv")
     named = [said in str(problem) and bool(problem.fix) for problem in problems]
     assert named == [True] * bool(said)
     if not said:

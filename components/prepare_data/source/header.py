@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.features.types.number import is_number
-from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, DataOptions
+from kfp_tfjob.options.data import BLANKS, EVERY_COLUMN, IMPUTING, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
 _LONGEST_COLUMN = 1000  # characters of a name
 _MOST_CHARACTERS = 200  # of each name
+_MOST_NAMED = 30  # of the columns of a file without a header
 _MOST_COMPARED = 1000  # names to compare with an unknown one
 # Delimiters that are rare inside names come first.
-_DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
+_DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space", BLANKS: BLANKS}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of its columns before its rows are read.
+
+    Attributes:
+        names: The columns, in the file's order.
+        lines: Of a CSV: its first records as text, with the header if it has one.
+        has_index: Whether the first column has no name and only numbers or names the rows.
+    """
+
+    names: list[str]
+    lines: tuple[str, ...] = ()
+    has_index: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,6 +48,7 @@ class Columns:
         parsed: The types of the features that a reader of text may parse as `arrow_type`.
         extra: Columns that decide about the split; a reader of text leaves them as they are.
         texts: The features that a reader of text may return as dictionaries.
+        has_index: Whether a column without a name, which numbers or names the rows, is dropped.
         gaps: Whether a reader of text may parse a block with missing values.
     """
 
@@ -39,6 +58,7 @@ class Columns:
     extra: tuple[str, ...] = ()
     texts: frozenset[str] = frozenset()
     gaps: bool = True
+    has_index: bool = False
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -47,13 +67,14 @@ class Columns:
 
 
 def choose(
-    names: list[str], label: str, options: DataOptions, file: str
+    header: Header, label: str, options: DataOptions, file: str
 ) -> tuple[Columns | None, list[Problem]]:
-    """Choose the columns of a file with these names in its header.
+    """Choose the columns of a file with this header.
 
     Returns:
         The columns, or None if there is a problem, and the problems.
     """
+    names = header.names
     weights = () if options.weight is None else (options.weight,)
     split = options.split.extra
     uses: dict[str, Collection[str]] = {
@@ -64,7 +85,7 @@ def choose(
         **{f"split.{key}": [name] for key, name in split.items()},
         "weight": weights,
     }
-    problems = [] if label in names else [_no_label(names, label, options, file)]
+    problems = [] if label in names else [_no_label(header, label, options, file)]
     there = set(names)
     for key, used in uses.items():
         problems += [_unknown(key, name, names, file) for name in used if name not in there]
@@ -72,6 +93,9 @@ def choose(
     # A column that names the split or the group says nothing about a row that is new.
     groups = (name for key, name in split.items() if key != "time")
     left_out = {label, *weights, *uses["drop"], *groups}
+    has_index = header.has_index and "" not in left_out and not uses["columns"]
+    if has_index:
+        left_out.add("")
     features = tuple(uses["columns"] or (name for name in names if name not in left_out))
     extra = (*split.values(), *weights)
     problems += _unusable_names(names, features, {label, *features, *extra}, file)
@@ -84,7 +108,8 @@ def choose(
                 fix="drop fewer columns, or correct data_options.delimiter",
             )
         )
-    return (None if problems else Columns(features, label, extra=extra)), problems
+    columns = Columns(features, label, extra=extra, has_index=has_index)
+    return (None if problems else columns), problems
 
 
 def _unusable_names(
@@ -171,6 +196,32 @@ def empty(name: str) -> DataError:
     )
 
 
+def has_header(file: str, names: list[str]) -> Problem:
+    """Describe a file with a header, whose columns `data_options.names` names."""
+    return Problem(
+        f"data_options.names means that {file} has no header, but its first line seems to be one",
+        received=_listed(names),
+        expected="a row on the first line",
+        fix="remove data_options.names; if the line is a row, set data_options.header=false",
+        path="data_options.names",
+    )
+
+
+def without_header(file: str, fields: Sequence[str], label: str) -> Problem:
+    """Describe a file whose first line is a row, with these fields."""
+    names = [f"column{i}" for i in range(1, len(fields) + 1)]
+    shown = names if len(names) <= _MOST_NAMED else [*names[:2], "...", names[-1]]
+    also = f" and data_label={names[fields.index(label)]}" if label in fields else ""
+    return Problem(
+        f"{file} has no header: each field of its first line could be a value of its column",
+        received=_listed(list(fields)),
+        expected="the names of the columns on the first line",
+        fix=f"name all {len(names):,} columns, for example data_options.names="
+        f"{json.dumps(shown)}{also}; if the first line is the header, set data_options.header=true",
+        path="data_options.names",
+    )
+
+
 def no_rows() -> Problem:
     """Describe a source that has only a header."""
     return Problem(
@@ -181,8 +232,8 @@ def no_rows() -> Problem:
     )
 
 
-def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> Problem:
-    path = "data_label"
+def _no_label(header: Header, label: str, options: DataOptions, file: str) -> Problem:
+    path, names = "data_label", header.names
     if not label.strip():
         return Problem(
             "data_label, the column to predict, is missing",
@@ -192,9 +243,11 @@ def _no_label(names: list[str], label: str, options: DataOptions, file: str) -> 
             path=path,
         )
     folded = [name for name in names if name.strip("'\" ").casefold() == label.casefold()]
-    if not folded and (meant := _other_delimiter(names, label, options.delimiter)):
+    if not folded and (meant := other_delimiter(header, options, label)):
         path = "data_options.delimiter"
-        fix = f'the header seems to use a different delimiter: set {path}="{meant}"'
+        fix = other_delimiter_fix(meant)
+    elif not folded and _is_lower(header, options, label):
+        meant, fix = "", "delete the lines above the header, which seems to be on a later line"
     else:
         meant = folded[0] if folded else nearest(label, _comparable(names))
         fix = did_you_mean(meant, "correct data_label")
@@ -220,21 +273,96 @@ def _unknown(key: str, name: str, names: list[str], file: str) -> Problem:
     )
 
 
-def _other_delimiter(names: list[str], label: str, delimiter: str) -> str:
-    """Return the delimiter that the header seems to use, or an empty string."""
-    line = delimiter.join(names)
-    for other, shown in _DELIMITERS.items():
-        found = [name.strip("'\" ") for name in line.split(other)]
-        if other != delimiter and (label in found or len(names) == 1 < len(found)):
-            return shown
-    return ""
+def other_delimiter(header: Header, options: DataOptions, label: str = "") -> str:
+    """Return the word for the delimiter that the first lines of a CSV seem to use.
+
+    Args:
+        header: What the file says of its columns; without lines, it is no CSV.
+        options: With the delimiter that does not fit.
+        label: A name that the header must have, unless the whole line is one name.
+
+    Returns:
+        An empty string if none fits.
+    """
+    if not header.lines:
+        return ""
+    fitting = []
+    for delimiter, word in _DELIMITERS.items():
+        first, *rest = (_split(line, delimiter) for line in header.lines)
+        is_other = delimiter != options.delimiter and len(first) > 1
+        is_even = all(len(row) == len(first) for row in rest)
+        if options.names is not None:
+            fits = len(first) == len(options.names)
+        else:
+            fits = label in first or (len(header.names) == 1 and is_even)
+        if is_other and fits:
+            fitting.append((not is_even, "" in first, word))
+    # The rows decide, then whether a name would be empty, then the order of the delimiters.
+    return min(fitting, key=lambda fit: fit[:2])[2] if fitting else ""
+
+
+def _is_lower(header: Header, options: DataOptions, label: str) -> bool:
+    """Return whether a line below the first one has the name of the label, under a title."""
+    rows = (_split(line, options.delimiter) for line in header.lines[1:])
+    return any(len(row) > 1 and label in row for row in rows)
+
+
+def longer_rows_fix(header: Header, options: DataOptions) -> str:
+    """Return what to do if the first rows have more or fewer values than there are columns."""
+    first, *rows = (_split(line, options.delimiter) for line in header.lines or [""])
+    if rows and all(len(row) == len(first) + 1 and not row[-1] for row in rows):
+        return (
+            "each row ends with a delimiter: remove it, or end the header with one, too, and set"
+            ' data_options.drop=[""]'
+        )
+    if rows and len(first) == 1 < min(map(len, rows)):
+        return "delete the lines above the header, or correct data_options.delimiter"
+    delimiter = other_delimiter(header, options, first[-1].rpartition(" ")[2])
+    return other_delimiter_fix(delimiter) if delimiter else ""
+
+
+def other_delimiter_fix(delimiter: str) -> str:
+    """Return what to do if the lines have another delimiter."""
+    return f'the lines seem to use a different delimiter: set data_options.delimiter="{delimiter}"'
+
+
+def aligned_with_blanks(header: Header, options: DataOptions, file: str) -> Problem | None:
+    """Describe a file whose columns are aligned with several blanks, read with the delimiter space.
+
+    Each blank more would be an empty value. Where it means one, the lines have different lengths
+    without it.
+    """
+    widths = {len(_split(line, BLANKS)) for line in header.lines}
+    if options.delimiter != " " or len(widths) > 1 or not header.lines:
+        return None
+    if not any("" in _split(line, " ") for line in header.lines):
+        return None
+    return Problem(
+        f"{file} has several blanks between two values",
+        received=repr(header.lines[0][:_MOST_CHARACTERS].rstrip("\r\n")),
+        expected="one space between two values",
+        fix=other_delimiter_fix(BLANKS),
+        path="data_options.delimiter",
+        suggestion=BLANKS,
+    )
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    if delimiter == BLANKS:
+        line, delimiter = " ".join(line.split()), " "
+    try:
+        fields = next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        fields = line.split(delimiter)
+    return [field.strip("'\" \t\r\n") for field in fields]
 
 
 def _headless(names: list[str]) -> str:
     """Return a hint for a file that seems to begin with data."""
     numeric = sum(is_number(name) is not None for name in names)
     return (
-        "; the first line looks like data: if the file has no header, add one"
+        "; the first line looks like a row: if the file has no header, name its columns in"
+        " data_options.names"
         if numeric and numeric >= len(names) / 4
         else ""
     )

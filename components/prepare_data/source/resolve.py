@@ -13,7 +13,13 @@ from kfp_tfjob.components.prepare_data.images import folders
 from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, decide
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source
-from kfp_tfjob.components.prepare_data.source.header import Columns, choose, no_rows
+from kfp_tfjob.components.prepare_data.source.first_line import first_line_problem
+from kfp_tfjob.components.prepare_data.source.header import (
+    Columns,
+    choose,
+    longer_rows_fix,
+    no_rows,
+)
 from kfp_tfjob.components.prepare_data.source.listing import (
     Listing,
     addresses_of,
@@ -125,7 +131,9 @@ def first_block(
     """
     first = source.files[0]
     with open_table(source, first, options, _FIRST_BLOCK) as table:
-        columns, problems = choose(table.names, data_label, options, first.name)
+        if problem := first_line_problem(table, options, data_label):
+            return None, NO_KINDS, [problem]
+        columns, problems = choose(table.header, data_label, options, first.name)
         problems += table.problems(columns) if columns and not problems else []
         if problems or columns is None:
             return None, NO_KINDS, problems
@@ -157,7 +165,7 @@ def _looked_at(
     faults = Faults(label=columns.label)
     faults.merge(chunk.faults)
     if faults.shape_problem():
-        return kinds, faults.problems()
+        return kinds, faults.problems(longer_rows_fix(table.header, options))
     if problems or options.on_bad_row != "fail":
         return kinds, problems
     quote = faults.quote_problem()

@@ -18,7 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, Columns, too_many_columns
+from kfp_tfjob.components.prepare_data.source.header import (
+    MOST_COLUMNS,
+    Columns,
+    Header,
+    too_many_columns,
+)
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.features.cells import Cells, numeric, temporal, textual
 from kfp_tfjob.options.data import DataOptions
@@ -108,10 +113,16 @@ class Reader(Protocol):
         is_text: Whether it is opened with the text of the file as UTF-8, in which each line ends a
             record or is within one, so that a range of bytes can be read. Others get the bytes of
             the file, unpacked if it is packed with gzip or zstd.
+        takes_names: Whether its files may lack names, so that `data_options.names` has them.
+        head: The first records of a file with lines, for messages.
+        has_index: Whether the first column has no name and only numbers or names the rows.
     """
 
     schema: pa.Schema
     is_text: ClassVar[bool] = False
+    takes_names: ClassVar[bool] = False
+    head: tuple[str, ...] = ()
+    has_index: bool = False
 
     def __init__(
         self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
@@ -146,12 +157,17 @@ class ArrowTable:
 
     All lists of a column have the length of its type or, if they may have any, of the first one.
 
+    Attributes:
+        reader: The reader of its format.
+        name: The file.
+        names: The columns.
+
     Raises:
         DataError: It has too many columns, or a name that is not UTF-8.
     """
 
     def __init__(self, reader: Reader, name: str, options: DataOptions) -> None:
-        self._reader, self._name = reader, name
+        self.reader, self.name = reader, name
         self._chosen = options.columns is not None
         with undamaged(name):
             repeated = Counter(reader.schema.names)  # names that are not UTF-8 fail here
@@ -182,11 +198,16 @@ class ArrowTable:
             return 0
         if is_fixed:
             return kind.list_size
-        for chunk in self._reader.chunks(Columns((), field.name), rows=_LOOKED):
+        for chunk in self.reader.chunks(Columns((), field.name), rows=_LOOKED):
             lengths = pc.drop_null(pc.list_value_length(chunk.columns[field.name]))
             filled = lengths.filter(pc.greater(lengths, 0))
             return filled[0].as_py() if len(filled) else 0
         return 0
+
+    @property
+    def header(self) -> Header:
+        """What the file says of its columns."""
+        return Header(self.names, self.reader.head, self.reader.has_index)
 
     @property
     def reached(self) -> tuple[int, int, int] | None:
@@ -194,7 +215,7 @@ class ArrowTable:
 
         No other format has ranges that begin within a row.
         """
-        text: Any = self._reader
+        text: Any = self.reader
         return (text.reach.started, text.reach.position, text.lines) if text.is_text else None
 
     def problems(self, columns: Columns) -> list[Problem]:
@@ -202,7 +223,7 @@ class ArrowTable:
         found = []
         for name in columns.features:
             if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
-                found.append(_pandas_index(name, self._name))
+                found.append(_pandas_index(name, self.name))
             if not _usable(self._types[name]):
                 fix = f'drop it with data_options.drop=["{name}"]'
                 found.append(self._wrong_type(name, "a model cannot learn from", fix))
@@ -215,7 +236,7 @@ class ArrowTable:
         if not (numeric(kind) or textual(kind) or pa.types.is_binary(kind)):
             found.append(
                 Problem(
-                    f"the label {columns.label!r} of {self._name} has an unsupported type",
+                    f"the label {columns.label!r} of {self.name} has an unsupported type",
                     received=f"the type {kind}",
                     expected="strings, integers, floats, decimals or booleans",
                     fix="write it as strings or numbers",
@@ -225,7 +246,7 @@ class ArrowTable:
 
     def _wrong_type(self, name: str, what: str, fix: str) -> Problem:
         return Problem(
-            f"column {name!r} of {self._name} has a type that {what}",
+            f"column {name!r} of {self.name} has a type that {what}",
             received=f"the type {self._types[name]}",
             expected="numbers, booleans, strings, dates or timestamps",
             fix=f"{fix}, or write it as one of these",
@@ -236,7 +257,7 @@ class ArrowTable:
         stored = self._stored(columns)
         # A list is read as a whole, also if only some of its elements are wanted.
         values = sum(self._lengths.get(name, 1) for name in stored.all)
-        for chunk in self._reader.chunks(stored, max(1, CHUNK_VALUES // values)):
+        for chunk in self.reader.chunks(stored, max(1, CHUNK_VALUES // values)):
             for name, column in chunk.columns.items():
                 if name in self._lengths:
                     chunk.columns[name] = self._checked(name, column, chunk.faults)

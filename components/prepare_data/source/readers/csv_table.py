@@ -4,15 +4,22 @@ The grammar is RFC 4180 with LF or CRLF line ends: a value that begins with a qu
 the closing quote, across line ends; a quote inside an unquoted value is an ordinary character.
 A line that breaks the grammar is bad, and reading continues at the next line. The result does not
 depend on where the blocks are cut.
+
+Files that were joined have a header, or a byte order mark, in the middle. Among strings, these
+would be values like any other, so they are invalid rows. A column that pandas or R wrote without a
+name is recognized by the first records, which are read before the blocks.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import IO
 
 import numpy as np
@@ -21,10 +28,14 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
+from kfp_tfjob.components.prepare_data.source.decompression import Pieces
 from kfp_tfjob.components.prepare_data.source.header import (
     MOST_COLUMNS,
     Columns,
+    Header,
     empty,
+    other_delimiter,
+    other_delimiter_fix,
     too_many_columns,
 )
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
@@ -41,14 +52,20 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
 )
 from kfp_tfjob.features.cells import shown
 from kfp_tfjob.features.types.number import is_number
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import BLANKS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import counted
 
 _REPEATED = pa.dictionary(pa.int32(), pa.binary())
 _HEADER_BLOCK = 1 << 16  # bytes; what is read again of each range of a file
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
-_LOOKED = 16  # records by which the start of a range is found
+_LOOKED = 16  # records by which the start of a range, or a column without a name, is found
+_LOOKED_BYTES = 1 << 20
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
+_MARK = codecs.BOM_UTF8
+_BLANKS = re.compile(rb"[ \t]+")
+_BLANKS_OR_QUOTED = re.compile(rb'((?<![^ \t\n])"(?:[^"\n]|"")*"(?![^ \t\r\n]))|[ \t]+')
+_AT_ENDS = re.compile(rb"(?m)^ +| +(?=\r?$)")
 
 
 @dataclass(frozen=True)
@@ -146,18 +163,34 @@ class CsvRecords:
             at = match.end()
         return _LOOKED
 
+    def records(self, block: Block) -> Iterator[bytes]:
+        """Yield the records of a block, each with its line end."""
+        found = (match.group() for match in self._record.finditer(block.data))
+        return (record for record in found if record.strip(b"\r\n"))
+
     def of_width(self, block: Block, columns: int) -> tuple[Block, BlockFaults]:
         """Return the records with this number of values, and the others as faults."""
+
+        def rule(record: bytes) -> str:
+            return "" if len(self._value.findall(record)) == columns else "columns"
+
+        return self.without(block, rule)
+
+    def without(self, block: Block, rule_of: Callable[[bytes], str]) -> tuple[Block, BlockFaults]:
+        """Return the records that break no rule, and the others as faults.
+
+        Args:
+            block: The records.
+            rule_of: Returns the key of faults.RULES that a record breaks; empty if none.
+        """
         kept: list[bytes] = []
         lines, lost = array("q"), self._no_faults()
-        found = (match.group() for match in self._record.finditer(block.data))
-        records = (record for record in found if record.strip(b"\r\n"))
-        for line, record in zip(block.lines.tolist(), records, strict=True):
-            if len(self._value.findall(record)) == columns:
+        for line, record in zip(block.lines.tolist(), self.records(block), strict=True):
+            if rule := rule_of(record):
+                lost.lost(line, rule, _shown(record))
+            else:
                 kept.append(record)
                 lines.append(line)
-            else:
-                lost.lost(line, "columns", _shown(record))
         return replace(block, data=b"".join(kept), lines=np.array(lines, np.int64)), lost
 
     def _quick(self, data: bytes) -> Block | None:
@@ -229,9 +262,14 @@ class CsvRecords:
 
 
 class CsvTable(Reader):
-    """A CSV with a header, or its header and a range of it."""
+    """A CSV, or a range of it; its names are those of its header or of `data_options.names`.
+
+    Attributes:
+        nulls: The strings that mean a missing value.
+    """
 
     is_text = True
+    takes_names = True
 
     def __init__(
         self,
@@ -242,22 +280,28 @@ class CsvTable(Reader):
         span: Span | None = None,
     ) -> None:
         self._name, self._options = name, options
-        begins = span is None or not span.start
-        self.reach = begin(stream, span) if begins else ByteRange()
-        size = block if begins else _HEADER_BLOCK
-        self._records = CsvRecords(stream, name, options.delimiter, size, self.reach)
-        self._blocks = iter(self._records)
-        self._first: Block | None = self._take_header()
-        if not begins:
+        if options.delimiter == BLANKS:  # such a file has no ranges
+            stream = io.BufferedReader(Pieces(_reduced(stream)), _HEADER_BLOCK)
+        start = stream.tell() if span and not span.start else 0
+        self.reach = ByteRange()
+        self._records = self._records_of(stream, _HEADER_BLOCK if span else block)
+        blocks = iter(self._records)
+        self._held = self._take_names(blocks)
+        self._blocks = chain(self._held, blocks)
+        self._at_header = False
+        if span:
+            # What was read after the header may belong to another range.
+            stream.seek(start)
             columns = len(self.schema)
             self.reach = begin(stream, span, lambda data: self._records.first_in(data, columns))
-            self._records = CsvRecords(stream, name, options.delimiter, block, self.reach)
-            self._blocks, self._first = iter(self._records), None
+            self._records = self._records_of(stream, block)
+            self._held, self._blocks = [], iter(self._records)
+            self._at_header = options.names is None and not span.start
         numbers = [float(value) for value in options.null_values if is_number(value)]
         wholes = {int(value) for value in numbers if value.is_integer()}
         # pandas writes -999 as -999.0 beside missing values.
         same = [text for value in wholes for text in (f"{value}", f"{value}.0")]
-        self._nulls = pa.array(sorted({*options.null_values, *same, ""}))
+        self.nulls = pa.array(sorted({*options.null_values, *same, ""}))
         # A number that means "missing" can be found only while the values are text.
         self._direct = not numbers
 
@@ -266,30 +310,90 @@ class CsvTable(Reader):
         """Return True: any text may be a CSV."""
         return True
 
-    def _take_header(self) -> Block:
-        looked, block = 0, next(self._blocks, None)
-        while block and not len(block.lines) and not block.bad.bad and looked < LONGEST_RECORD:
-            looked += len(block.data)
-            block = next(self._blocks, None)
-        if block is None or looked >= LONGEST_RECORD:
+    def _records_of(self, stream: IO[bytes], block: int) -> CsvRecords:
+        return CsvRecords(stream, self._name, self._options.separator, block, self.reach)
+
+    def _take_names(self, blocks: Iterator[Block]) -> list[Block]:
+        """Set the columns by the first records.
+
+        Returns:
+            The blocks that were read, without the header.
+
+        Raises:
+            DataError: There is no header, or `data_options.names` does not fit the first records.
+        """
+        held, records = self._first_records(blocks)
+        self.head = tuple(record.decode(errors="replace") for record in records)
+        if self._options.names is not None:
+            names = list(self._options.names)
+            DataError.raise_if(self._names_problems(names, records))
+            self._headers = _spellings(names, self._options.separator)
+        else:
+            header = self._header_of(held[0], records)
+            names = self._parsed_header(header, held[0])
+            self._headers = {
+                header.rstrip(b"\r\n"),
+                *_spellings(names, self._options.separator),
+            }
+            rest = _first_record(held[0].data)[1]
+            held[0] = replace(held[0], data=rest, lines=held[0].lines[1:])
+            rows = [self._fields(record) for record in records[1:]]
+            if _have_row_names(names, rows):
+                names, self.has_index = ["", *names], True
+            elif names[0] == "":
+                self.has_index = _count_up(rows)
+        parts = (part for name in names for part in name.split('"'))  # as a quote is written twice
+        self._longest_name = max(parts, key=len).encode(errors="surrogatepass")
+        self.schema = pa.schema([(name, pa.binary()) for name in names])
+        return held
+
+    def _first_records(self, blocks: Iterator[Block]) -> tuple[list[Block], list[bytes]]:
+        """Read blocks until there are _LOOKED records, or one and _LOOKED_BYTES."""
+        held: list[Block] = []
+        records: list[bytes] = []
+        looked = size = 0
+        for block in blocks:
+            looked += block.size
+            if not held and not len(block.lines) and not block.bad.bad:
+                if looked >= LONGEST_RECORD:
+                    break
+                continue  # empty lines
+            held.append(block)
+            for record in islice(self._records.records(block), _LOOKED - len(records)):
+                if records and size + len(record) > _LOOKED_BYTES:
+                    break
+                records.append(record)
+                size += len(record)
+            if len(records) == _LOOKED or looked >= _LOOKED_BYTES:
+                break
+        if not held:
             raise empty(self._name)
-        first = next(iter(block.bad.examples), None)
-        lost = first and (not len(block.lines) or first.line < block.lines[0])
-        header, rest = (b"", b"") if lost else _first_record(block.data)
-        columns = header.count(self._options.delimiter.encode()) + 1
+        return held, records
+
+    def _header_of(self, block: Block, records: Sequence[bytes]) -> bytes:
+        """Return the first record; nothing if the line before it cannot be read."""
+        bad = next(iter(block.bad.examples), None)
+        is_lost = bad and (not len(block.lines) or bad.line < block.lines[0])
+        return b"" if is_lost or not records else records[0]
+
+    def _parsed_header(self, header: bytes, block: Block) -> list[str]:
+        """Return the names in the header of the first block."""
+        separator = self._options.separator
+        columns = header.count(separator.encode()) + 1
         if columns > MOST_COLUMNS:
             raise DataError(too_many_columns(self._name, columns))
         try:
             text = header.decode()
-            if lost or "\r" in text.rstrip("\r\n"):
+            if not header or "\r" in text.rstrip("\r\n"):
                 raise ValueError("misplaced quotes or line ends")
             if "\0" in text:
                 raise ValueError("NUL characters")
-            reader = csv.reader([text], delimiter=self._options.delimiter, strict=True)
-            names = [name.strip() for name in next(reader)]
-            self.schema = pa.schema([(name, pa.binary()) for name in names])
+            return [
+                name.strip() for name in next(csv.reader([text], delimiter=separator, strict=True))
+            ]
         except (ValueError, csv.Error) as error:
-            received = first.value if first and lost else header.decode(errors="replace")
+            bad = next(iter(block.bad.examples), None)
+            received = bad.value if bad and not header else header.decode(errors="replace")
             raise DataError(
                 Problem(
                     f"{self._name}: the header cannot be read ({error})",
@@ -298,7 +402,56 @@ class CsvTable(Reader):
                     fix=_header_fix(header),
                 )
             ) from error
-        return replace(block, data=rest, lines=block.lines[1:])
+
+    def _names_problems(self, names: list[str], records: Sequence[bytes]) -> Iterator[Problem]:
+        """Yield what is wrong with `data_options.names`, by the first records."""
+        rows = [self._fields(record) for record in records]
+        if not rows or any(len(row) == len(names) for row in rows):
+            return
+        values = counted(len(rows[0]), "value")
+        delimiter = other_delimiter(Header(names, self.head), self._options)
+        yield Problem(
+            f"data_options.names does not have a name for each column of {self._name}",
+            received=f"{counted(len(names), 'name')}, and {values} on the first line:"
+            f" {self.head[0][:200].rstrip()!r}",
+            expected="as many names as values",
+            fix=other_delimiter_fix(delimiter)
+            if delimiter
+            else "correct data_options.names or data_options.delimiter",
+            path="data_options.delimiter" if delimiter else "data_options.names",
+            suggestion=delimiter,
+        )
+
+    def _fields(self, record: bytes) -> list[str]:
+        """Return the values of a record without blanks around them."""
+        text = record.decode(errors="replace")
+        try:
+            values = next(csv.reader([text], delimiter=self._options.separator), [])
+        except csv.Error:  # a value that is very long
+            values = text.split(self._options.separator)
+        return [value.strip() for value in values]
+
+    @property
+    def first_fields(self) -> list[str]:
+        """The fields of the first line, whether it is a header or not."""
+        return self._fields(self.head[0].encode(errors="replace")) if self.head else []
+
+    def first_values(self, places: Sequence[int]) -> list[pa.Array]:
+        """Return the values of some columns in the first block, as text, before any chunk.
+
+        Args:
+            places: The places of the columns in a row, from 0.
+        """
+        held = next((block for block in self._held if len(block.lines)), None)
+        if held is None:
+            return [pa.array([], pa.binary()) for _ in places]
+        block = self._rows(held)
+        types = {str(place): pa.binary() for place in places}
+        try:
+            table = self._read(block, types)
+        except pa.ArrowInvalid:
+            table = self._read(self._records.of_width(block, len(self.schema))[0], types)
+        return [_one(table[str(place)]) for place in places]
 
     @property
     def lines(self) -> int:
@@ -307,10 +460,29 @@ class CsvTable(Reader):
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block: parsed as `columns` says, or as text if that fails."""
-        if self._first:
-            yield self._parse(self._first, columns)
         for block in self._blocks:
-            yield self._parse(block, columns)
+            yield self._parse(self._rows(block), columns)
+
+    def _rows(self, block: Block) -> Block:
+        """Return a block without a header, and without a byte order mark between its lines."""
+        if self._at_header and len(block.lines):
+            self._at_header = False
+            block = replace(block, data=_first_record(block.data)[1], lines=block.lines[1:])
+        data = block.data
+        has_mark = not data.isascii() and _MARK in data
+        has_header = self._longest_name in data and any(header in data for header in self._headers)
+        if has_mark or has_header:
+            block, lost = self._records.without(block, self._joint)
+            lost.merge(block.bad)
+            block = replace(block, bad=lost)
+        return block
+
+    def _joint(self, record: bytes) -> str:
+        """Return the rule that a record breaks where files were joined; empty for a row."""
+        plain = record.removeprefix(_MARK)
+        if plain.rstrip(b"\r\n") in self._headers:
+            return "header"
+        return "" if plain is record or plain == record else "mark"
 
     def _parse(self, block: Block, columns: Columns) -> Chunk:
         where = {name: i for i, name in enumerate(self.schema.names)}
@@ -333,7 +505,7 @@ class CsvTable(Reader):
         found = {name: _one(table[str(i)]) for name, i in at.items()}
         if not all(it.holds(found[name]) for name, it in parsed.items()):
             return None
-        return Chunk(found, BlockFaults(self._name, block.lines), len(block.data), self._nulls)
+        return Chunk(found, BlockFaults(self._name, block.lines), len(block.data), self.nulls)
 
     def _types(self, at: dict[str, int], columns: Columns) -> dict[str, pa.DataType]:
         """Return the types of columns of text: binary, or a dictionary where strings may repeat."""
@@ -358,7 +530,7 @@ class CsvTable(Reader):
             for name, column in found.items():
                 hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0
                 faults.mark(hit, "nul", name, lambda i, column=column: shown(column, i))
-        return Chunk(found, faults, size, self._nulls)
+        return Chunk(found, faults, size, self.nulls)
 
     def _read(self, block: Block, types: dict[str, pa.DataType], nulls: bool = False) -> pa.Table:
         """Parse a block, whose columns are named by their numbers."""
@@ -370,11 +542,11 @@ class CsvTable(Reader):
             arrow_csv.ReadOptions(
                 use_threads=False, column_names=names, block_size=len(block.data) + 1
             ),
-            arrow_csv.ParseOptions(delimiter=self._options.delimiter, newlines_in_values=True),
+            arrow_csv.ParseOptions(delimiter=self._options.separator, newlines_in_values=True),
             arrow_csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
-                null_values=self._nulls.to_pylist() if nulls else [],
+                null_values=self.nulls.to_pylist() if nulls else [],
                 strings_can_be_null=False,
             ),
         )
@@ -384,6 +556,54 @@ class CsvTable(Reader):
                 f" parsed as {table.num_rows} rows"
             )
         return table
+
+
+def _reduced(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield text with one space in place of each run of blanks, and none around a line.
+
+    Blanks in a value in quotes stay. A value that continues on the next line is not expected here.
+    """
+    rest, ended = b"", False
+    while not ended:
+        piece = stream.read(_HEADER_BLOCK)
+        rest, ended = rest + piece, not piece
+        end = len(rest) if ended or len(rest) > LONGEST_RECORD else rest.rfind(b"\n") + 1
+        text, rest = rest[:end], rest[end:]
+        if b'"' in text:
+            text = _BLANKS_OR_QUOTED.sub(lambda match: match[1] or b" ", text)
+        else:
+            text = _BLANKS.sub(b" ", text)
+        yield _AT_ENDS.sub(b"", text)
+
+
+def _spellings(names: Sequence[str], separator: str) -> set[bytes]:
+    """Return a header with these names, as programs write it: with few quotes, and with all."""
+    found = set()
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
+        out = io.StringIO()
+        csv.writer(out, delimiter=separator, quoting=quoting, lineterminator="").writerow(names)
+        found.add(out.getvalue().encode(errors="surrogatepass"))
+    return found
+
+
+def _have_row_names(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether rows begin with a name of their own, as R writes it, which no header has.
+
+    A row that only ends with a delimiter has an empty value more, too.
+    """
+    return (
+        bool(rows)
+        and all(len(row) == len(names) + 1 for row in rows)
+        and any(row[-1] for row in rows)
+        and all(row[0] for row in rows)
+        and len({row[0] for row in rows}) == len(rows)
+    )
+
+
+def _count_up(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first values of rows are 0, 1, 2, ... or 1, 2, 3, ..."""
+    firsts = [row[0] for row in rows if row]
+    return any(firsts == [str(start + i) for i in range(len(firsts))] for start in (0, 1))
 
 
 def _shown(record: bytes) -> str:

@@ -24,7 +24,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span, ranges_of
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
 from kfp_tfjob.options import data
-from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions, Format
+from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
 from kfp_tfjob.storage.errors import DataError, Problem
 
 PART_BYTES = 32 << 20
@@ -89,10 +89,12 @@ def open_table(
     if not file.size:
         raise empty(file.name)
     if source.reader:
+        _refuse_names(file, OwnTable, options)
         with closing(OwnTable(source.reader, lambda: source.raw(file), file.name)) as rows:
             yield ArrowTable(rows, file.name, options)
         return
     reader = _reader_of(source, file, options)
+    _refuse_names(file, reader, options)
     with (
         text_of(source, file, options.encoding) if reader.is_text else unpacked(source, file)
     ) as stream:
@@ -110,7 +112,7 @@ def _spans_of(source: Source, file: SourceFile, options: DataOptions, size: int)
     if not reader.is_text:
         with unpacked(source, file) as stream:
             return ranges_of(reader.units(stream, file.name), size)
-    if options.encoding not in ("auto", "utf-8"):
+    if options.encoding not in ("auto", "utf-8") or options.delimiter == BLANKS:
         return []
     with text_of(source, file, options.encoding) as stream, source.raw(file) as raw:
         if stream.read(_HEAD) != raw.read(_HEAD):
@@ -152,6 +154,20 @@ def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[R
             )
         )
     return reader
+
+
+def _refuse_names(file: SourceFile, reader: type[Reader], options: DataOptions) -> None:
+    if options.names is None or reader.takes_names:
+        return
+    raise DataError(
+        Problem(
+            f"{file.name} has names of its own, which data_options.names cannot replace",
+            received=f"{len(options.names):,} names for a file that is no CSV",
+            expected="data_options.names only for CSV files without a header",
+            fix="remove data_options.names",
+            path="data_options.names",
+        )
+    )
 
 
 def _recognised(head: bytes, is_text: bool) -> tuple[Format, type[Reader]] | None:

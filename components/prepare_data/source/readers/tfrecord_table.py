@@ -82,8 +82,7 @@ class TFRecordTable(Reader):
             size += len(record)
             for key, feature in self._parsed(record, len(self._first)).items():
                 kind = self._kind(key, feature, len(self._first))
-                length = len(getattr(feature, kind).value) if kind else 0
-                if length:
+                if kind and (length := len(getattr(feature, kind).value)):
                     self._features.setdefault(key, _Feature(kind, length))
             if len(self._first) == _LOOKED or size > _MOST_BYTES:
                 break
