@@ -173,7 +173,9 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
 
 def _labels(chunk: Chunk, name: str, format: str) -> tuple[list[str], np.ndarray]:
     """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
+    others = chunk.faults.rows["missing"]
     texts, codes = texts_of(chunk, name, format)
+    chunk.faults.unlabelled += chunk.faults.rows["missing"] - others
     long = [len(text) > LONGEST for text in texts]
     huge = [is_number(text) and parse_number(text) is None for text in texts]
     for rule, found in (("long", long), ("not finite", huge)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -53,11 +54,14 @@ _BY_KIND = {it.kind: it for it in TYPES.values() if it.parsed_forms and it.kind 
 RULES |= {kind: f"not {it.nouns[0]} such as {it.example}" for kind, it in _BY_KIND.items()}
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
 _LEFT_OUT = 255
-_ENCODING = "set data_options.encoding, for example latin-1, if the file is not UTF-8"
+ENCODING = (
+    "set data_options.encoding to that of the text files, for example cp1252 for Western European"
+    " files from Windows"
+)
 _GAP = "add the string to data_options.null_values if it means a missing value in a CSV"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
-_DROP = "drop these rows with data_options.on_bad_row=drop"
+_DROP = "data_options.on_bad_row=drop"
 
 
 @dataclass(frozen=True, order=True)
@@ -101,7 +105,9 @@ class Faults:
         left_out: Rows with a missing value that data_options.missing omits, by column.
         examples: Up to ten bad rows, with as many columns and rules among them as possible.
         values: A bad value of each column.
+        unlabelled: Rows whose first fault is that they have no label.
         label: The column that cannot be dropped; empty if it is not known, or for images.
+        most: The largest share of rows that may be dropped.
     """
 
     seen: int = 0
@@ -110,7 +116,9 @@ class Faults:
     left_out: Counter[str] = field(default_factory=Counter)
     examples: list[Fault] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
+    unlabelled: int = 0
     label: str = ""
+    most: float = 1.0
 
     @property
     def bad(self) -> int:
@@ -124,6 +132,7 @@ class Faults:
     def merge(self, later: Faults) -> None:
         """Add the faults of the next block, or of the next part of the source."""
         self.seen += later.seen
+        self.unlabelled += later.unlabelled
         self.left_out.update(later.left_out)
         self.values = later.values | self.values
         self.rows.update(later.rows)
@@ -161,7 +170,7 @@ class Faults:
             share = "every row" if count >= self.seen else f"{count:,} of {self.seen:,} rows"
             fix = self._column_fix(column, rules)
             if "encoding" in rules:
-                fix = f"{_ENCODING}, or {fix}"
+                fix = f"{ENCODING}, or {fix}"
             problems[column] = Problem(
                 f"column {column!r} is invalid in {share}: {RULES[rules[0]]}",
                 received=repr(self.values[column]) if column in self.values else None,
@@ -180,10 +189,7 @@ class Faults:
         drop = f'drop it with data_options.drop=["{column}"]'
         avoid = "choose a different data_label" if is_label else drop
         if rules == ["missing"]:
-            other = (
-                "drop the rows without one with data_options.on_bad_row=drop and a larger"
-                " data_options.max_bad_fraction"
-            )
+            other = f"drop the rows without one with {self._dropping()}"
         elif rules[0] in ("text", "date") and any(map(str.isdigit, value)):
             other = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
             if rules[0] == "text" and are_formatted([value]):
@@ -217,20 +223,55 @@ class Faults:
         columns = self.column_problems()
         rest = [fault for fault in self.examples if fault.column not in columns]
         shown = first_columns(columns)
-        if rest or not columns:
-            counts = "; ".join(f"{RULES[rule]}: {count:,}" for rule, count in self.counts().items())
-            other = f", {_ENCODING}" if self.rows["encoding"] else ""
-            if any(self.rows[rule] for rule in _MAY_BE_GAPS):
-                other += f", {_GAP}"
-            where = [f"{name!r} {count:,}" for name, count in self._by_column().most_common(10)]
-            shown.append(
-                Problem(
-                    f"{self.bad:,} of {self.seen:,} rows are invalid ({counts})",
-                    received=f"invalid values by column: {', '.join(where)}" if where else None,
-                    fix=f"correct them{other}, {_DROP}, or drop a column with data_options.drop",
-                )
-            )
+        if self.unlabelled and self.label not in columns:
+            unlabelled = [it for it in rest if (it.column, it.rule) == (self.label, "missing")]
+            rest = [fault for fault in rest if fault not in unlabelled]
+            shown += [self._without_label(), *(fault.example() for fault in unlabelled)]
+        if rest or not shown:
+            shown.append(self._invalid_rows())
         return [*shown, *(fault.example() for fault in rest)]
+
+    def _without_label(self) -> Problem:
+        return Problem(
+            f"{self.unlabelled:,} of {self.seen:,} rows have no label: no value in {self.label!r}",
+            expected="a label in every row of the training data",
+            fix=f"add the labels, or drop these rows with {self._dropping()}; a model can predict"
+            " their labels later",
+            path="data_options.on_bad_row",
+            suggestion="drop",
+        )
+
+    def _invalid_rows(self) -> Problem:
+        """Describe the rows that are neither without a label nor those of an invalid column."""
+        rules = self.counts()
+        if self.unlabelled:
+            rules["missing"] -= self.unlabelled
+        counts = "; ".join(f"{RULES[rule]}: {count:,}" for rule, count in rules.items() if count)
+        columns = self._by_column()
+        if self.unlabelled:
+            columns[self.label] -= self.cells[self.label, "missing"]
+        fixes = ["correct them"]
+        if self.rows["encoding"]:
+            fixes.append(ENCODING)
+        if self.rows["keys"]:
+            fixes.append("list the features in data_options.columns to ignore all other keys")
+        if any(self.rows[rule] for rule in _MAY_BE_GAPS):
+            fixes.append(_GAP)
+        if self.bad < self.seen:
+            fixes.append(f"drop these rows with {self._dropping()}")
+        if any(columns[name] for name in columns if name != self.label):
+            fixes.append("drop a column with data_options.drop")
+        where = [f"{name!r} {count:,}" for name, count in columns.most_common(10) if count]
+        return Problem(
+            f"{self.bad - self.unlabelled:,} of {self.seen:,} rows are invalid ({counts})",
+            received=f"invalid values by column: {', '.join(where)}" if where else None,
+            fix=f"{', '.join(fixes[:-1])}, or {fixes[-1]}" if len(fixes) > 1 else fixes[0],
+        )
+
+    def _dropping(self) -> str:
+        """Return the options that drop the rows, with the share that these are of all."""
+        share = math.ceil(100 * self.bad / max(self.seen, 1)) / 100
+        return _DROP + (f" and data_options.max_bad_fraction={share:g}" * (share > self.most))
 
     def image_problems(self) -> list[Problem]:
         """Describe files that cannot be used as images: the counts, and ten of them."""
@@ -238,7 +279,7 @@ class Faults:
         whole = Problem(
             f"{self.bad:,} of {self.seen:,} images are invalid ({counts})",
             expected="complete JPEG or PNG files with nothing after the image",
-            fix="correct or remove them, or drop them with data_options.on_bad_row=drop",
+            fix=f"correct or remove them, or drop them with {self._dropping()}",
         )
         return [whole, *(fault.example() for fault in self.examples)]
 

@@ -28,7 +28,7 @@ def decide(scan: Scan) -> Label:
             has no rows, or train has no row of a class.
     """
     faults, labels, options = scan.faults, scan.labels, scan.job.options
-    faults.label = labels.name
+    faults.label, faults.most = labels.name, options.max_bad_fraction
     if not faults.seen:
         raise DataError(no_rows())
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):

@@ -11,16 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.faults import Faults
+from kfp_tfjob.components.prepare_data.row_requirements import decide
 from kfp_tfjob.components.prepare_data.source import resolve
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import csv_table
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.features.types.number import is_number
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.errors import DataError, Example
 from tests.fuzz.bounds import bounded
+from tests.problems import problems_of
 from tests.unit import prepared_files
-from tests.unit.prepared_files import faults_of, number_rows
+from tests.unit.prepared_files import faults_of, number_rows, read
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -313,6 +315,52 @@ def test_a_row_that_is_not_utf8_and_too_long_is_a_fault():
         (4, "a", "\ufffd", "encoding"),
         (5, "y", "\ufffd", "encoding"),
     ]
+
+
+def _rows(path: Path, lacking: int, more: str = "") -> Path:
+    """Write a table of 100 rows, of which some have no label, and further ones."""
+    rows = (f"{i},{'' if i < lacking else 'uv'[i % 2]}\n" for i in range(100))
+    path.write_text(f"a,y\n{''.join(rows)}{more}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lacking", "most"), [(5, None), (10, None), (30, "0.3"), (50, "0.5"), (60, "0.6")]
+)
+def test_rows_without_a_label_are_named_with_options_that_drop_them(tmp_path, lacking, most):
+    """To drop the label was among the remedies, and above a tenth the other one failed as well."""
+    path = _rows(tmp_path / "f.csv", lacking)
+    problem, *examples = problems_of(decide, read(path), kind=DataError)
+    assert "data_options.drop" not in problem.fix
+    given = {"on_bad_row": "drop"} | ({"max_bad_fraction": float(most)} if most else {})
+    for name, value in given.items():
+        assert f"data_options.{name}={value}" in problem.fix
+    assert ("max_bad_fraction" in problem.fix) == bool(most)
+    if lacking <= 50:
+        assert (problem.path, problem.suggestion) == ("data_options.on_bad_row", "drop")
+        assert len(examples) == min(lacking, 10)
+    decide(read(path, **given))
+
+
+def test_rows_without_a_label_are_counted_apart_from_invalid_rows(tmp_path: Path):
+    path = _rows(tmp_path / "f.csv", 5, "x,u\ny,\n1,2,3\n")
+    missing, invalid = (
+        it for it in problems_of(decide, read(path), kind=DataError) if not isinstance(it, Example)
+    )
+    assert missing.what.startswith("5 of 103 rows") and invalid.what.startswith("3 of 103 rows")
+    assert "'y'" not in invalid.received and "data_options.drop" in invalid.fix
+    path = _rows(tmp_path / "f.csv", 0, f"1,{'x' * 1001}\n")
+    invalid, _ = problems_of(decide, read(path), kind=DataError)
+    assert "data_options.drop" not in invalid.fix, "the label cannot be dropped"
+
+
+def test_a_key_that_comes_later_can_be_ignored_as_the_message_says(tmp_path: Path):
+    path = tmp_path / "f.jsonl"
+    rows = [f'{{"a": {i}, "y": "{"uv"[i % 2]}"}}\n' for i in range(60_000)]
+    path.write_text("".join(rows) + '{"a": 1, "b": 2, "y": "u"}\n')
+    problem, _ = problems_of(decide, read(path), kind=DataError)
+    assert "data_options.columns" in problem.fix and "data_options.drop" not in problem.fix
+    assert not read(path, columns=["a"]).faults.bad
 
 
 def test_a_label_without_values_in_most_rows_is_not_told_to_be_a_number(tmp_path):

@@ -101,7 +101,8 @@ def prepare(
         Part(number, list(source.files[it.start : it.end]), rules.folders)
         for number, it in enumerate(ranges)
     ]
-    faults, indices, progress = Faults(), [], ProgressLog("read", source.size)
+    faults, indices = Faults(most=options.max_bad_fraction), []
+    progress = ProgressLog("read", source.size)
     results = executor.map(READ, [(shared, part) for part in parts])
     for part, done in zip(parts, results, strict=True):
         progress.add(len(part.files), sum(file.size for file in part.files))

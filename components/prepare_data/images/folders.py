@@ -175,4 +175,6 @@ def _files(source: Source, options: DataOptions) -> list[Problem]:
         found = check(file, content, pictures)
         if isinstance(found, Unusable):
             faults.append(Fault(file.name, 0, "", found.value, found.rule))
-    return Faults.of_files(len(files), faults).image_problems() if faults else []
+    found = Faults.of_files(len(files), faults)
+    found.most = options.max_bad_fraction
+    return found.image_problems() if faults else []
