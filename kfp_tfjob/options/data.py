@@ -287,7 +287,7 @@ class DataOptions(Group):
     )
     encoding: str = option(
         "auto",
-        "Encoding of text files, for example `latin-1`; `auto` reads UTF-8, and UTF-16 with a"
+        "Encoding of text files, for example `cp1252`; `auto` reads UTF-8, and UTF-16 with a"
         " byte order mark.",
     )
     types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
@@ -380,7 +380,7 @@ class DataOptions(Group):
                 return known.name
         except (LookupError, ValueError):
             pass
-        raise ValueError("an encoding that Python supports, such as utf-8, latin-1 or windows-1252")
+        raise ValueError("an encoding that Python supports, such as utf-8 or cp1252")
 
     @field_validator("dask")
     @classmethod

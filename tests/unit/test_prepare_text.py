@@ -6,9 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
-from tests.unit.prepared_files import check, options, read
+from tests.unit.prepared_files import check, names_of, options, read
+
+STORE = Store("http://127.0.0.1:1")
 
 TEXT = "größe,y\n" + "".join(f"{i},{'jä' if i % 2 else 'nö'}\n" for i in range(3_000))
 LABELS = ["nö", "jä"]
@@ -105,11 +109,90 @@ def test_latin_1_without_its_name_is_refused_and_never_garbled(path: Path) -> No
     assert "UTF-8" in str(found.faults.problems()[0])
 
 
+def problem_of_file(path: Path, **given: object) -> Problem | None:
+    """Return the only problem that preflight or the reading of a file finds; None without one."""
+    found = check_header(list_source(STORE, str(path), options(**given)), "y", options(**given))
+    if not found:
+        try:
+            read(path, **given)
+        except DataError as error:
+            found = list(error.problems)
+    assert len(found) < 2, found
+    return found[0] if found else None
+
+
+WINDOWS = "preis €,y\n" + "".join(f"{i},{'“jä”' if i % 2 else 'nö –'}\n" for i in range(300))
+
+
+@pytest.mark.parametrize("given", [{}, {"encoding": "latin-1"}, {"encoding": "iso-8859-15"}])
+def test_text_of_windows_is_read_with_the_encoding_that_the_message_names(path, given) -> None:
+    """As latin-1 it was read without a word, with characters that no request has."""
+    path.write_bytes(WINDOWS.encode("cp1252"))
+    problem = problem_of_file(path, **given)
+    assert problem and (problem.path, problem.suggestion) == ("data_options.encoding", "cp1252")
+    found = read(path, encoding=problem.suggestion)
+    assert names_of(found) == ["preis €"]
+    assert list(found.labels.codes) == ["nö –", "“jä”"]
+
+
+def test_a_character_of_windows_anywhere_in_latin_1_is_refused_with_its_line(path: Path) -> None:
+    rows = [f"{i},{'jä' if i % 2 else 'nö'}" for i in range(200_000)]
+    rows[150_000] += "…"  # behind the first piece of the file
+    path.write_bytes("\n".join(["größe,y", *rows, ""]).encode("cp1252"))
+    with pytest.raises(DataError, match="line 150002"):
+        read(path, encoding="latin-1")
+    path.write_bytes("şey,y\n1,‘a’\n".encode("cp1254"))
+    problem = problem_of_file(path, encoding="iso-8859-9")
+    assert problem and problem.suggestion == "cp1254"
+
+
+@pytest.mark.parametrize(
+    ("stored", "encoding"),
+    [
+        ("utf-8", "latin-1"),
+        ("utf-8", "cp1252"),
+        ("utf-8", "mac-roman"),
+        ("utf-8", "shift-jis"),
+        ("utf-8", "gb18030"),
+        ("utf-8-sig", "latin-1"),
+        ("utf-16", "latin-1"),
+        ("utf-16", "utf-8"),
+        ("utf-16", "utf-16-be"),
+    ],
+)
+def test_an_encoding_that_the_bytes_contradict_is_refused(path, stored, encoding) -> None:
+    """Any bytes are text in most encodings: grÃ¶ÃŸe, or a column called ï»¿a."""
+    path.write_bytes(TEXT.encode(stored))
+    problem = problem_of_file(path, encoding=encoding)
+    assert problem and (problem.path, problem.suggestion) == ("data_options.encoding", "auto")
+    assert list(read(path, encoding=problem.suggestion).labels.codes) == LABELS
+
+
+@pytest.mark.parametrize("end", range(4))
+def test_a_letter_at_the_end_of_a_piece_is_not_taken_for_utf_8(path: Path, end: int) -> None:
+    head = "a,y\n" + "1,u\n" * ((1 << 18) - 2)  # a piece has 1 MiB
+    path.write_bytes((head + "1,äöü\n"[end:].rjust(6, "1") + "1,ö\n").encode("latin-1"))
+    assert read(path, encoding="latin-1").labels.codes
+
+
+@pytest.mark.parametrize("encoding", ["shift-jis", "mac-roman", "euc-jp"])
+def test_other_encodings_are_read_when_they_are_named(path: Path, encoding: str) -> None:
+    text = "größe,y\n1,ä\n2,ö\n" if encoding == "mac-roman" else "データ,y\n1,はい\n2,いいえ、\n"
+    path.write_bytes(text.encode(encoding))
+    problem = problem_of_file(path)
+    assert problem and problem.path == "data_options.encoding"
+    if encoding == "shift-jis":
+        assert problem.suggestion == "", "these bytes are not all letters of Windows"
+    found = read(path, encoding=encoding)
+    assert f"{names_of(found)[0]},y" == text.partition("\n")[0]
+
+
 @pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
 def test_utf_16_without_a_mark_is_recognised_by_its_header(path: Path, order: str) -> None:
     path.write_bytes("a,y\n1,u\n2,v\n".encode(order))
-    (said,) = check(path)
-    assert f"set data_options.encoding={order}" in said
+    problem = problem_of_file(path)
+    assert problem and (problem.path, problem.suggestion) == ("data_options.encoding", order)
+    assert problem_of_file(path, encoding=order) is None
 
 
 def test_a_nul_is_a_fault_of_its_row(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -23,6 +24,15 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 _LONGEST_MARK = 4  # bytes
+# The control characters of ISO 8859, which no text has: in place of them, Windows has letters.
+_CONTROLS = re.compile("[\x80-\x9f]")
+_OF_WINDOWS = {
+    "iso8859-1": "cp1252",
+    "iso8859-2": "cp1250",
+    "iso8859-7": "cp1253",
+    "iso8859-9": "cp1254",
+    "iso8859-15": "cp1252",
+}
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes of the file
 
 
@@ -84,7 +94,9 @@ def text_of(source: Source, file: SourceFile, encoding: str = "auto") -> Iterato
     with unpacked(source, file) as stream:
         head = stream.peek(_LONGEST_MARK)[:_LONGEST_MARK]
         mark = next((mark for mark in _MARKS if head.startswith(mark)), b"")
-        if mark and (encoding == "auto" or _MARKS[mark].startswith(encoding)):
+        if mark:
+            if encoding not in ("auto", "utf-8-sig") and not _MARKS[mark].startswith(encoding):
+                raise DataError(_other_encoding(file.name, encoding, _MARKS[mark]))
             encoding = _MARKS[mark]
             stream.read(len(mark))
         if encoding in ("auto", "utf-8"):  # wrong bytes are faults of their rows
@@ -116,27 +128,84 @@ def _unpack(raw: IO[bytes], name: str, packed: str) -> Iterator[bytes]:
         yield piece
 
 
+def _other_encoding(name: str, encoding: str, found: str) -> Problem:
+    """Describe a file whose bytes are text in another encoding than `data_options.encoding`."""
+    return Problem(
+        f"{name} is not text in {encoding}, which data_options.encoding names",
+        received=f"text in {found}",
+        expected=encoding,
+        fix="remove data_options.encoding",
+        path="data_options.encoding",
+        suggestion="auto",
+    )
+
+
+class _Checked:
+    """Decodes the pieces of a file, and refuses what is text in another encoding.
+
+    In most encodings, any bytes are text. Two errors show nevertheless: UTF-8, because other text
+    hardly ever is valid UTF-8, and text of Windows under the name of ISO 8859.
+    """
+
+    def __init__(self, name: str, encoding: str) -> None:
+        self._name, self._encoding = name, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._may_be_utf8 = not encoding.startswith("utf")
+        self._line = 1
+
+    def decoded(self, piece: bytes, ended: bool) -> str:
+        """Return the text of the next piece.
+
+        Raises:
+            DataError: It is not in the encoding.
+        """
+        held = self._decoder.getstate()[0]  # the first bytes of a character
+        if self._may_be_utf8 and not piece.isascii():
+            self._may_be_utf8 = False
+            if _is_utf8(piece):
+                raise DataError(_other_encoding(self._name, self._encoding, "UTF-8"))
+        try:
+            text = self._decoder.decode(piece, ended)
+        except UnicodeDecodeError as error:
+            data = held + piece
+            before = data[: error.start].decode(self._encoding, errors="ignore")
+            raise self._wrong(before, data[error.start : error.start + 16]) from error
+        if not self._encoding.startswith("utf") and (control := _CONTROLS.search(text)):
+            at = control.start()
+            shown = text[at : at + 16].encode(self._encoding, errors="replace")
+            raise self._wrong(text[:at], shown, _OF_WINDOWS.get(self._encoding, ""))
+        self._line += text.count("\n")
+        return text
+
+    def _wrong(self, before: str, data: bytes, meant: str = "") -> DataError:
+        return DataError(
+            Problem(
+                f"{self._name}, line {self._line + before.count(chr(10))}: bytes that are not text"
+                f" in {self._encoding}",
+                received=data.hex(" "),
+                expected=f"text in {self._encoding} to the end of the file",
+                fix=f"set data_options.encoding={meant}, as Windows writes these bytes, or write"
+                " the file again as UTF-8"
+                if meant
+                else "correct data_options.encoding, or write the file again as UTF-8",
+                path="data_options.encoding",
+                suggestion=meant,
+            )
+        )
+
+
+def _is_utf8(piece: bytes) -> bool:
+    """Return whether a piece of a file, which may end within a character, is UTF-8 beyond ASCII."""
+    try:
+        return not codecs.getincrementaldecoder("utf-8")().decode(piece).isascii()
+    except UnicodeDecodeError:
+        return False
+
+
 def _recoded(stream: IO[bytes], name: str, encoding: str) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder(encoding)()
-    line, ended = 1, False
+    checked, ended = _Checked(name, encoding), False
     while not ended:
         piece = stream.read(_PIECE)
         ended = not piece
-        held = decoder.getstate()[0]  # the first bytes of a character
-        try:
-            text = decoder.decode(piece, ended)
-        except UnicodeDecodeError as error:
-            data = held + piece
-            line += data[: error.start].decode(encoding, errors="ignore").count("\n")
-            raise DataError(
-                Problem(
-                    f"{name}, line {line}: bytes that are not {encoding}",
-                    received=data[error.start : error.start + 16].hex(" "),
-                    expected=f"text in {encoding} to the end of the file",
-                    fix="correct data_options.encoding, or write the file again as UTF-8",
-                    path="data_options.encoding",
-                )
-            ) from error
-        line += text.count("\n")
-        if text:
+        if text := checked.decoded(piece, ended):
             yield text.encode(errors="surrogatepass")

@@ -399,7 +399,7 @@ class CsvTable(Reader):
                     f"{self._name}: the header cannot be read ({error})",
                     received=repr(received[:200]),
                     expected="the names of the columns on the first line, in UTF-8",
-                    fix=_header_fix(header),
+                    **_header_fix(header),
                 )
             ) from error
 
@@ -610,18 +610,28 @@ def _shown(record: bytes) -> str:
     return record[:_SHOWN].decode(errors="replace").rstrip("\r\n")
 
 
-def _header_fix(header: bytes) -> str:
+def _header_fix(header: bytes) -> dict[str, str]:
+    """Return `fix`, and the option where one is likely, for a header that cannot be read."""
+    path = "data_options.encoding"
     if b"\0" in header:  # every second byte, if the text is English
         wide = "utf-16-be" if header.startswith(b"\0") else "utf-16-le"
-        return f"set data_options.encoding={wide} if the file is UTF-16, or write it as UTF-8"
+        fix = f"set {path}={wide} if the file is UTF-16, or write it as UTF-8"
+        return {"fix": fix, "path": path, "suggestion": wide}
     try:
         header.decode()
     except UnicodeDecodeError:
-        return "set data_options.encoding, for example latin-1, or write the file as UTF-8"
-    return (
-        "correct data_options.delimiter, or write the file as CSV in UTF-8 with one row on each"
-        " line"
-    )
+        try:
+            text = header[:200].decode("cp1252").rstrip("\r\n")
+        except UnicodeDecodeError:
+            fix = f"set {path} to that of the file, or write the file as UTF-8"
+            return {"fix": fix, "path": path}
+        fix = (
+            f"set {path}=cp1252 if {text!r} is right, as in Western European files from Windows;"
+            " otherwise, set it to that of the file, or write the file as UTF-8"
+        )
+        return {"fix": fix, "path": path, "suggestion": "cp1252"}
+    fix = "correct data_options.delimiter, or write the file as CSV in UTF-8 with one row on each"
+    return {"fix": f"{fix} line"}
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
