@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kfp_tfjob.components.prepare_data.source.readers import json_table
 from kfp_tfjob.storage.errors import DataError
 from tests.fuzz.bounds import bounded
+from tests.problems import problem_of
 from tests.unit.prepared_files import check, data_of, faults_of, header_of, names_of, read
 
 ROWS = [{"a": i, "b": i / 3, "c": i % 2 == 0, "y": f"l{i % 3}"} for i in range(300)]
@@ -18,6 +19,7 @@ ROWS = [{"a": i, "b": i / 3, "c": i % 2 == 0, "y": f"l{i % 3}"} for i in range(3
 
 def write(path: Path, rows: list[object]) -> Path:
     """Write rows; a text is written as it is."""
+    path.parent.mkdir(exist_ok=True)
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
@@ -117,9 +119,9 @@ def test_elements_of_a_list_are_dropped_and_chosen_by_its_name(path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[{"a": 1, "y": 2}]', "a JSON array"),
-        ('{\n "a": 1,\n "y": 2\n}\n', "JSON object"),
-        ('{"a": 1, "y": 2', "JSON object"),
+        ('{\n "a": 1,\n "y": 2\n}\n', "objects that continue"),
+        ('{"a": 1, "y": 2', "no JSON object"),
+        ("\n\n", "is empty"),
         ('{"x": 1}\n', "no column 'y'"),
     ],
 )
@@ -190,3 +192,110 @@ def test_nothing_depends_on_where_blocks_are_cut(tmp_path_factory, rows, data) -
     assert whole[0].tolist() == pieces[0].tolist() and whole[1] == pieces[1]
     assert faults_of(whole[2]) == faults_of(pieces[2])
     assert whole[2].seen == pieces[2].seen == 1 + len(rows)
+
+
+DATA = [{"age": i, "size": i / 4, "y": "uv"[i % 2]} for i in range(40)]
+LINES = "".join(f"{json.dumps(row)}\n" for row in DATA)
+COLUMNS = {key: [row[key] for row in DATA] for key in DATA[0]}
+SHAPES = {
+    "an array": (json.dumps(DATA), "one JSON array"),
+    "an indented array": (json.dumps(DATA, indent=1), "one JSON array"),
+    "an array of arrays": (json.dumps([list(row.values()) for row in DATA]), "one JSON array"),
+    "arrays": ("".join(f"{json.dumps([i, 1, 'u'])}\n" for i in range(9)), "an array on each line"),
+    "nested arrays": ("[[1, 2], 3]\n[[1, 2], 4]\n", "an array on each line"),
+    "by column and row": (
+        json.dumps({key: dict(enumerate(column)) for key, column in COLUMNS.items()}),
+        "one JSON object",
+    ),
+    "by row": (json.dumps(dict(enumerate(DATA))), "one JSON object"),
+    "by column": (json.dumps(COLUMNS), "one JSON object"),
+    "indented": (json.dumps(COLUMNS, indent=2), "one JSON object"),
+    "split": (
+        json.dumps({"columns": [*COLUMNS], "data": [list(row.values()) for row in DATA]}),
+        "one JSON object",
+    ),
+    "an answer": (json.dumps({"count": 40, "results": DATA}), "one JSON object"),
+    "a large table": (
+        json.dumps({"age": dict.fromkeys(range(200_000), 1.5), "y": {}}),
+        "one JSON object",
+    ),
+    "indented rows": (
+        "\n".join(json.dumps(row, indent=2) for row in DATA),
+        "objects that continue",
+    ),
+    "Python": ("".join(f"{row}\n" for row in DATA), "objects as Python prints them"),
+    "literals of Python": (
+        "".join(f'{{"age": {i or None}, "y": True, "z": nan}}\n' for i in range(9)),
+        "objects as Python prints them",
+    ),
+    "commas": (LINES.replace("}\n", "},\n"), "objects with a comma"),
+    "comments": ("".join(f"{line} // a row\n" for line in LINES.splitlines()), "comments"),
+    "keys twice": (LINES.replace('"size"', '"age"'), "the key 'age' twice"),
+    "a CSV": ("age,size,y\n1,2,u\n", "no JSON object"),
+    "XML": ("<rows/>\n", "no JSON object"),
+}
+
+
+@pytest.mark.parametrize("name", ["f.json", "f.jsonl", "f.ndjson"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_json_of_another_shape_is_refused_by_its_shape(tmp_path: Path, shape: str, name) -> None:
+    """It was taken for a CSV, or for a table with structs of a thousand strings."""
+    text, words = SHAPES[shape]
+    path = tmp_path / name
+    path.write_text(text)
+    problem = problem_of(read, path, kind=DataError)
+    assert words in problem.received and len(str(problem)) < 800 and problem.fix
+    if shape == "a CSV":
+        assert (problem.path, problem.suggestion) == ("data_options.format", "csv")
+        assert read(path, format="csv").faults.seen == 1
+
+
+@pytest.mark.parametrize(
+    "shape", ["an array", "by column and row", "by column", "Python", "arrays"]
+)
+def test_shapes_that_no_csv_has_are_known_by_their_first_bytes(tmp_path: Path, shape) -> None:
+    path = tmp_path / "f.txt"
+    path.write_text(SHAPES[shape][0])
+    if shape == "arrays":
+        assert "data_label" in check(path)[0], "the first line may be a header"
+    else:
+        assert SHAPES[shape][1] in problem_of(read, path, kind=DataError).received
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"\x1e{line}\n" for line in LINES.splitlines()),  # RFC 7464
+        "\ufeff" + LINES,
+        LINES.replace("\n", "\r\n"),
+        LINES.replace("\n", "\n\n"),
+        LINES.replace("{", "  { ").replace("}", " }\t"),
+    ],
+)
+def test_lines_of_json_in_other_dress_are_read(path: Path, text: str) -> None:
+    path.write_text(text, newline="")
+    found = read(path)
+    assert found.faults.seen == 40 and not found.faults.bad
+    assert names_of(found) == ["age", "size"]
+
+
+def test_a_comment_and_a_key_twice_are_faults_of_their_rows(path: Path) -> None:
+    path.write_text(f"// exported\n{LINES}" + '{"age": 1, "age": 2, "size": 1, "y": "u"}\n')
+    found = read(path)
+    assert found.faults.seen == 42 and found.faults.counts() == {"json": 2}
+    first, last = faults_of(found.faults)
+    assert first == (1, "", "// exported", "json")
+    assert last[0] == 42 and last[2].startswith("the key 'age' twice")
+
+
+def test_a_file_with_one_row_may_be_one_of_several(tmp_path: Path) -> None:
+    rows = [{"p": [i, 2], "y": "uv"[i % 2]} for i in range(9)]
+    for i, row in enumerate(rows):
+        write(tmp_path / "in" / f"{i}.jsonl", [row])
+    assert read(tmp_path / "in").faults.seen == 9
+
+
+def test_types_are_shown_in_short(path: Path) -> None:
+    write(path, [{"a": dict.fromkeys(map(str, range(2_000)), 1), "b": i, "y": i} for i in range(9)])
+    (said,) = check(path)
+    assert len(said) < 600

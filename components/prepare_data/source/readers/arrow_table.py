@@ -237,7 +237,7 @@ class ArrowTable:
             found.append(
                 Problem(
                     f"the label {columns.label!r} of {self.name} has an unsupported type",
-                    received=f"the type {kind}",
+                    received=f"the type {kind!s:.200}",
                     expected="strings, integers, floats, decimals or booleans",
                     fix="write it as strings or numbers",
                 )
@@ -247,7 +247,7 @@ class ArrowTable:
     def _wrong_type(self, name: str, what: str, fix: str) -> Problem:
         return Problem(
             f"column {name!r} of {self.name} has a type that {what}",
-            received=f"the type {self._types[name]}",
+            received=f"the type {self._types[name]!s:.200}",
             expected="numbers, booleans, strings, dates or timestamps",
             fix=f"{fix}, or write it as one of these",
         )

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.faults import ENCODING, BlockFaults
+from kfp_tfjob.components.prepare_data.source.header import Columns, empty
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     Reader,
@@ -31,6 +31,13 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
     begin,
     too_long,
 )
+from kfp_tfjob.components.prepare_data.source.readers.json_shapes import (
+    Literal,
+    is_table,
+    key_twice,
+    object_of,
+    shape_of,
+)
 from kfp_tfjob.features.cells import number_text
 from kfp_tfjob.features.types.number import LARGEST
 from kfp_tfjob.options.data import DataOptions
@@ -41,23 +48,8 @@ _EXACT = 2**53 - 1  # whole numbers up to it are exact as float64
 _LONGEST_NUMBER = 300  # characters; int() rejects some thousand
 _DEEPEST = 1000  # lists and objects that a line opens; ten thousand inside each other crash
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
-_OBJECT = re.compile(rb'\s*\{\s*["}\r\n]')
-
-
-class _Literal(str):
-    """A number as it is written."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
-
-
-_decode = json.JSONDecoder(
-    object_pairs_hook=_once, parse_int=_Literal, parse_float=_Literal, parse_constant=_Literal
-).decode
+# Objects, those of Python, arrays of rows, and JSON text sequences (RFC 7464).
+_BEGINS = re.compile(rb"""\s*(\{\s*["'}\r\n]|\[\s*[\[{]|\x1e)""")
 
 
 @dataclass
@@ -113,7 +105,7 @@ class JsonTable(Reader):
     """A file with one JSON object on each line.
 
     Raises:
-        DataError: None of the first lines is an object.
+        DataError: None of the first lines is an object, or one is the whole table.
     """
 
     is_text = True
@@ -139,8 +131,8 @@ class JsonTable(Reader):
 
     @staticmethod
     def recognise(head: bytes) -> bool:
-        """Return whether text begins with an object, as no header of a CSV does."""
-        return bool(_OBJECT.match(head))
+        """Return whether text begins as JSON of several shapes does, and no header of a CSV."""
+        return bool(_BEGINS.match(head))
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block."""
@@ -157,7 +149,9 @@ class JsonTable(Reader):
             if not piece:
                 break
             head += piece
-        return head
+        more = self._stream.read(1)
+        self._is_whole = not more
+        return head + more
 
     def _find_keys(self) -> dict[str, _Key]:
         found: dict[str, _Key] = {}
@@ -165,27 +159,42 @@ class JsonTable(Reader):
         text = self._head[: self._head.rfind(b"\n", 0, _LOOKED) + 1] or self._head
         if len(self._head) < _LOOKED:
             text = self._head
-        for line in text.split(b"\n"):
-            row = _object(line) if line.strip() else None
-            if row is not None:
-                orders.add(tuple(row))
-            for key, value in (row or {}).items():
+        rows = [row for line in text.split(b"\n") if (row := object_of(line)) is not None]
+        if not rows or (len(rows) == 1 and self._is_whole and is_table(rows[0])):
+            raise self._other_shape(text)
+        for row in rows:
+            orders.add(tuple(row))
+            for key, value in row.items():
                 found.setdefault(key, _Key()).add(value)
-        names = [key for key in found if not _is_text(key)]
-        if names or not found:
-            first = next((line for line in text.split(b"\n") if line.strip()), b"")
+        if names := [key for key in found if not _is_text(key)]:
             raise DataError(
                 Problem(
-                    f"{self._name}: "
-                    + ("a key is not UTF-8" if names else "no line is a JSON object"),
-                    received=repr(names[0] if names else first[:200].decode(errors="replace")),
-                    expected='one object on each line, for example {"a": 1, "b": "x"}',
-                    fix="write the file as JSON Lines, without line breaks inside an object, or as"
-                    " CSV or Parquet",
+                    f"{self._name}: a key is not UTF-8",
+                    received=ascii(names[0]),
+                    expected="keys in UTF-8",
+                    fix=f"{ENCODING}, or write the file as UTF-8",
+                    path="data_options.encoding",
                 )
             )
         # Otherwise, the keys that the first rows happen to lack would decide about the order.
         return found if len(orders) == 1 else dict(sorted(found.items()))
+
+    def _other_shape(self, text: bytes) -> DataError:
+        """Return the error for a text of which no line is a row."""
+        if not text.strip():
+            return empty(self._name)
+        shape = shape_of(text, self._is_whole)
+        first = next(line for line in text.split(b"\n") if line.strip())
+        return DataError(
+            Problem(
+                f"{self._name} is not JSON Lines",
+                received=f"{shape.words}: {first[:200].decode(errors='replace')!r}",
+                expected='one object on each line, for example {"a": 1, "b": "x"}',
+                fix=shape.fix,
+                path=shape.path,
+                suggestion=shape.suggestion,
+            )
+        )
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines."""
@@ -246,10 +255,12 @@ class JsonTable(Reader):
         for number, text in enumerate(data.split(b"\n"), line):
             if not text.strip():
                 continue
-            row = _object(text)
+            row = object_of(text)
             new = [key for key in row or () if self._new_keys and key not in self._known]
             if row is None:
-                lost.lost(number, "json", text[:_SHOWN].decode(errors="replace"))
+                key, shown = key_twice(text), text[:_SHOWN].decode(errors="replace")
+                twice = "" if key is None else f"the key {key!r} twice: "
+                lost.lost(number, "json", twice + shown)
             elif new:
                 lost.lost(number, "keys", new[0])
             else:
@@ -288,32 +299,24 @@ class JsonTable(Reader):
         return pa.array(cells, pa.list_(pa.float64()))
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = _decode(line.decode(errors="surrogateescape").strip())
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
-
-
 def _is_number(value: Any) -> bool:
     """Return whether a list's element is a number; null is missing, and booleans are 1 and 0."""
-    return value is None or isinstance(value, bool | _Literal)
+    return value is None or isinstance(value, bool | Literal)
 
 
 def _kind(value: Any) -> type:
-    if isinstance(value, _Literal):
+    if isinstance(value, Literal):
         return int if value.lstrip("-").isdigit() else float
     return type(value)
 
 
 def _bytes(value: Any) -> bytes | None:
     """Return a value as the text that Arrow's parser and `number_text` lead to."""
-    if value is None or (value == "NaN" and isinstance(value, _Literal)):
+    if value is None or (value == "NaN" and isinstance(value, Literal)):
         return None
     if isinstance(value, bool):
         return b"true" if value else b"false"
-    if isinstance(value, _Literal) and len(value) <= _LONGEST_NUMBER:
+    if isinstance(value, Literal) and len(value) <= _LONGEST_NUMBER:
         number = int(value) if _kind(value) is int else float(value)
         if math.isfinite(number):
             return number_text(number).encode()
@@ -331,7 +334,7 @@ def _numbers(cells: list[Any], exact: bool) -> pa.Array | None:
         exact: As for `_Key.parsed`.
     """
     present = [cell for cell in cells if cell is not None]
-    if not all(isinstance(cell, _Literal) and len(cell) <= _LONGEST_NUMBER for cell in present):
+    if not all(isinstance(cell, Literal) and len(cell) <= _LONGEST_NUMBER for cell in present):
         return None
     whole = exact and all(_kind(cell) is int for cell in present)
     most = 2**63 - 1 if whole else _EXACT if exact else LARGEST

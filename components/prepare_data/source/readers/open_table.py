@@ -69,8 +69,8 @@ def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> li
     return found
 
 
-# What no header of a CSV begins with.
-_JSON_ARRAY = re.compile(rb"\s*\[\s*[\[{]")
+# Names of files that are never a CSV, whatever they begin with.
+_JSON_NAME = re.compile(r"\.(json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 
 @contextmanager
@@ -137,10 +137,10 @@ def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[R
         with text_of(source, file, options.encoding) as stream:
             head = stream.read(_HEAD)
         known = _recognised(head, is_text=True)
-    if known is None or _JSON_ARRAY.match(head):
-        fix = "write one object on each line, without a comma after it"
-        raise _unreadable(file, "a JSON array", FORMAT_WORDS, fix)
+    assert known, "any text may be a CSV"
     found, reader = known
+    if found.name == "csv" != options.format and _JSON_NAME.search(file.name):
+        found, reader = _reader_named("jsonl")
     if options.format not in ("auto", found.name):
         words = {known.name: known.words for known in data.FORMATS}
         raise DataError(
@@ -173,10 +173,15 @@ def _refuse_names(file: SourceFile, reader: type[Reader], options: DataOptions) 
 def _recognised(head: bytes, is_text: bool) -> tuple[Format, type[Reader]] | None:
     """Return the format of a file that begins so, and its reader."""
     for known in reversed(data.FORMATS):  # CSV is the first, as any text may be one
-        reader: type[Reader] = resolve_name(known.reader)
+        _, reader = _reader_named(known.name)
         if reader.is_text == is_text and reader.recognise(head):
             return known, reader
     return None
+
+
+def _reader_named(name: str) -> tuple[Format, type[Reader]]:
+    known = next(format for format in data.FORMATS if format.name == name)
+    return known, resolve_name(known.reader)
 
 
 def _unreadable(file: SourceFile, received: str, expected: str, fix: str) -> DataError:
