@@ -75,9 +75,14 @@ def label_warnings(classes: Sequence[str], counts: np.ndarray) -> list[str]:
     return warnings
 
 
+def plain_spelling(name: str) -> str:
+    """Return a string without differences of case, blanks or Unicode form."""
+    return " ".join(normalize("NFKC", name).casefold().split())
+
+
 def _alike(classes: Sequence[str]) -> list[str]:
-    """Return the classes that differ from another only in case, blanks or Unicode form."""
-    plain = [" ".join(normalize("NFKC", name).casefold().split()) for name in classes]
+    """Return the classes that differ from another only in their spelling."""
+    plain = [plain_spelling(name) for name in classes]
     counts = Counter(plain)
     return [name for name, key in zip(classes, plain, strict=True) if counts[key] > 1]
 

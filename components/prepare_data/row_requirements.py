@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.column_warnings import plain_spelling
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.labels import Label, number_fix
 from kfp_tfjob.components.prepare_data.scan import Scan
@@ -15,7 +16,7 @@ from kfp_tfjob.components.prepare_data.source.header import no_rows
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.formatting import counted, listed
 
 log = logging.getLogger(__name__)
 
@@ -103,18 +104,44 @@ def check(
         )
     if classes is None or counts is None:
         return
-    lacking = [
-        f"{name!r} ({total:,} rows)"
-        for name, train, total in zip(classes, counts[0], counts.sum(0), strict=True)
-        if not train
-    ]
+    lacking = [name for name, train in zip(classes, counts[0], strict=True) if not train]
     if lacking:
-        raise DataError(
-            Problem(
-                f"train has no row of {len(lacking)} of the {len(classes)} classes of {label!r}",
-                received=listed(lacking, 10),
-                expected="rows of every class in train",
-                fix=f"if the label is a number, {number_fix(label, classes)}; otherwise, provide"
-                " more of these rows, remove them, or use a different data_options.split.salt",
-            )
+        raise DataError(_not_in_train(label, classes, counts, lacking, rule))
+
+
+def _not_in_train(
+    label: str,
+    classes: tuple[str, ...],
+    counts: np.ndarray,
+    lacking: list[str],
+    rule: Mapping[str, str | int],
+) -> Problem:
+    """Describe classes without a row of train, with a class of train that may be the same."""
+    rows = dict(zip(classes, counts.sum(0).tolist(), strict=True))
+    in_train = {_plain(name): name for name in classes if name not in lacking}
+    alike = {name: in_train[_plain(name)] for name in lacking if _plain(name) in in_train}
+    shown = [
+        f"{name!r} ({counted(rows[name], 'row')}"
+        + (f"; train has {alike[name]!r})" if name in alike else ")")
+        for name in lacking
+    ]
+    fix = "write each class in the same way in every row" if alike else ""
+    if len(alike) < len(lacking):
+        fix += "; " if fix else ""
+        fix += (
+            f"if the label is a number, {number_fix(label, classes)}; otherwise, provide more of"
+            " these rows" + (" in train" if rule else "") + ", or remove them"
         )
+        if not rule or "group" in rule:  # the salt decides
+            fix += ", or use a different data_options.split.salt"
+    return Problem(
+        f"train has no row of {len(lacking)} of the {len(classes)} classes of {label!r}",
+        received=listed(shown, 10),
+        expected="rows of every class in train",
+        fix=fix,
+    )
+
+
+def _plain(name: str) -> str:
+    """Return a class as other files may write it: in another case, or with a full stop."""
+    return plain_spelling(name).rstrip(". ")

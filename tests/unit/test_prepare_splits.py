@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.hashes import split_of
+from kfp_tfjob.components.prepare_data.row_requirements import decide
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place, time_limits
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.store import Store
+from tests.problems import problem_of
 from tests.unit.prepared_files import check, names_of, options, read, rows_of, write_table
 
 STORE = Store("http://127.0.0.1:1")
@@ -149,6 +151,53 @@ def test_without_a_folder_for_validation_rows_of_train_are_taken(tmp_path: Path)
     assert splits[2] == [(i,) for i in range(2_000, 2_100)]
     assert sorted([*splits[0], *splits[1]]) == [(i,) for i in range(1_000)]
     assert 0.1 < len(splits[1]) / 1_000 < 0.25
+
+
+@pytest.mark.parametrize(
+    ("test", "train"),
+    [
+        ((">50K.", "<=50K."), True),
+        (("<=50k", " >50K .".strip()), True),
+        (("other", "<=50K"), False),
+    ],
+)
+def test_classes_that_train_lacks_are_shown_beside_those_of_train(tmp_path, test, train) -> None:
+    """The salt was named, which cannot matter where folders decide."""
+    for folder, names in (("train", ("<=50K", ">50K")), ("test", test)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "1.csv", "a,y", [(i, names[i % 2]) for i in range(100)])
+    problem = problem_of(decide, read(tmp_path), kind=DataError)
+    assert "salt" not in problem.fix
+    assert ("train has" in problem.received) == train
+    if train:
+        assert "'<=50K'" in problem.received and "write each class" in problem.fix
+        return
+    write(tmp_path / "train" / "2.csv", "a,y", [(i, "other") for i in range(100, 200)])
+    assert decide(read(tmp_path)).classes == ("<=50K", ">50K", "other"), "as the fix says"
+
+
+@pytest.mark.parametrize(
+    ("rule", "matters"), [({}, True), ({"group": "g"}, True), ({"time": "g"}, False)]
+)
+def test_the_salt_is_named_where_it_matters(tmp_path: Path, rule, matters: bool) -> None:
+    """A class with one row is in train or not, as its hash or its group decides."""
+    rows = [(i, i, "u") for i in range(100)] + [(i, i, "v") for i in range(200, 300)]
+    rows += [(999, 999, "rare")]
+    write(tmp_path / "f.csv", "a,g,y", rows)
+    salts = [str(i) for i in range(8)]
+    lacking = [salt for salt in salts if _problem(tmp_path / "f.csv", {"salt": salt} | rule)]
+    assert (0 < len(lacking) < 8) == matters
+    problem = _problem(tmp_path / "f.csv", {"salt": lacking[0]} | rule)
+    assert problem and ("data_options.split.salt" in problem.fix) == matters
+
+
+def _problem(path: Path, split: dict[str, str]) -> Problem | None:
+    try:
+        decide(read(path, split=split))
+    except DataError as error:
+        (problem,) = error.problems
+        return problem if isinstance(problem, Problem) else None
+    return None
 
 
 def test_files_outside_of_these_folders_are_refused(tmp_path: Path) -> None:
