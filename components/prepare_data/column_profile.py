@@ -7,7 +7,7 @@ whole, regardless of the parts and the blocks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -82,6 +82,8 @@ LONG, TEXT = "long", "text"  # the forms of strings that no type knows
 _FORMS = (*(form for it in TYPES.values() for form in it.forms), LONG, TEXT)
 _INDEX = {form: i for i, form in enumerate(_FORMS)}
 _EXAMPLES = frozenset(form for it in TYPES.values() for form in it.odd_forms)
+_SAMPLED = [_INDEX[form] for form in _EXAMPLES]
+_MOST_SAMPLES = 200
 _PARSED = [_INDEX[form] for it in TYPES.values() for form in it.parsed_forms]
 
 
@@ -95,6 +97,7 @@ class ColumnProfile:
         undecodable: The values that are not UTF-8; their rows are bad, regardless of the type.
         counts: The other values by form.
         examples: File, line and text of the first value of some forms.
+        samples: The first different strings of these forms.
         only_bits: Whether every number is 0 or 1, as float32.
         texts: The different strings, without those of `parsed_forms`: which of these are parsed
             without a look at their string depends on the blocks. None if a dictionary has them.
@@ -106,6 +109,7 @@ class ColumnProfile:
     undecodable: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, tuple[str, int, str]] = field(default_factory=dict)
+    samples: dict[str, None] = field(default_factory=dict)
     only_bits: bool = True
     texts: DistinctTexts | None = field(default_factory=DistinctTexts)
     forms: dict[str, int] = field(default_factory=dict)
@@ -137,6 +141,7 @@ class ColumnProfile:
         self.undecodable += later.undecodable
         self.counts.update(later.counts)
         self.examples = later.examples | self.examples
+        self._sample(later.samples)
         self.only_bits &= later.only_bits
         if self.texts is not None and later.texts is not None:
             self.texts.merge(later.texts)
@@ -180,11 +185,19 @@ class ColumnProfile:
                 row = int(np.flatnonzero((codes >= 0) & (forms[codes] == i))[0])
                 self.examples[form] = (file, int(lines[row]), words[codes[row]][:200])
         used = new[rows[new] > 0]
+        sampled = used[np.isin(forms[used], _SAMPLED)][:_MOST_SAMPLES]
+        self._sample(words[i] for i in sampled.tolist())
         for i in used[: max(_MOST_FORMS - len(known), 0)].tolist():
             known[words[i]] = int(forms[i])
         if self.texts is not None:
             tracked = used[~np.isin(forms[used], _PARSED)]
             self.texts.add([words[i] for i in tracked.tolist()])
+
+    def _sample(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            if len(self.samples) == _MOST_SAMPLES:
+                return
+            self.samples.setdefault(text)
 
 
 def profile(columns: dict[str, ColumnProfile], chunk: Chunk) -> None:

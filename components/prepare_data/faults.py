@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.features.types.number import Number, are_formatted
+from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Example, Problem, first
 
 MOST_EXAMPLES = 10
@@ -61,6 +62,7 @@ ENCODING = (
 _GAP = "add the string to data_options.null_values if it means a missing value in a CSV"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
+_DEFAULTS = DataOptions()
 _DROP = "data_options.on_bad_row=drop"
 
 
@@ -107,7 +109,7 @@ class Faults:
         values: A bad value of each column.
         unlabelled: Rows whose first fault is that they have no label.
         label: The column that cannot be dropped; empty if it is not known, or for images.
-        most: The largest share of rows that may be dropped.
+        options: The typed `data_options`, for what messages recommend.
     """
 
     seen: int = 0
@@ -118,7 +120,7 @@ class Faults:
     values: dict[str, str] = field(default_factory=dict)
     unlabelled: int = 0
     label: str = ""
-    most: float = 1.0
+    options: DataOptions = _DEFAULTS
 
     @property
     def bad(self) -> int:
@@ -184,7 +186,7 @@ class Faults:
         if rules == ["long"]:
             return "choose a different data_label, or shorten its values"
         if "format" in rules:
-            return "correct data_options.types"
+            return self._other_format(column, self.values.get(column, ""))
         value, is_label = self.values.get(column, ""), column == self.label
         drop = f'drop it with data_options.drop=["{column}"]'
         avoid = "choose a different data_label" if is_label else drop
@@ -192,13 +194,24 @@ class Faults:
             other = f"drop the rows without one with {self._dropping()}"
         elif rules[0] in ("text", "date") and any(map(str.isdigit, value)):
             other = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
-            if rules[0] == "text" and are_formatted([value]):
-                other += f", or name the format: {Number.named_formats(column)}"
+            if rules[0] == "text" and (
+                formats := Number.named_formats(column, [value], self.options)
+            ):
+                other += f", or name the format: {formats}"
         elif is_label:
             other = "correct data_options.task"
         else:
             other = f'set its type with data_options.types={{"{column}": "category"}}'
         return f"{avoid}, or {other}"
+
+    def _other_format(self, column: str, value: str) -> str:
+        """Return what to do with a value that is not in the format of data_options.types."""
+        for known in TYPES.values():
+            formats = known.named_formats(column, [value], self.options)
+            _, instead = known.oddity_of([value])
+            if formats or instead:
+                return "; or ".join(filter(None, [formats, instead]))
+        return "correct data_options.types"
 
     def shape_problem(self, fix: str = "") -> Problem | None:
         """Describe a header that does not match the rows; `fix` is what its first lines show."""
@@ -271,7 +284,10 @@ class Faults:
     def _dropping(self) -> str:
         """Return the options that drop the rows, with the share that these are of all."""
         share = math.ceil(100 * self.bad / max(self.seen, 1)) / 100
-        return _DROP + (f" and data_options.max_bad_fraction={share:g}" * (share > self.most))
+        return _DROP + (
+            f" and data_options.max_bad_fraction={share:g}"
+            * (share > self.options.max_bad_fraction)
+        )
 
     def image_problems(self) -> list[Problem]:
         """Describe files that cannot be used as images: the counts, and ten of them."""

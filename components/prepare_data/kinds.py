@@ -22,7 +22,8 @@ matters. `data_options.types` replaces the rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -40,11 +41,12 @@ from kfp_tfjob.features.schema import LeftOut
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
 from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.errors import Example, Problem, first
 from kfp_tfjob.storage.formatting import listed
 
 _HASHED = next(it.kind for it in TYPES.values() if it.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log
+_MOST_PROBLEMS = 20  # columns
 NO_VALUE = "no value in any row"
 INDEX = "it has no name and only numbers or names the rows"
 ALL_DIFFERENT = "a different string in every row, like an identifier"
@@ -141,7 +143,7 @@ def _decide(seen: ColumnProfile, options: DataOptions, odd: str) -> Feature | Le
     name = seen.name
     if not seen.count and not seen.undecodable:
         return LeftOut(name, NO_VALUE)
-    kind = options.kind_of(name) or _kind(seen)
+    kind = options.kind_of(name) or _kind(seen, options)
     if isinstance(kind, Problem):
         return kind
     gaps = options.gaps(name, kind)
@@ -156,7 +158,7 @@ def _decide(seen: ColumnProfile, options: DataOptions, odd: str) -> Feature | Le
     return Feature(name, kind, gaps, seen.gaps, format)
 
 
-def _kind(seen: ColumnProfile) -> str | Problem:
+def _kind(seen: ColumnProfile, options: DataOptions) -> str | Problem:
     """Return the type that fits a column; a problem if it may be of one that would be a guess."""
     votes = seen.votes
     *usual, last = (it for it in BY_PRECEDENCE if it.fits(votes))
@@ -164,7 +166,7 @@ def _kind(seen: ColumnProfile) -> str | Problem:
     if first is last:
         for known in BY_PRECEDENCE:
             if what := known.unclear(votes):
-                return _unclear(seen, known, what)
+                return _unclear(seen, known, what, options)
     return first.kind
 
 
@@ -177,18 +179,41 @@ def _unusable(seen: ColumnProfile) -> str:
     return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
 
 
-def _unclear(seen: ColumnProfile, like: type[ColumnType], what: str) -> Problem:
-    forms = like.odd_forms
+def _unclear(
+    seen: ColumnProfile, like: type[ColumnType], what: str, options: DataOptions
+) -> Problem:
+    """Describe a column whose values are of a type, but in a form that it does not prove."""
+    forms, name, texts = like.odd_forms, seen.name, list(seen.samples)
     file, line, value = next(seen.examples[it] for it in forms if it in seen.examples)
+    readings = like.readings_of(texts, seen.votes)
+    oddity, instead = like.oddity_of(texts)
+    if len(readings) > 1:
+        oddity = f"{oddity or what}, which may be read in several ways"
+    settings = [options.types_with({name: it.format}) for it in readings]
+    fixes = [
+        f"data_options.types={setting} for {it.example}"
+        for setting, it in zip(settings, readings, strict=True)
+    ]
+    fix = f"name the format: {' or '.join(fixes)}" if fixes else f"write {like.expected}"
     return Problem(
-        f"column {seen.name!r} has {what} ({file}, line {line})",
+        f"column {name!r} has {oddity or what} ({file}, line {line})",
         received=f"{value!r}, and {seen.votes.of(*forms):,} of {seen.count:,} values like it",
         expected=like.expected,
-        fix="name the format: "
-        + like.named_formats(seen.name)
-        + f'; or drop the column with data_options.drop=["{seen.name}"]; for codes rather than'
-        f' amounts or dates: data_options.types={{"{seen.name}": "category"}}',
+        fix=(f"{instead}; or {fix}" if instead and fixes else instead or fix)
+        + f'; or drop the column with data_options.drop=["{name}"]; for codes rather than'
+        f" amounts or dates: data_options.types={options.types_with({name: 'category'})}",
+        path="data_options.types",
+        suggestion=settings[0] if len(settings) == 1 else "",
     )
+
+
+def _at_once(problems: Sequence[Problem], options: DataOptions) -> Iterator[Problem]:
+    """Yield the option that names the formats of several columns, which replaces `types`."""
+    settings = [it.suggestion for it in problems if it.path == "data_options.types"]
+    formats = [json.loads(setting) for setting in settings if setting]
+    if len(formats) > 1:
+        types = options.types_with({name: it for known in formats for name, it in known.items()})
+        yield Example("the formats of these columns at once", fix=f"data_options.types={types}")
 
 
 def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:
@@ -281,7 +306,9 @@ def decide(
         # The model of such a table takes float32, and no missing value.
         features = tuple(replace(item, gaps=None) for item in features)
     left_out = tuple(item for item in found if isinstance(item, LeftOut))
-    return Kinds(features, left_out), [item for item in found if isinstance(item, Problem)]
+    problems = [item for item in found if isinstance(item, Problem)]
+    shown = first(problems, _MOST_PROBLEMS, "columns are like these")
+    return Kinds(features, left_out), [*shown, *_at_once(problems, options)]
 
 
 def _is_complete(feature: Feature, options: DataOptions) -> bool:

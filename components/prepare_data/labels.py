@@ -15,6 +15,7 @@ from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
 from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
 from kfp_tfjob.features.types.number import Number, are_formatted, parse_number, rounded
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
 MOST_CLASSES = 10_000
@@ -23,6 +24,8 @@ _MOST_NUMBERED_CLASSES = 20
 _ROWS_OF_A_CLASS = 10
 # A label column with this share of numbers is a number column with faults.
 _NUMERIC_SHARE = 0.9
+_DEFAULTS = DataOptions()
+_MOST_TRIED = 200  # labels that a format has to fit
 _FLAGS = ("0", "1", "0.0", "1.0")  # may be among the words of a boolean
 _WHOLE = re.compile(r"^(-?\d+)\.0+\Z")  # pandas writes 1.0 beside missing values
 _OVERFLOW = -1
@@ -63,10 +66,11 @@ class Label:
         )
 
 
-def number_fix(name: str, classes: Sequence[str]) -> str:
+def number_fix(name: str, classes: Sequence[str], options: DataOptions) -> str:
     """Return what to set if classes are in truth the numbers of a regression."""
-    if are_formatted(classes):
-        return f"name the format of the numbers: {Number.named_formats(name)}"
+    some = classes[:_MOST_TRIED]
+    if are_formatted(classes) and (formats := Number.named_formats(name, some, options)):
+        return f"name the format of the numbers: {formats}"
     return 'set data_options.task to "regression"'
 
 
@@ -161,7 +165,7 @@ class Labels:
             return _OVERFLOW
         return code
 
-    def decide(self, task: str) -> Label:
+    def decide(self, task: str, options: DataOptions = _DEFAULTS) -> Label:
         """Determine the task, as in data_options, and the classes of the label.
 
         With `auto`, text labels are classes, unless nine in ten labels are numbers: then the texts
@@ -190,7 +194,7 @@ class Labels:
                     received=f"more than {MOST_CLASSES:,}, for example {texts[0]!r}",
                     expected=f"at most {MOST_CLASSES:,} classes, or numbers in every row",
                     fix="choose a different data_label, or, if it is a number,"
-                    f" {number_fix(self.name, texts)}",
+                    f" {number_fix(self.name, texts, options)}",
                 )
             )
         keys = dict(zip(texts, self._keys(texts), strict=True))

@@ -29,12 +29,12 @@ def decide(scan: Scan) -> Label:
             has no rows, or train has no row of a class.
     """
     faults, labels, options = scan.faults, scan.labels, scan.job.options
-    faults.label, faults.most = labels.name, options.max_bad_fraction
+    faults.label, faults.options = labels.name, options
     if not faults.seen:
         raise DataError(no_rows())
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
         raise DataError(*faults.problems())
-    label = labels.decide(options.task)
+    label = labels.decide(options.task, options)
     if label.classes is None and labels.text_rows.any():
         count = int(labels.text_rows.sum())
         cells = Counter({(label.name, "text"): count})
@@ -106,7 +106,7 @@ def check(
         return
     lacking = [name for name, train in zip(classes, counts[0], strict=True) if not train]
     if lacking:
-        raise DataError(_not_in_train(label, classes, counts, lacking, rule))
+        raise DataError(_not_in_train(label, classes, counts, lacking, options, rule))
 
 
 def _not_in_train(
@@ -114,6 +114,7 @@ def _not_in_train(
     classes: tuple[str, ...],
     counts: np.ndarray,
     lacking: list[str],
+    options: DataOptions,
     rule: Mapping[str, str | int],
 ) -> Problem:
     """Describe classes without a row of train, with a class of train that may be the same."""
@@ -129,8 +130,8 @@ def _not_in_train(
     if len(alike) < len(lacking):
         fix += "; " if fix else ""
         fix += (
-            f"if the label is a number, {number_fix(label, classes)}; otherwise, provide more of"
-            " these rows" + (" in train" if rule else "") + ", or remove them"
+            f"if the label is a number, {number_fix(label, classes, options)}; otherwise, provide"
+            " more of these rows" + (" in train" if rule else "") + ", or remove them"
         )
         if not rule or "group" in rule:  # the salt decides
             fix += ", or use a different data_options.split.salt"

@@ -6,6 +6,7 @@ import codecs
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -411,6 +412,11 @@ class DataOptions(Group):
         """Return the type that `types` gives a column; empty if it is inferred."""
         found = self.types.get(name, "")
         return found.kind if isinstance(found, ValueFormat) else found
+
+    def types_with(self, more: Mapping[str, Any]) -> str:
+        """Return `types` as JSON with further columns, to be set in place of it."""
+        types = self.model_dump(mode="json", include={"types"}, exclude_none=True)["types"]
+        return json.dumps({**types, **more}, ensure_ascii=False)
 
     def format_of(self, name: str) -> str:
         """Return how files write a column according to `types`; empty if it does not say."""

@@ -236,7 +236,7 @@ def test_a_label_written_like_an_amount_is_read_in_the_format_that_the_message_n
     format = {"Preis": {"number": {"decimal": ",", "thousands": "."}}}
     for task in ("auto", "regression"):
         problem = problem_of(run, *given, {"task": task}, kind=DataError)
-        assert f"data_options.types={json.dumps(format)} for 1.234,5" in problem.fix
+        assert f"data_options.types={json.dumps(format)} for " in problem.fix
         assert "EUR'" in problem.received and "drop" not in problem.fix
     assert run(*given, {"types": format}).schema.task == "regression"
     # Nor are labels that are words dropped.

@@ -1,5 +1,6 @@
 """Tables as offices write them: 7,249.68 or 7.249,68, and 08.04.2022."""
 
+import json
 import time
 from datetime import date, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.date import of_patterns
 from kfp_tfjob.storage.errors import DataError
-from tests.problems import problem_of
+from tests.problems import problem_of, problems_of
 from tests.unit.prepared_files import check, read, rows_of, write_table
 
 RANDOM = np.random.default_rng(3)
@@ -112,23 +113,126 @@ def test_what_the_format_does_not_allow_is_an_invalid_value(
     assert {fault.rule for fault in found.faults.examples} == {"text"}
 
 
+GERMAN, ENGLISH = {"decimal": ",", "thousands": "."}, {"decimal": ".", "thousands": ","}
+
+
 @pytest.mark.parametrize(
-    "amounts",
-    [["7,249.68", "7.249,68"], ["1,234", "2,345"], ["$7,249.68", "$1.50"], ["1 234,5", "3 456,7"]],
+    ("amounts", "formats", "values"),
+    [
+        (["7,249.68", "7.249,68"], [ENGLISH, GERMAN], []),
+        (["1,234", "2,345"], [ENGLISH, {"decimal": ","}], [1234, 2345]),
+        (["1.234", "12,345"], [ENGLISH, {"decimal": ","}], []),
+        (["1,5", "2,25"], [{"decimal": ","}], [1.5, 2.25]),
+        (["$7,249.68", "$1.50"], [ENGLISH], [1.5, 7249.68]),
+        (["45%", "7.5 %"], [{"decimal": "."}], [7.5, 45]),
+        (["1 234,5", "3 456,7"], [{"decimal": ",", "thousands": " "}], [1234.5, 3456.7]),
+        (["1\xa0527", "950"], [{"decimal": ".", "thousands": " "}], [950, 1527]),
+        (["1\u202f527,5", "2"], [{"decimal": ",", "thousands": " "}], [2, 1527.5]),
+        (["6'844", "6’845.5"], [{"decimal": ".", "thousands": "'"}], [6844, 6845.5]),
+        (["\u22120.82", "0.5"], [{"decimal": "."}], [-0.82, 0.5]),
+        (["(27)", "(1,234.50)"], [], []),
+        (["(27)", "6'844", "6'845"], [{"decimal": ".", "thousands": "'"}], []),
+    ],
 )
-def test_what_proves_nothing_is_refused_and_the_advice_leads_on(
-    tmp_path: Path, amounts: list[str]
+def test_a_format_that_no_value_proves_is_named_if_it_fits(
+    tmp_path: Path, scanned, amounts: list[str], formats: list[dict], values: list[float]
 ) -> None:
-    path = write(tmp_path / "f.csv", amounts * 50, ["2022-01-01"] * 100)
+    """Only 1.234,5 and 1,234.5 were named, whatever the values were."""
+    path = write(tmp_path / "f.csv", amounts * 50, ["2022-01-01"] * 400)
     problem = problem_of(read, path, kind=DataError, delimiter=";")
-    assert "1234.5" in problem.expected
-    for format in ('{"decimal": ",", "thousands": "."}', '{"decimal": ".", "thousands": ","}'):
-        assert f'data_options.types={{"amount": {{"number": {format}}}}}' in problem.fix
+    named = [json.dumps({"amount": {"number": format}}) for format in formats]
+    assert problem.fix.count('"number"') == len(named)
+    assert all(f"data_options.types={it} for " in problem.fix for it in named)
+    assert (problem.path, problem.suggestion) == (
+        "data_options.types",
+        named[0] if len(named) == 1 else "",
+    )
+    if values:
+        found = scanned(path, delimiter=";", types=json.loads(named[0]))
+        expected = np.float32(sorted(values * (len(amounts) // len(values) * 50)))
+        assert values_of(found, "amount") == expected.tolist() and not found.faults.bad
+    if "(27)" in amounts:
+        assert "write -27 instead of (27)" in problem.fix
     # Who takes it as a number is not sent to a category and back.
-    (said,) = check(path, delimiter=";", types={"amount": "number"})
-    assert "category" not in said and "1234.5" in said
+    for said in check(path, delimiter=";", types={"amount": "number"}):
+        assert "category" not in said and "1234.5" in said
     (said,) = check(path, delimiter=";", types={"day": "number", "amount": "category"})
     assert "category" not in said
+
+
+@pytest.mark.parametrize(
+    ("days", "patterns", "first"),
+    [
+        (["8/7/2024", "10/27/2024"], ["%m/%d/%Y"], date(2024, 8, 7)),
+        (["8/7/2024", "27/10/2024"], ["%d/%m/%Y"], date(2024, 7, 8)),
+        (["8/7/2024", "9/7/2024"], ["%d/%m/%Y", "%m/%d/%Y"], date(2024, 7, 8)),
+        (["8/7/24", "30/7/24"], ["%d/%m/%y"], date(2024, 7, 8)),
+        (["2024/07/08", "2024/7/9"], ["%Y/%m/%d"], date(2024, 7, 8)),
+        (["8 Jul 2024", "9 July 2024"], [["%d %b %Y", "%d %B %Y"]], date(2024, 7, 8)),
+        (["Jul 8, 2024", "Jul 9, 2024"], ["%b %d, %Y"], date(2024, 7, 8)),
+        (["08-Jul-24", "09-Jul-24"], ["%d-%b-%y"], date(2024, 7, 8)),
+        (["Mon, 8 Jul 2024 00:00:00 GMT"], ["%a, %d %b %Y %H:%M:%S %Z"], date(2024, 7, 8)),
+        (["7/30/2024 0:00", "7/8/2024 0:00"], ["%m/%d/%Y %H:%M"], date(2024, 7, 8)),
+        (["7/30/2024 12:00:00 AM"], ["%m/%d/%Y %I:%M:%S %p"], date(2024, 7, 30)),
+        (["7/30/2024", "2024-07-08"], [["%m/%d/%Y", "%Y-%m-%d"]], date(2024, 7, 8)),
+        (["1st Feb 2024"], [], None),
+        (["2024-01-02 10:00:00 CET", "2024-01-03 10:00:00 CEST"], [], None),
+        (["2024-01-02 10:00 Europe/Berlin"], [], None),
+    ],
+)
+def test_a_pattern_of_dates_is_named_if_it_fits(
+    tmp_path: Path, scanned, days: list[str], patterns: list, first: date | None
+) -> None:
+    path = write(tmp_path / "f.csv", ["1", "2"] * 100, days * (100 // len(days)))
+    problem = problem_of(read, path, kind=DataError, delimiter=";")
+    named = [json.dumps({"day": {"date": pattern}}) for pattern in patterns]
+    assert problem.fix.count('"date"') == len(named)
+    assert all(f"data_options.types={it} for " in problem.fix for it in named)
+    assert problem.suggestion == (named[0] if len(named) == 1 else "")
+    if first:
+        found = scanned(path, delimiter=";", types=json.loads(named[0]))
+        microseconds = (first - date(1970, 1, 1)) // timedelta(microseconds=1)
+        assert values_of(found, "day")[0] == microseconds and not found.faults.bad
+    elif ":" in days[0]:
+        assert "+01:00" in problem.fix and "time zone" in problem.what
+
+
+def test_the_formats_of_several_columns_are_one_value_of_the_option(tmp_path: Path) -> None:
+    """It replaces the option, so it has what the option already names."""
+    columns = {
+        "a": ["6'844", "5"] * 50,
+        "b": ["1,5"] * 100,
+        "c": ["1,234"] * 100,
+        "d": ["8/7/2024", "10/27/2024"] * 50,
+        "e": ["1", "2"] * 50,
+        "y": LABELS[:100],
+    }
+    path = write_table(tmp_path / "f.csv", columns, delimiter=";")
+    given = {"delimiter": ";", "types": {"e": "category"}}
+    *problems, last = problems_of(read, path, kind=DataError, **given)
+    assert [bool(it.suggestion) for it in problems] == [True, True, False, True]
+    types = json.loads(last.fix.removeprefix("data_options.types="))
+    assert types == {
+        "e": "category",
+        "a": {"number": {"decimal": ".", "thousands": "'"}},
+        "b": {"number": {"decimal": ","}},
+        "d": {"date": "%m/%d/%Y"},
+    }
+    assert all(json.loads(it.suggestion)["e"] == "category" for it in problems if it.suggestion)
+    (problem,) = problems_of(read, path, kind=DataError, **(given | {"types": types}))
+    assert "'c'" in problem.what
+
+
+def test_a_value_that_is_not_in_the_named_format_is_answered_with_its_own(tmp_path: Path) -> None:
+    """The message was: correct data_options.types."""
+    path = write(tmp_path / "f.csv", ["6'844"] * 100, ["8 Jul 2024"] * 100)
+    types = {"amount": {"number": ENGLISH}, "day": {"date": "%d/%m/%Y"}}
+    said = check(path, delimiter=";", types=types)
+    right = {"amount": {"number": {"decimal": ".", "thousands": "'"}}, "day": {"date": "%d %b %Y"}}
+    for name, one in zip(right, said, strict=True):
+        named = json.loads(one.partition("data_options.types=")[2].partition(" for ")[0])
+        assert named[name] == right[name] and named.keys() == types.keys()
+    assert check(path, delimiter=";", types=right) == []
 
 
 @pytest.mark.parametrize(

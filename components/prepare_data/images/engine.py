@@ -101,7 +101,7 @@ def prepare(
         Part(number, list(source.files[it.start : it.end]), rules.folders)
         for number, it in enumerate(ranges)
     ]
-    faults, indices = Faults(most=options.max_bad_fraction), []
+    faults, indices = Faults(options=options), []
     progress = ProgressLog("read", source.size)
     results = executor.map(READ, [(shared, part) for part in parts])
     for part, done in zip(parts, results, strict=True):

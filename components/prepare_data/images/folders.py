@@ -176,5 +176,5 @@ def _files(source: Source, options: DataOptions) -> list[Problem]:
         if isinstance(found, Unusable):
             faults.append(Fault(file.name, 0, "", found.value, found.rule))
     found = Faults.of_files(len(files), faults)
-    found.most = options.max_bad_fraction
+    found.options = options
     return found.image_problems() if faults else []

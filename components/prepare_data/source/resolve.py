@@ -162,7 +162,7 @@ def _looked_at(
     for name in weight:
         weights.read(chunk, name)
     Converter(kinds, columns.label, options.format_of(columns.label)).rows(chunk)
-    faults = Faults(label=columns.label, most=options.max_bad_fraction)
+    faults = Faults(label=columns.label, options=options)
     faults.merge(chunk.faults)
     if faults.shape_problem():
         return kinds, faults.problems(longer_rows_fix(table.header, options))

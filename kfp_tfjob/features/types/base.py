@@ -11,7 +11,6 @@ Shards, runs and the raw test rows have one value of each column, in one of thre
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import fsum
@@ -64,6 +63,18 @@ class Missing:
     rule: str
     value: float | int | None
     indicator: bool = False
+
+
+class Reading(NamedTuple):
+    """A format by which strings are values of a type.
+
+    Attributes:
+        format: As in `data_options.types`.
+        example: One of the strings and what it means.
+    """
+
+    format: Mapping[str, Any]
+    example: str
 
 
 class Votes(NamedTuple):
@@ -199,7 +210,6 @@ class ColumnType:
     parsed_forms: ClassVar[tuple[str, ...]] = ()  # not compared with other strings of the column
     odd_forms: ClassVar[tuple[str, ...]] = ()  # may make a column unclear, so an example is kept
     expected: ClassVar[str] = ""  # the usual form, where a column is unclear
-    readings: ClassVar[tuple[tuple[str, Mapping[str, Any]], ...]] = ()  # others, as in `types`
     arrow_type: ClassVar[pa.DataType | None] = None  # as which pyarrow parses, if `holds` agrees
     repeats: ClassVar[bool] = True  # its strings may repeat, so a reader may make a dictionary
 
@@ -232,11 +242,31 @@ class ColumnType:
             raise ValueError(f"{self.name!r} has no rule for missing values")
 
     @classmethod
-    def named_formats(cls, column: str) -> str:
-        """Return, for a message, the option that names each of the type's other formats."""
+    def readings_of(cls, texts: Sequence[str], votes: Votes | None = None) -> list[Reading]:
+        """Return the formats by which most strings are values, one for each meaning.
+
+        Args:
+            texts: Strings of `odd_forms`, each once.
+            votes: Those of their column, which the formats should read as well.
+        """
+        return []
+
+    @classmethod
+    def oddity_of(cls, texts: Sequence[str]) -> tuple[str, str]:
+        """Return what is odd about strings of a column that are not in the usual form.
+
+        Returns:
+            The oddity, and what to write instead; both empty for none, the second if a format
+            reads them.
+        """
+        return "", ""
+
+    @classmethod
+    def named_formats(cls, column: str, texts: Sequence[str], options: DataOptions) -> str:
+        """Return, for a message, the options that name the formats of a column's strings."""
         return " or ".join(
-            f"data_options.types={json.dumps({column: format}, ensure_ascii=False)} for {words}"
-            for words, format in cls.readings
+            f"data_options.types={options.types_with({column: it.format})} for {it.example}"
+            for it in cls.readings_of(texts)
         )
 
     @property
@@ -374,7 +404,7 @@ class ColumnType:
 
     @classmethod
     def unclear(cls, votes: Votes) -> str:
-        """Return what is odd about a column that no type fits, if it may be of this type."""
+        """Return what a column that no type fits has, if it may be of this type."""
         return ""
 
     @classmethod

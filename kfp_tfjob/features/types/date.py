@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -36,6 +37,7 @@ from kfp_tfjob.features.types.base import (
     ColumnStatistics,
     ColumnType,
     Read,
+    Reading,
     Summary,
     TrainValues,
     Votes,
@@ -71,6 +73,36 @@ _NAMED = (
 _NUMBERS = re.compile("(?:%[dmyYHIMSj])+")  # directives of strptime with nothing between them
 _WIDTHS = {"Y": 4, "j": 3}
 DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
+_ZONE_NAME = re.compile(r"[0-9]:[0-9]{2}[0-9.:]*[ ]?([A-Za-z]{2,5}|[A-Z][a-z]+/[A-Za-z_]+)$")
+_NO_ZONES = ("AM", "PM", "UTC", "GMT")
+# What a message may name for dates that are not in ISO 8601.
+_DAYS = (
+    *(f"%{first}{mark}%{second}{mark}%Y" for first, second in ("dm", "md") for mark in "/-."),
+    *(f"%Y{mark}%m{mark}%d" for mark in "-/."),
+    *(f"%{first}{mark}%{second}{mark}%y" for first, second in ("dm", "md") for mark in "/-."),
+    *(f"%d{mark}%{month}{mark}%{year}" for mark in " -/" for month in "bB" for year in "Yy"),
+    *(
+        f"{weekday}%d{dot} %{month} %Y"
+        for weekday in ("", "%a, ", "%A, ")
+        for dot in ("", ".")
+        for month in "bB"
+    ),
+    *(
+        f"{weekday}%{month} %d{comma} %Y"
+        for weekday in ("", "%a ", "%a, ", "%A, ")
+        for comma in ("", ",")
+        for month in "bB"
+    ),
+)
+_CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
+_DIRECTIVES = {
+    **dict.fromkeys("dmHIMS", "[0-9]{1,2}"),
+    **{"Y": "[0-9]{4}", "y": "[0-9]{2}", "f": "[0-9]{1,6}", "p": "[AaPp][Mm]"},
+    **{"a": "[A-Za-z]{3}", "A": "[A-Za-z]{6,9}", "b": "[A-Za-z]{3}", "B": "[A-Za-z]{3,9}"},
+    **{"z": "(Z|[+-][0-9]{2}:?[0-9]{2})", "Z": "(UTC|GMT)"},
+}
+_USUAL = {_DATE: "2024-12-31", _DOTTED_FORM: "31.12.2024"}
+_MOST_READINGS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +165,6 @@ class Date(ColumnType):
     parsed_forms = (_DATE, _DOTTED_FORM)
     odd_forms = (_OTHER_FORM,)
     expected = "dates such as 2024-12-31 or 2024-12-31T23:59:59+01:00"
-    readings = (
-        ("31/12/2024", {"date": "%d/%m/%Y"}),
-        ("12/31/2024", {"date": "%m/%d/%Y"}),
-    )
 
     @classmethod
     def count(cls, cells: Cells) -> dict[str, int] | None:
@@ -166,7 +194,31 @@ class Date(ColumnType):
         if not votes.are_most(*cls.forms):
             return ""
         several = votes.of(*cls.parsed_forms)
-        return "dates in several formats" if several else "dates in an ambiguous format"
+        return "dates in several formats" if several else "dates in another format than 2024-12-31"
+
+    @classmethod
+    def readings_of(cls, texts: Sequence[str], votes: Votes | None = None) -> list[Reading]:
+        """Return the patterns by which most strings are dates; of several forms, one for each."""
+        known = [text for text in texts if _candidates(text)]
+        if 2 * len(known) < len(texts) or not known:
+            return []
+        if votes:  # without their times, which are not known here
+            known += [text for form, text in _USUAL.items() if votes.of(form)]
+        return [
+            Reading({"date": patterns[0] if len(patterns) == 1 else patterns}, example)
+            for patterns, example in _readings(known)
+        ]
+
+    @classmethod
+    def oddity_of(cls, texts: Sequence[str]) -> tuple[str, str]:
+        """Return that strings have the name of a time zone."""
+        for text in texts:
+            if (zone := _ZONE_NAME.search(text)) and zone[1].upper() not in _NO_ZONES:
+                return (
+                    f"dates with the name of a time zone, {zone[1]}, which may mean several",
+                    "write the offset, such as +01:00, instead of the name",
+                )
+        return "", ""
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:
@@ -343,6 +395,50 @@ def _in_iso(text: str, patterns: Iterable[str]) -> str:
             if _has_digits(text, pattern):
                 return found.isoformat()
     return f"{text}?"
+
+
+@cache
+def _shapes() -> list[tuple[str, re.Pattern[str]]]:
+    """Return the patterns that a message may name, and the regular expression of each."""
+    clocks = [
+        f"{between}{clock}{zone}"
+        for between in (" ", "T", ", ")
+        for clock in _CLOCKS
+        for zone in ("", "%z", " %z", " %Z")
+    ]
+    patterns = [f"{day}{clock}" for day in _DAYS for clock in ("", *clocks)]
+    patterns += ["%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %Z %Y"]  # of ctime and date
+    return [
+        (it, re.compile(re.sub("%([A-Za-z])", lambda found: _DIRECTIVES[found[1]], re.escape(it))))
+        for it in patterns
+    ]
+
+
+def _candidates(text: str) -> dict[str, str]:
+    """Return the date that a string is by each pattern that fits it, in ISO 8601."""
+    found: dict[str, str] = {}
+    for pattern, shape in _shapes():
+        if shape.fullmatch(text) and not (iso := _in_iso(text, [pattern])).endswith("?"):
+            found[pattern] = iso
+    return found
+
+
+def _readings(texts: Sequence[str]) -> list[tuple[list[str], str]]:
+    """Return lists of patterns that read strings, each with an example; best only each once."""
+    found: list[tuple[list[str], str]] = []
+    meanings = set()
+    of_first = _candidates(texts[0])
+    read = {it: [_in_iso(text, [it]) for text in texts] for it in of_first}
+    most = max(sum(not iso.endswith("?") for iso in column) for column in read.values())
+    for pattern, column in read.items():
+        rest = [text for text, iso in zip(texts, column, strict=True) if iso.endswith("?")]
+        if len(texts) - len(rest) < most or tuple(column) in meanings:
+            continue
+        meanings.add(tuple(column))
+        example = f"{texts[0]!r} as {of_first[pattern].replace('T00:00:00', '')}"
+        others = _readings(rest) if rest else [([], "")]
+        found += [([pattern, *more], example) for more, _ in others]
+    return found[:_MOST_READINGS]
 
 
 def _has_digits(text: str, pattern: str) -> bool:

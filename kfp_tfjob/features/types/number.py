@@ -21,6 +21,7 @@ from kfp_tfjob.features.types.base import (
     ColumnStatistics,
     ColumnType,
     Read,
+    Reading,
     Summary,
     Votes,
     bars_of,
@@ -64,6 +65,12 @@ _ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
 _DENSE = 3  # a sequence's range may be this many times its rows: train has only some of them
 _IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
 is_number = re.compile(_NUMBER, re.ASCII).fullmatch
+# The decimal separator and that of thousands, as `types` may name them; the usual ones come first.
+_NAMED_SEPARATORS = tuple(
+    (point, group) for point in ".," for group in ("", ",", ".", " ", "'") if point != group
+)
+_IN_BRACKETS = re.compile(r"\(.*\)\s*$")
+_NO_BREAK = ("\xa0", "\u202f", "\u2009")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +121,6 @@ class Number(ColumnType):
     parsed_forms = (NUMBER_FORM, BIT, _INFINITE, POINT, COMMA)
     odd_forms = (_SEPARATE, COMMA, POINT)
     expected = "numbers such as 1234.5"
-    readings = (
-        ("1.234,5", {"number": {"decimal": ",", "thousands": "."}}),
-        ("1,234.5", {"number": {"decimal": ".", "thousands": ","}}),
-    )
 
     @classmethod
     def count(cls, cells: Cells) -> dict[str, int] | None:
@@ -162,10 +165,38 @@ class Number(ColumnType):
 
     @classmethod
     def unclear(cls, votes: Votes) -> str:
-        """Return that the separators have several meanings."""
-        return (
-            "numbers in an ambiguous format" if votes.are_most(NUMBER_FORM, *cls.odd_forms) else ""
-        )
+        """Return that no value proves what the separators mean."""
+        is_number = votes.are_most(NUMBER_FORM, *cls.odd_forms)
+        return "numbers in another format than 1234.5" if is_number else ""
+
+    @classmethod
+    def readings_of(cls, texts: Sequence[str], votes: Votes | None = None) -> list[Reading]:
+        """Return the separators by which most strings are numbers."""
+        column, found = pa.array(texts, pa.string()), {}
+        for point, group in _NAMED_SEPARATORS:
+            plain = without_signs(column, group, point)
+            good = matches(plain, NUMBER)
+            numbers = tuple(pc.if_else(pa.array(good), plain, None).to_pylist())
+            # Without a group or a decimal place, several separators have the same meaning.
+            found.setdefault(tuple(map(_value, numbers)), (good.sum(), point, group, numbers))
+        most = max((count for count, *_ in found.values()), default=0)
+        return [
+            Reading({"number": _named_separators(point, group)}, _meaning(texts, numbers))
+            for count, point, group, numbers in found.values()
+            if count == most and 2 * count >= len(texts) > 0
+        ]
+
+    @classmethod
+    def oddity_of(cls, texts: Sequence[str]) -> tuple[str, str]:
+        """Return that strings have parentheses, or characters that look like others."""
+        if bracketed := next(filter(_IN_BRACKETS.match, texts), ""):
+            plain = f"-{bracketed.strip('()')}"
+            return "amounts in parentheses", f"write {plain} instead of {bracketed}"
+        if any("\u2212" in text for text in texts):
+            return "numbers with the minus sign U+2212", ""
+        if blank := next((it for it in _NO_BREAK if any(it in text for text in texts)), ""):
+            return f"numbers with the no-break space U+{ord(blank):04X}", ""
+        return "", ""
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:
@@ -349,6 +380,21 @@ def are_formatted(texts: Sequence[str]) -> bool:
     """Return whether strings look like numbers, and not all are plain ones: 7.263,37 EUR."""
     found = pa.array(texts, pa.string())
     return bool(matches(found, _SEPARATED).all()) and parse_quickly(found) is None
+
+
+def _value(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def _named_separators(point: str, group: str) -> dict[str, str]:
+    return {"decimal": point} | ({"thousands": group} if group else {})
+
+
+def _meaning(texts: Sequence[str], numbers: Sequence[str | None]) -> str:
+    """Return a string that is no plain number, and the number that it is by a format."""
+    pairs = [(text, it) for text, it in zip(texts, numbers, strict=True) if it is not None]
+    text, number = next((pair for pair in pairs if not is_number(pair[0])), pairs[0])
+    return f"{text!r} as {number_as_text(number)}"
 
 
 def number_as_text(text: str) -> str:
