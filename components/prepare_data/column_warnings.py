@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from unicodedata import normalize
@@ -30,7 +31,7 @@ def column_warnings(
     `features` are their statistics over train. `sampled` returns some values of train, given the
     place of a column in a row.
     """
-    left_out = [
+    warnings = [
         f"the column {item.name!r} is dropped: {item.reason}"
         + (
             ""
@@ -39,8 +40,15 @@ def column_warnings(
         )
         for item in kinds.left_out
     ]
+    padded = [it.name for it in kinds.features if it.name in kinds.padded and it.type.is_direct]
+    if padded:
+        types = json.dumps(dict.fromkeys(padded[:_MOST_WARNED], "category"), ensure_ascii=False)
+        warnings.append(
+            f"whole numbers with leading zeros, like codes: {_some(padded)}; to keep the zeros, set"
+            f" data_options.types={types}"
+        )
     at = {it.name: at for it, at in zip(coding.features, coding.places, strict=True)}
-    return [*left_out, *_feature_warnings(features, lambda name: sampled(at[name]))]
+    return [*warnings, *_feature_warnings(features, lambda name: sampled(at[name]))]
 
 
 def _feature_warnings(
@@ -60,12 +68,21 @@ def _feature_warnings(
         yield from type.warnings(columns, {name: sampled(name) for name in columns})
 
 
-def label_warnings(classes: Sequence[str], counts: np.ndarray) -> list[str]:
+def label_warnings(
+    classes: Sequence[str], counts: np.ndarray, padded: Sequence[Sequence[str]] = ()
+) -> list[str]:
     """Return what is odd about the classes of a label.
 
-    `counts` is int64 of shape [3, classes], rows by split and class.
+    Args:
+        classes: Their names.
+        counts: int64 of shape [3, classes], rows by split and class.
+        padded: The labels of each class that has some with leading zeros and some without.
     """
-    warnings = []
+    warnings = [
+        f"these labels are one class, as numbers: {_some(list(map(repr, texts)))}; if they are"
+        " codes, write them with a letter"
+        for texts in padded[:_MOST_WARNED]
+    ]
     for i, split in enumerate(SPLITS[1:], 1):
         found = zip(classes, counts[i], strict=True)
         if lacking := [name for name, count in found if not count]:

@@ -91,10 +91,17 @@ class Feature:
 
 @dataclass(frozen=True)
 class Kinds:
-    """What becomes of the columns: the features in the order of the file, and the others."""
+    """What becomes of the columns: the features in the order of the file, and the others.
+
+    Attributes:
+        features: The columns that the model gets.
+        left_out: Those that are dropped.
+        padded: Of the features, those whose first values are whole numbers with leading zeros.
+    """
 
     features: tuple[Feature, ...]
     left_out: tuple[LeftOut, ...]
+    padded: frozenset[str] = frozenset()
 
     def give_rows_of(self, assumed: Kinds) -> bool:
         """Return whether rows that were read with other kinds are the same with these."""
@@ -113,7 +120,7 @@ class Kinds:
         """Return the same with these columns left out."""
         more = {item.name: item for item in lost}
         kept = tuple(item for item in self.features if item.name not in more)
-        return Kinds(kept, (*self.left_out, *more.values()))
+        return replace(self, features=kept, left_out=(*self.left_out, *more.values()))
 
     def in_field(self, field: Field) -> list[Feature]:
         """Return the features with a value in a field of a row, in order."""

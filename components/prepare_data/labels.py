@@ -28,6 +28,7 @@ _DEFAULTS = DataOptions()
 _MOST_TRIED = 200  # labels that a format has to fit
 _FLAGS = ("0", "1", "0.0", "1.0")  # may be among the words of a boolean
 _WHOLE = re.compile(r"^(-?\d+)\.0+\Z")  # pandas writes 1.0 beside missing values
+_PADDED = re.compile("[+-]?0[0-9]+").fullmatch
 _OVERFLOW = -1
 
 
@@ -38,12 +39,14 @@ class Label:
     Attributes:
         classes: The names of the classes in the order of their indices; None for a number.
         class_of: int32, the class of each code of the distinct labels; empty for a number.
+        padded: The labels of each class that has some with leading zeros and some without.
     """
 
     name: str
     task: str
     classes: tuple[str, ...] | None
     class_of: np.ndarray
+    padded: tuple[tuple[str, ...], ...] = ()
 
     def problem(self, splits: Sequence[ColumnMoments]) -> Problem | None:
         """Describe a numeric label whose differences float32 does not keep.
@@ -205,7 +208,8 @@ class Labels:
         in_order = sorted(names, key=lambda key: names[key] if isinstance(key, str) else key)
         index = {key: i for i, key in enumerate(in_order)}
         class_of = np.array([index[keys[text]] for text in texts], np.int32)
-        return Label(self.name, "classification", tuple(names[key] for key in index), class_of)
+        classes = tuple(names[key] for key in index)
+        return Label(self.name, "classification", classes, class_of, _padded(texts, class_of))
 
     def class_counts(self, label: Label) -> np.ndarray:
         """Return int64 of shape [3, classes], rows by split and class."""
@@ -234,6 +238,15 @@ class Labels:
         whole = all(number.is_integer() for number in numbers)
         enough = len(numbers) <= max(2, numeric / _ROWS_OF_A_CLASS)
         return "classification" if few and whole and enough else "regression"
+
+
+def _padded(texts: Sequence[str], class_of: np.ndarray) -> tuple[tuple[str, ...], ...]:
+    """Return the labels of each class that are the same number with other leading zeros."""
+    found: dict[int, set[str]] = {}
+    for text, number in zip(texts, class_of.tolist(), strict=True):
+        found.setdefault(number, set()).add(_WHOLE.sub(r"\1", text))
+    several = (sorted(same, key=lambda text: (len(text), text)) for same in found.values())
+    return tuple(tuple(same) for same in several if len(same) > 1 and any(map(_PADDED, same)))
 
 
 def _exact(text: str) -> Decimal:

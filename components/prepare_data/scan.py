@@ -172,6 +172,7 @@ def read(
         )
     job = Job(source, label, options, columns, limits=limits, block=block)
     DataError.raise_if(split_rules.folder_problems(source, options))
+    padded = kinds.padded
     parts = parts_of(source, options, part)
     # All values show whether the kinds are right. Later rows may have missing ones.
     known = {item.name for item in (*kinds.features, *kinds.left_out)}
@@ -192,6 +193,7 @@ def read(
         if not kinds.features:
             raise DataError(_no_feature(source.files[0].name, kinds))
         if kinds.give_rows_of(job.kinds):
+            kinds = replace(kinds, padded=padded)
             return replace(scan, job=replace(scan.job, kinds=kinds, assumed=False))
         log.info(
             "later rows have different column types from the first ones, so all rows are read again"

@@ -263,7 +263,7 @@ def described(
         about = {"count": summary.count, "missing": rows["train"] - summary.count}
         features[coded.name] = replace(coded.describe(summary), kind=coded.kind, **about)
     warnings = column_warnings(kinds, coding, features, train.sampled)
-    warnings += label_warnings(label.classes or (), train.classes)
+    warnings += label_warnings(label.classes or (), train.classes, label.padded)
     if found.conflicts:
         warnings.append(
             "rows with the same features as an earlier row but a different label:"

@@ -211,6 +211,27 @@ def test_rules_for_gaps(step, store, tmp_path):
         run(step, path, "y", {"missing": {"a": {"rule": "constant", "value": "x"}}})
 
 
+def test_leading_zeros_are_named_with_the_option_that_keeps_them(step, tmp_path):
+    """02116 was the number 2116 without a word, and the labels 7, 07 and 007 one class."""
+    codes = ("02116", "10001", "007")
+    rows = [
+        f"{codes[i % 3]},{i % 12 + 1:02},{i / 7:.2f},0{i % 7}.5,{'7 07 007 8'.split()[i % 4]}"
+        for i in range(300)
+    ]
+    path = tmp_path / "f.csv"
+    path.write_text("\n".join(["zip,month,a,b,y", *rows, ""]))
+    done = run(step, str(path), "y", {})
+    (of_columns,) = [it for it in done.statistics.warnings if "zip" in it]
+    (of_labels,) = [it for it in done.statistics.warnings if "'007'" in it]
+    types = {"zip": "category", "month": "category"}
+    assert f"data_options.types={json.dumps(types)}" in of_columns
+    assert all(repr(text) in of_labels for text in ("7", "07", "007")) and "8" not in of_labels
+    kept = run(step, str(path), "y", {"types": types})
+    dictionaries = {it.name: it.strings for it in kept.schema.encoding.features if it.strings}
+    assert dictionaries["zip"] == codes and dictionaries["month"][0] == "01"
+    assert not any("zip" in text for text in kept.statistics.warnings)
+
+
 @pytest.mark.parametrize(
     ("span", "digits", "refused"),
     [(300, 0, True), (30, 0, True), (3e7, 0, False), (40, 3, False)],

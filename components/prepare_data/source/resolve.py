@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
@@ -26,10 +29,11 @@ from kfp_tfjob.components.prepare_data.source.listing import (
     list_address,
     table_files,
 )
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
+from kfp_tfjob.features.cells import matches
 from kfp_tfjob.options.data import DataOptions, suffixes
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
@@ -38,6 +42,7 @@ from kfp_tfjob.storage.store import Store
 
 _SHARD = re.compile(r"(?:train|validation|test)-[0-9]{5,}\.tfrecord")
 _LAKE = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
+_PADDED, _WHOLE = "^0[0-9]+$", "^[0-9]+$"
 _PARTITION = re.compile(r"([^=]+)=(.*)")  # a folder, as Hive, Spark and pyarrow name them
 _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
@@ -159,6 +164,7 @@ def _looked_at(
     seen = {name: ColumnProfile(name) for name in columns.features}
     profile(seen, chunk)
     kinds, problems = decide(seen.values(), options)
+    kinds = replace(kinds, padded=_padded(chunk, kinds, options))
     for name in weight:
         weights.read(chunk, name)
     Converter(kinds, columns.label, options.format_of(columns.label)).rows(chunk)
@@ -170,6 +176,19 @@ def _looked_at(
         return kinds, problems
     quote = faults.quote_problem()
     return kinds, [*([quote] if quote else []), *first_columns(faults.column_problems())]
+
+
+def _padded(chunk: Chunk, kinds: Kinds, options: DataOptions) -> frozenset[str]:
+    """Return the features of whole numbers of which some begin with zeros, as codes do."""
+    found = set()
+    for name in (it.name for it in kinds.features if it.type.is_direct):
+        cells = chunk.cells(name)
+        if name in options.types or cells.is_numeric or cells.is_temporal:
+            continue
+        texts = cells.texts.filter(pa.array(~cells.gaps))
+        if matches(texts, _PADDED).any() and matches(texts, _WHOLE).all():
+            found.add(name)
+    return frozenset(found)
 
 
 def _problems(error: DataError) -> list[Problem]:
