@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.source.foreign_files import CONVERT
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import DataOptions
@@ -295,7 +296,8 @@ class Faults:
         whole = Problem(
             f"{self.bad:,} of {self.seen:,} images are invalid ({counts})",
             expected="complete JPEG or PNG files with nothing after the image",
-            fix=f"correct or remove them, or drop them with {self._dropping()}",
+            fix=f"correct or remove them, or drop them with {self._dropping()}"
+            + f"; {CONVERT}" * bool(self.rows["picture"]),
         )
         return [whole, *(fault.example() for fault in self.examples)]
 

@@ -12,6 +12,7 @@ from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
+from tests.problems import problem_of
 from tests.unit.picture_files import animals, drawn, encoded, png_of_size, tree
 from tests.unit.prepared_files import check, options
 
@@ -174,3 +175,53 @@ def test_the_size_of_the_input() -> None:
     assert plain.dataset_digest("s", "l") == DataOptions(pictures={}).dataset_digest("s", "l")
     other = options(pictures={"channels": 1})
     assert plain.dataset_digest("s", "l") != other.dataset_digest("s", "l")
+
+
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        ("webp", encoded(drawn(), "WEBP")),
+        ("tiff", encoded(drawn(), "TIFF")),
+        ("gif", encoded(drawn(), "GIF")),
+        ("bmp", encoded(drawn(), "BMP")),
+        ("heic", b"\0\0\0\x18ftypheic\0\0\0\0"),
+        ("avif", b"\0\0\0\x1cftypavif\0\0\0\0"),
+        ("jxl", b"\0\0\0\x0cJXL \r\n\x87\n"),
+        ("img", encoded(drawn(), "WEBP")),
+        ("", encoded(drawn(), "WEBP")),
+    ],
+)
+@pytest.mark.parametrize("others", [{}, {"README.md": b"x", "a/labels.json": b"{}"}])
+def test_images_in_another_format_are_to_be_converted(tmp_path, ending, content, others) -> None:
+    """The message named the endings of tables, and a function that reads the files."""
+    files = {f"{name}/{i}.{ending}".rstrip("."): content for name in "ab" for i in range(12)}
+    tree(tmp_path, files | others)
+    problem = problem_of(listed, tmp_path, kind=DataError)
+    assert problem.path == "data_uri" and "JPEG or PNG" in problem.fix
+    assert "JPEG" in problem.expected and ".csv" not in str(problem)
+    for name in files:  # as the message says
+        (tmp_path / name).rename((tmp_path / name).with_suffix(".old"))
+        (tmp_path / name).with_suffix(".png").write_bytes(encoded(drawn(), "PNG"))
+        (tmp_path / name).with_suffix(".old").unlink()
+    assert listed(tmp_path).pictures.classes == ("a", "b")
+
+
+@pytest.mark.parametrize("ending", ["", ".img", ".data"])
+def test_images_whose_names_do_not_say_so_are_read_as_images(tmp_path: Path, ending: str) -> None:
+    tree(tmp_path, {name.removesuffix(".jpg") + ending: it for name, it in animals(12).items()})
+    problem = problem_of(listed, tmp_path, kind=DataError)
+    assert (problem.path, problem.suggestion) == ("data_options.format", "pictures")
+    assert listed(tmp_path, format=problem.suggestion).pictures.classes == ("cat", "dog")
+
+
+def test_images_in_another_format_among_others_are_to_be_converted(tmp_path: Path) -> None:
+    """Also those that are called .jpg."""
+    tree(tmp_path, animals(8) | {f"cat/w{i}.jpg": encoded(drawn(i), "WEBP") for i in range(4)})
+    said = problems(tmp_path)
+    assert "convert images to JPEG or PNG" in said and "a WebP" in said
+
+
+def test_a_folder_without_tables_and_images_names_what_is_read(tmp_path: Path) -> None:
+    tree(tmp_path, {"a/1.txt": b"BMI 20\n", "b/2.xyz": b"hello"})
+    problem = problem_of(listed, tmp_path, kind=DataError)
+    assert ".csv" in problem.expected and "image" not in problem.what

@@ -15,12 +15,19 @@ from dataclasses import replace
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.images.header import Unusable, check
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, Folders, Source, SourceFile
+from kfp_tfjob.components.prepare_data.source.foreign_files import (
+    CONVERT,
+    HEAD,
+    READABLE,
+    recognise,
+)
 from kfp_tfjob.components.prepare_data.source.listing import Listing
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions, suffixes
 from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.store import Store
 
 
 def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Folders] | None:
@@ -61,6 +68,43 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
     return rows, folders
 
 
+def refuse_other_images(listings: Sequence[Listing], store: Store) -> None:
+    """Reject a folder of files that are no tables but images, whatever their names are.
+
+    Raises:
+        DataError: There are images in another format, or with names that do not say so.
+    """
+    tables, (listing, *others) = suffixes(), listings
+    files = [file for file in listing.files if file.size]
+    if others or not listing.is_folder or any(it.name.lower().endswith(tables) for it in files):
+        return
+    # Those that are called images, then any.
+    files.sort(key=lambda file: not file.name.lower().endswith(_OTHER_IMAGES))
+    source, kinds = Source(listing.address, files, store), {}
+    for file in files[:_LOOKED]:
+        with source.raw(file) as stream:
+            what, fix = recognise(stream.read(HEAD)) or ("", "")
+        if what == READABLE or fix == CONVERT:
+            kinds.setdefault(what, file.name)
+    if not kinds:
+        return
+    is_readable = READABLE in kinds
+    raise DataError(
+        Problem(
+            "data_uri contains images whose names do not end like those of images"
+            if is_readable
+            else "data_uri contains images that are neither JPEG nor PNG",
+            received=listed((f"{name}, {what}" for what, name in kinds.items()), _SHOWN),
+            expected=f"JPEG and PNG files that end in {', '.join(SUFFIXES)}",
+            fix=f"set data_options.format={FORMAT} to read all files as images"
+            if is_readable
+            else CONVERT,
+            path="data_options.format" if is_readable else "data_uri",
+            suggestion=FORMAT if is_readable else "",
+        )
+    )
+
+
 def _are_splits(tops: set[str]) -> bool:
     """Return whether the top folders name splits, and are no classes."""
     known = {SPLITS[top.lower()] for top in tops if top.lower() in SPLITS}
@@ -91,6 +135,7 @@ def _none(address: str, received: str) -> DataError:
 
 LABEL = "class"  # the name of the label if data_label is empty
 _LOOKED = 20  # files
+_OTHER_IMAGES = (".webp", ".avif", ".heic", ".heif", ".tif", ".tiff", ".gif", ".bmp", ".jxl")
 _SHOWN = 5
 # The options that do not apply to tables alone.
 _OF_IMAGES = frozenset(

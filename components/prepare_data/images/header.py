@@ -13,7 +13,7 @@ import zlib
 from typing import NamedTuple
 
 from kfp_tfjob.components.prepare_data.source.files import LARGEST_CONTENT, SourceFile
-from kfp_tfjob.components.prepare_data.source.foreign_files import recognise
+from kfp_tfjob.components.prepare_data.source.foreign_files import HEAD, recognise
 from kfp_tfjob.options.pictures import Pictures
 
 JPEG, PNG = "JPEG", "PNG"
@@ -116,7 +116,7 @@ def look(content: bytes) -> Header | Unusable:
         return Unusable("truncated", f"{len(content):,} bytes, which end within the header")
     if not content:
         return Unusable("empty", "0 bytes")
-    found = recognise(content[:512])
+    found = recognise(content[:HEAD])
     return Unusable("picture", found[0] if found else f"a file that begins with {content[:16]!r}")
 
 

@@ -6,14 +6,18 @@ import re
 
 from kfp_tfjob.options.data import FORMAT_WORDS
 
+HEAD = 512  # bytes by which a file is recognized
 _READER = "name a function of your own that reads it in data_options.reader"
 _SHEET = f"save a sheet as CSV, or {_READER}"
 _TABLE = f"write it as {FORMAT_WORDS}, or {_READER}"
 _PACKED = "use gzip, zstd, Parquet or no compression"
 _PICTURE = "set data_uri to the folder that contains one folder of images per class"
+CONVERT = "convert images to JPEG or PNG, for example with Pillow: Image.open(OLD).save(NEW)"
 _LOOK = "open it, because it may be an error page, and download it again"
 _UNPACK = "unpack it, and set data_uri to its folder or files"
 _PULL = "download the file itself with git lfs pull"
+READABLE = "a JPEG or PNG"
+_HEIC = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 # Where bytes are in a file, the bytes, what the file is, and what to do in a table's place.
 _KNOWN = (
     (0, b"PK\x03\x04", "a zip, npz or Excel file", f"unpack a zip, {_SHEET}"),
@@ -33,15 +37,23 @@ _KNOWN = (
     (0, b"SQLite format 3", "an SQLite database", _TABLE),
     (0, b"%PDF", "a PDF", _TABLE),
     (257, b"ustar", "a tar archive", _UNPACK),
-    (0, b"\xff\xd8\xff", "a picture", _PICTURE),
-    (0, b"\x89PNG", "a picture", _PICTURE),
-    (0, b"GIF8", "a GIF", _PICTURE),
-    (0, b"II*\0", "a TIFF", _PICTURE),
-    (0, b"MM\0*", "a TIFF", _PICTURE),
-    (8, b"WEBP", "a WebP", _PICTURE),
-    (4, b"ftyp", "a video, HEIC or AVIF", _PICTURE),
+    (0, b"\xff\xd8\xff", READABLE, _PICTURE),
+    (0, b"\x89PNG", READABLE, _PICTURE),
+    (0, b"GIF8", "a GIF", CONVERT),
+    (0, b"II*\0", "a TIFF", CONVERT),
+    (0, b"MM\0*", "a TIFF", CONVERT),
+    (8, b"WEBP", "a WebP", CONVERT),
+    (4, b"ftypavif", "an AVIF", CONVERT),
+    (4, b"ftypavis", "an AVIF", CONVERT),
+    *((4, b"ftyp" + brand, "a HEIC", CONVERT) for brand in _HEIC),
+    (4, b"ftyp", "a video", _READER),
+    (0, b"\0\0\0\x0cjP  ", "a JPEG 2000", CONVERT),
+    (0, b"\0\0\0\x0cJXL ", "a JPEG XL", CONVERT),
+    (0, b"\xff\x0a", "a JPEG XL", CONVERT),
+    (128, b"DICM", "a DICOM", CONVERT),
     (0, b"version https://git-lfs", "a pointer of Git LFS", _PULL),
 )
+_BITMAP = re.compile(rb"BM.{4}\0{4}.{4}[\x0c(@l|]\0\0\0", re.DOTALL)  # BM alone may be text
 # Pages and answers of web servers and stores, in place of the file that was asked for.
 _MARKUP = re.compile(rb"\s*<(!doctype|html|svg|\?xml|head|body|error)\b", re.IGNORECASE)
 
@@ -55,5 +67,7 @@ def recognise(head: bytes) -> tuple[str, str] | None:
     if _MARKUP.match(head):
         what = " ".join(head[:60].decode(errors="replace").split())
         return f"HTML or XML: {what}", _LOOK
+    if _BITMAP.match(head):
+        return "a BMP", CONVERT
     found = ((what, fix) for at, magic, what, fix in _KNOWN if head.startswith(magic, at))
     return next(found, None)

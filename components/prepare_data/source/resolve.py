@@ -62,6 +62,8 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
         files, classes = pictures
         return Source(data_uri, files, store, pictures=classes)
     _refuse_other_folders(listings)
+    if not own:
+        folders.refuse_other_images(listings, store)
     files = tuple(table_files(listings, ("",) if own else suffixes()))
     reader = OwnReader.read(own, store) if own else None
     return Source(data_uri, files, store, reader)

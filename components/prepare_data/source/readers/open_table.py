@@ -28,7 +28,6 @@ from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
 from kfp_tfjob.storage.errors import DataError, Problem
 
 PART_BYTES = 32 << 20
-_HEAD = 512  # bytes by which a format is recognised
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _spans_of(source: Source, file: SourceFile, options: DataOptions, size: int)
     if options.encoding not in ("auto", "utf-8") or options.delimiter == BLANKS:
         return []
     with text_of(source, file, options.encoding) as stream, source.raw(file) as raw:
-        if stream.read(_HEAD) != raw.read(_HEAD):
+        if stream.read(foreign_files.HEAD) != raw.read(foreign_files.HEAD):
             return []  # packed, or in another encoding
     return [Span(at, min(at + size, file.size)) for at in range(0, file.size, size)]
 
@@ -127,7 +126,7 @@ def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[R
         DataError: The format is not supported, or it is not the one in data_options.format.
     """
     with unpacked(source, file) as stream:
-        head = stream.read(_HEAD)
+        head = stream.read(foreign_files.HEAD)
     known = _recognised(head, is_text=False)
     if known is None:
         if foreign := foreign_files.recognise(head):
@@ -135,7 +134,7 @@ def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[R
             expected = f"{FORMAT_WORDS}; text may be compressed with gzip or zstd"
             raise _unreadable(file, f"a file that is {kind}", expected, fix)
         with text_of(source, file, options.encoding) as stream:
-            head = stream.read(_HEAD)
+            head = stream.read(foreign_files.HEAD)
         known = _recognised(head, is_text=True)
     assert known, "any text may be a CSV"
     found, reader = known
