@@ -17,6 +17,8 @@ from kfp_tfjob.features.types.base import ColumnStatistics, Field
 from kfp_tfjob.storage.formatting import listed
 
 _MOST_WARNED = 10  # names in one warning
+# What programs and people write for no value, besides data_options.null_values.
+_LIKE_MISSING = frozenset({"none", "nil", "<na>", "#n/a", "?", "-", "--", ".", "..", "\\n"})
 _KEEP = "; to keep it, set its type in data_options.types"
 
 
@@ -87,6 +89,11 @@ def label_warnings(
         found = zip(classes, counts[i], strict=True)
         if lacking := [name for name, count in found if not count]:
             warnings.append(f"{split} has no row of these classes: {_some(lacking)}")
+    if missing := [name for name in classes if plain_spelling(name) in _LIKE_MISSING]:
+        warnings.append(
+            f"classes that may mean a missing label: {_some(missing)}; if they do, add them to"
+            " data_options.null_values"
+        )
     if alike := _alike(classes):
         warnings.append(f"these classes may be the same one in other spellings: {_some(alike)}")
     return warnings

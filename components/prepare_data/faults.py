@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Example, Problem, first
+from kfp_tfjob.storage.formatting import listed
 
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20
@@ -270,7 +272,7 @@ class Faults:
         if self.rows["keys"]:
             fixes.append("list the features in data_options.columns to ignore all other keys")
         if any(self.rows[rule] for rule in _MAY_BE_GAPS):
-            fixes.append(_GAP)
+            fixes.append(self._null_values())
         if self.bad < self.seen:
             fixes.append(f"drop these rows with {self._dropping()}")
         if any(columns[name] for name in columns if name != self.label):
@@ -281,6 +283,16 @@ class Faults:
             received=f"invalid values by column: {', '.join(where)}" if where else None,
             fix=f"{', '.join(fixes[:-1])}, or {fixes[-1]}" if len(fixes) > 1 else fixes[0],
         )
+
+    def _null_values(self) -> str:
+        """Return the option by which strings mean a missing value; with those that often occur."""
+        values = Counter(it.value for it in self.examples if it.rule in _MAY_BE_GAPS)
+        often = [value for value, count in values.items() if count > 1]
+        if not often:
+            return _GAP
+        option = json.dumps([*self.options.null_values, *often], ensure_ascii=False)
+        means = f"{listed(map(repr, often), 5)} {'means' if len(often) == 1 else 'mean'}"
+        return f"set data_options.null_values={option} if {means} a missing value in a CSV"
 
     def _dropping(self) -> str:
         """Return the options that drop the rows, with the share that these are of all."""

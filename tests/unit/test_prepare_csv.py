@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from kfp_tfjob.components.prepare_data.source.readers import csv_table
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.features.types.number import is_number
+from kfp_tfjob.options.data import NULL_VALUES
 from kfp_tfjob.storage.errors import DataError, Example
 from tests.fuzz.bounds import bounded
 from tests.problems import problems_of
@@ -352,6 +354,16 @@ def test_rows_without_a_label_are_counted_apart_from_invalid_rows(tmp_path: Path
     path = _rows(tmp_path / "f.csv", 0, f"1,{'x' * 1001}\n")
     invalid, _ = problems_of(decide, read(path), kind=DataError)
     assert "data_options.drop" not in invalid.fix, "the label cannot be dropped"
+
+
+def test_a_string_that_often_stands_for_no_value_is_named_with_the_whole_option(tmp_path: Path):
+    """The option replaces the usual strings, so the message has these as well."""
+    path = tmp_path / "f.csv"
+    path.write_text("a,y\n" + "".join(f"{'..' if i % 20 == 3 else i},u\n" for i in range(100)))
+    problem, *_ = problems_of(decide, read(path), kind=DataError)
+    option = json.loads(problem.fix.partition("null_values=")[2].partition(" if ")[0])
+    assert option == [*NULL_VALUES, ".."]
+    assert not read(path, null_values=option).faults.bad
 
 
 def test_a_key_that_comes_later_can_be_ignored_as_the_message_says(tmp_path: Path):

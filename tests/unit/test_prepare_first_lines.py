@@ -331,6 +331,39 @@ def test_a_header_below_a_title_is_found(path: Path, above: str) -> None:
     assert "the lines above the header" in said[0] and "data_options.delimiter" not in said[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("sep=;\n" + f"color,size,y\n{TEXT}".replace(",", ";"), {"delimiter": ";"}),
+        ("sep=,\n" + f"color,size,y\n{TEXT}", {"delimiter": ","}),
+    ],
+)
+def test_the_line_for_excel_is_to_be_deleted(path: Path, text: str, given) -> None:
+    path.write_text(text)
+    found = problem(path)
+    assert found and (found.path, found.suggestion) == (
+        "data_options.delimiter",
+        given["delimiter"],
+    )
+    assert "delete the first line" in found.fix
+    path.write_text(text.partition("\n")[2])
+    assert problem(path, **given) is None
+
+
+def test_lines_in_quotes_as_a_whole_are_named(path: Path) -> None:
+    lines = f"color,size,y\n{TEXT}".splitlines()
+    path.write_text("".join(f'"{line}"\n' for line in lines))
+    found = problem(path)
+    assert found and "quotes" in found.fix and not found.path
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\r\n"])
+def test_line_ends_of_carriage_returns_are_named(path: Path, end: str) -> None:
+    path.write_bytes(f"color,size,y\n{TEXT}".replace("\n", end).encode())
+    found = problem(path)
+    assert found and "CR" in found.fix and "delimiter" not in found.fix
+
+
 # Blanks
 
 

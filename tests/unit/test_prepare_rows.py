@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from kfp_tfjob.components.prepare_data import sorted_rows
+from kfp_tfjob.components.prepare_data.column_warnings import label_warnings
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
 from kfp_tfjob.components.prepare_data.executors.executor import Exchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
@@ -264,6 +265,12 @@ def _described(
         classes[split] += np.bincount(labels, minlength=2)
     train = Train(blocks[0][0], np.empty(0), Counted.empty(kinds), classes)
     return described(statistics, train, coding, kinds, LABEL, rows, faults or Faults())
+
+
+def test_a_class_that_may_mean_a_missing_label_is_named():
+    counts = np.ones((3, 4), np.int64)
+    (said,) = label_warnings(("None", "none of these", "?", "yes"), counts)
+    assert "None, ?" in said and "data_options.null_values" in said
 
 
 def test_duplicates_conflicts_and_warnings():

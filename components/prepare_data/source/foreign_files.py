@@ -13,10 +13,15 @@ _TABLE = f"write it as {FORMAT_WORDS}, or {_READER}"
 _PACKED = "use gzip, zstd, Parquet or no compression"
 _PICTURE = "set data_uri to the folder that contains one folder of images per class"
 CONVERT = "convert images to JPEG or PNG, for example with Pillow: Image.open(OLD).save(NEW)"
-_LOOK = "open it, because it may be an error page, and download it again"
+_LOOK = "open it: if it is an error page, download the file again; if it is a table, save it as CSV"
 _UNPACK = "unpack it, and set data_uri to its folder or files"
 _PULL = "download the file itself with git lfs pull"
 READABLE = "a JPEG or PNG"
+_PICKLES = (
+    b"\x04\x95",
+    b"\x05\x95",
+    *(bytes([version]) + it for version in (2, 3) for it in (b"]", b"}", b"c")),
+)
 _HEIC = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 # Where bytes are in a file, the bytes, what the file is, and what to do in a table's place.
 _KNOWN = (
@@ -35,6 +40,17 @@ _KNOWN = (
     (0, b"\x89HDF", "HDF5", _TABLE),
     (0, b"\x93NUMPY", "a NumPy array", _TABLE),
     (0, b"SQLite format 3", "an SQLite database", _TABLE),
+    (8, b"DUCK", "a DuckDB database", _TABLE),
+    (0, b"FEA1", "Feather", _TABLE),
+    (0, b"RDX", "a file of R", _TABLE),
+    (0, b"X\n\0\0\0", "a file of R", _TABLE),
+    (0, b"MATLAB 5.0", "a MATLAB file", _TABLE),
+    (0, b"<stata_dta>", "a Stata file", _TABLE),
+    (0, b"$FL2", "an SPSS file", _TABLE),
+    (12, b"\xc2\xea\x81\x60\xb3\x14", "a SAS file", _TABLE),
+    *((0, b"\x80" + begin, "a pickle of Python", _TABLE) for begin in _PICKLES),
+    (0, b"Rar!\x1a\x07", "a RAR archive", _UNPACK),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", _UNPACK),
     (0, b"%PDF", "a PDF", _TABLE),
     (257, b"ustar", "a tar archive", _UNPACK),
     (0, b"\xff\xd8\xff", READABLE, _PICTURE),
@@ -55,7 +71,12 @@ _KNOWN = (
 )
 _BITMAP = re.compile(rb"BM.{4}\0{4}.{4}[\x0c(@l|]\0\0\0", re.DOTALL)  # BM alone may be text
 # Pages and answers of web servers and stores, in place of the file that was asked for.
-_MARKUP = re.compile(rb"\s*<(!doctype|html|svg|\?xml|head|body|error)\b", re.IGNORECASE)
+_MARKUP = re.compile(
+    rb"\s*<(!doctype|html|svg|\?xml|head|body|error|meta|table|style|div)\b", re.IGNORECASE
+)
+# Other tables of text, with comments before the first line of ARFF.
+_ARFF = re.compile(rb"(?:\s++|%[^\n]*+\n)*+@relation\b", re.IGNORECASE)
+_SPARSE = re.compile(rb"[-+]?[0-9.]+( qid:[0-9]+)?( +[0-9]+:[-+0-9.eE]+)+ *(#[^\n]*)?\r?\n")
 
 
 def recognise(head: bytes) -> tuple[str, str] | None:
@@ -67,6 +88,10 @@ def recognise(head: bytes) -> tuple[str, str] | None:
     if _MARKUP.match(head):
         what = " ".join(head[:60].decode(errors="replace").split())
         return f"HTML or XML: {what}", _LOOK
+    if _ARFF.match(head):
+        return "ARFF", _TABLE
+    if _SPARSE.match(head):
+        return "a table of LIBSVM or SVMlight", _TABLE
     if _BITMAP.match(head):
         return "a BMP", CONVERT
     found = ((what, fix) for at, magic, what, fix in _KNOWN if head.startswith(magic, at))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ _MOST_CHARACTERS = 200  # of each name
 _MOST_NAMED = 30  # of the columns of a file without a header
 _MOST_COMPARED = 1000  # names to compare with an unknown one
 # Delimiters that are rare inside names come first.
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*$')  # for Excel
 _DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space", BLANKS: BLANKS}
 
 
@@ -75,6 +77,8 @@ def choose(
         The columns, or None if there is a problem, and the problems.
     """
     names = header.names
+    if label not in names and (problem := _below_header(header, label, options, file)):
+        return None, [problem]
     weights = () if options.weight is None else (options.weight,)
     split = options.split.extra
     uses: dict[str, Collection[str]] = {
@@ -246,8 +250,6 @@ def _no_label(header: Header, label: str, options: DataOptions, file: str) -> Pr
     if not folded and (meant := other_delimiter(header, options, label)):
         path = "data_options.delimiter"
         fix = other_delimiter_fix(meant)
-    elif not folded and _is_lower(header, options, label):
-        meant, fix = "", "delete the lines above the header, which seems to be on a later line"
     else:
         meant = folded[0] if folded else nearest(label, _comparable(names))
         fix = did_you_mean(meant, "correct data_label")
@@ -301,10 +303,29 @@ def other_delimiter(header: Header, options: DataOptions, label: str = "") -> st
     return min(fitting, key=lambda fit: fit[:2])[2] if fitting else ""
 
 
-def _is_lower(header: Header, options: DataOptions, label: str) -> bool:
-    """Return whether a line below the first one has the name of the label, under a title."""
-    rows = (_split(line, options.delimiter) for line in header.lines[1:])
-    return any(len(row) > 1 and label in row for row in rows)
+def _below_header(header: Header, label: str, options: DataOptions, file: str) -> Problem | None:
+    """Describe a file whose header is on a later line, or in quotes as a whole."""
+    first, *rest = header.lines or [""]
+    marked = _SEPARATOR_LINE.match(first)
+    delimiter = marked[1] if marked else options.delimiter
+    rows = [_split(line, delimiter) for line in rest]
+    if len(header.names) == 1 and label in _split(header.names[0], options.delimiter):
+        fix, path, suggestion = "write the lines without quotes around each of them", "", ""
+    elif not any(len(row) > 1 and label in row for row in rows):
+        return None
+    elif marked:
+        suggestion, path = _DELIMITERS.get(delimiter, delimiter), "data_options.delimiter"
+        fix = f'delete the first line, and set {path}="{suggestion}"'
+    else:
+        fix, path, suggestion = "delete the lines above the header", "", ""
+    return Problem(
+        f"{file} does not begin with its header",
+        received=repr(first[:_MOST_CHARACTERS].rstrip("\r\n")),
+        expected=f"the names of the columns, {label!r} among them, on the first line",
+        fix=fix,
+        path=path,
+        suggestion=suggestion,
+    )
 
 
 def longer_rows_fix(header: Header, options: DataOptions) -> str:

@@ -63,8 +63,9 @@ _LOOKED = 16  # records by which the start of a range, or a column without a nam
 _LOOKED_BYTES = 1 << 20
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
 _MARK = codecs.BOM_UTF8
+_LINE_ENDS = {"fix": "end each line with LF or CRLF, not with CR or several of them"}
 _BLANKS = re.compile(rb"[ \t]+")
-_BLANKS_OR_QUOTED = re.compile(rb'((?<![^ \t\n])"(?:[^"\n]|"")*"(?![^ \t\r\n]))|[ \t]+')
+_BLANKS_OR_QUOTED = re.compile(rb'((?<![^ \t\n])"(?:[^"\n]++|"")*+"(?![^ \t\r\n]))|[ \t]+')
 _AT_ENDS = re.compile(rb"(?m)^ +| +(?=\r?$)")
 
 
@@ -359,7 +360,8 @@ class CsvTable(Reader):
                     break
                 continue  # empty lines
             held.append(block)
-            for record in islice(self._records.records(block), _LOOKED - len(records)):
+            count = min(_LOOKED - len(records), len(block.lines))  # empty lines may be millions
+            for record in islice(self._records.records(block), count):
                 if records and size + len(record) > _LOOKED_BYTES:
                     break
                 records.append(record)
@@ -399,7 +401,7 @@ class CsvTable(Reader):
                     f"{self._name}: the header cannot be read ({error})",
                     received=repr(received[:200]),
                     expected="the names of the columns on the first line, in UTF-8",
-                    **_header_fix(header),
+                    **(_header_fix(header) if header or '"' in received else _LINE_ENDS),
                 )
             ) from error
 
@@ -617,6 +619,8 @@ def _header_fix(header: bytes) -> dict[str, str]:
         wide = "utf-16-be" if header.startswith(b"\0") else "utf-16-le"
         fix = f"set {path}={wide} if the file is UTF-16, or write it as UTF-8"
         return {"fix": fix, "path": path, "suggestion": wide}
+    if b"\r" in header.rstrip(b"\r\n"):
+        return _LINE_ENDS
     try:
         header.decode()
     except UnicodeDecodeError:
