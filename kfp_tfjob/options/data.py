@@ -264,7 +264,8 @@ class DataOptions(Group):
     )
     header: bool | None = option(
         None,
-        "`true`: the first line of a CSV is its header, even if it looks like a row.",
+        "`true` if the first line of a CSV is its header although it looks like a row; by default,"
+        " such a file is rejected.",
     )
     format: Literal["auto", *_FORMAT_NAMES, of_pictures.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",

@@ -82,12 +82,21 @@ def csvs(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
         header, rows = [*header, "n"], [[*row, str(i)] for i, row in enumerate(rows * 5)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator=draw(st.sampled_from(["\n", "\r\n"])))
-    writer.writerow(header)
+    options = {"on_bad_row": draw(st.sampled_from(["fail", "drop"])), "max_bad_fraction": 1}
+    options |= draw(
+        st.sampled_from([{}, {"header": True}, {"delimiter": "blanks"}, {"encoding": "latin-1"}])
+    )
+    plain = {name.strip() for name in header} == {*header} - {""} and len({*header}) == len(header)
+    if plain and draw(st.booleans()):
+        options |= {"names": header, "header": False if "header" in options else None}
+    else:
+        writer.writerow(header)
     writer.writerows(rows)
     data = text.getvalue().encode()
+    if options.get("delimiter"):
+        data = data.replace(b",", draw(st.sampled_from([b"  ", b" \t", b" "])))
     if draw(st.booleans()):
         data = draw(altered(data))
-    options = {"on_bad_row": draw(st.sampled_from(["fail", "drop"])), "max_bad_fraction": 1}
     return data, label, options
 
 

@@ -150,6 +150,8 @@ _DATA = {
     "format": "csv",
     "encoding": "latin-1",
     "null_values": ["-"],
+    "names": ["a", "b", "c", "y"],
+    "header": False,
 }
 
 
