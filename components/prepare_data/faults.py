@@ -30,6 +30,7 @@ RULES = {
     "columns": "more or fewer values than there are columns",
     "header": "the names of the columns again, as where files were joined",
     "mark": "a byte order mark before the first value, as where files were joined",
+    "order": "the names of the columns in another order, so the rows below are in another order",
     "quotes": "a quote that is not closed, or text after the closing quote",
     "encoding": "not UTF-8",
     "nul": "a NUL character",
@@ -229,6 +230,19 @@ class Faults:
             fix=fix
             or "correct the header, name the columns in data_options.names if there is none, or"
             " correct data_options.delimiter",
+        )
+
+    def order_problem(self) -> Problem | None:
+        """Describe files that were joined although their columns are in different orders."""
+        found = next((fault for fault in self.examples if fault.rule == "order"), None)
+        if found is None:
+            return None
+        return Problem(
+            f"{found.file}, line {found.line}: {RULES['order']}",
+            received=repr(found.value),
+            expected="one order of the columns in each file",
+            fix="do not join the files: data_uri may be a folder, in which each has its own header",
+            path="data_uri",
         )
 
     def problems(self, shape_fix: str = "") -> list[Problem]:

@@ -32,6 +32,8 @@ def decide(scan: Scan) -> Label:
     faults.label, faults.options = labels.name, options
     if not faults.seen:
         raise DataError(no_rows())
+    if order := faults.order_problem():  # the rows below it would be in the wrong columns
+        raise DataError(order)
     if faults.bad and (options.on_bad_row == "fail" or faults.bad == faults.seen):
         raise DataError(*faults.problems())
     label = labels.decide(options.task, options)

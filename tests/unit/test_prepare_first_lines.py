@@ -65,6 +65,7 @@ TEXT = text_of(WORDS)
         ("color,size,y\r\n", "header"),
         ("\ufeffcolor,size,y\n", "header"),
         ('"color","size","y"\n', "header"),
+        ("color, size, y\n", "header"),
         ('\ufeff"color","size","y"\n', "header"),
         ("\ufeffred,big,yes\n", "mark"),
     ],
@@ -89,6 +90,24 @@ def test_a_header_of_numbers_in_the_middle_is_an_invalid_row(path: Path) -> None
     found = read(path)
     assert faults_of(found.faults) == [(52, "", "0,1,y", "header")]
     assert sorted(found.labels.codes) == ["u", "v"] and found.faults.seen == 101
+
+
+@pytest.mark.parametrize("part", [64, 1 << 20])
+@pytest.mark.parametrize("rows", [WORDS, [(f"{i}", f"{i / 7}", "uv"[i % 2]) for i in range(40)]])
+def test_another_header_in_another_order_is_refused(path: Path, rows, part: int) -> None:
+    """The rows below it would be read into the wrong columns, whatever becomes of bad rows."""
+    turned = [(y, a, b) for a, b, y in rows]
+    path.write_text(f"color,size,y\n{text_of(rows)}y,color,size\n{text_of(turned)}")
+    found = read(path, part=part, on_bad_row="drop", max_bad_fraction=1)
+    (refused,) = problems_of(row_requirements.decide, found, kind=DataError)
+    assert refused.path == "data_uri" and ", line 42" in refused.what
+    seen = problem(path)
+    assert seen and seen.path == "data_uri"
+    folder = path.parent / "in"  # as the message says
+    folder.mkdir()
+    (folder / "1.csv").write_text(f"color,size,y\n{text_of(rows)}")
+    (folder / "2.csv").write_text(f"y,color,size\n{text_of(turned)}")
+    assert len(read(folder).labels.codes) == 2
 
 
 def test_a_row_that_only_begins_like_the_header_is_a_row(path: Path) -> None:

@@ -172,6 +172,8 @@ def _looked_at(
     Converter(kinds, columns.label, options.format_of(columns.label)).rows(chunk)
     faults = Faults(label=columns.label, options=options)
     faults.merge(chunk.faults)
+    if order := faults.order_problem():
+        return kinds, [order]
     if faults.shape_problem():
         return kinds, faults.problems(longer_rows_fix(table.header, options))
     if problems or options.on_bad_row != "fail":

@@ -326,16 +326,11 @@ class CsvTable(Reader):
         held, records = self._first_records(blocks)
         self.head = tuple(record.decode(errors="replace") for record in records)
         if self._options.names is not None:
-            names = list(self._options.names)
+            names = self._header = list(self._options.names)
             DataError.raise_if(self._names_problems(names, records))
-            self._headers = _spellings(names, self._options.separator)
         else:
             header = self._header_of(held[0], records)
-            names = self._parsed_header(header, held[0])
-            self._headers = {
-                header.rstrip(b"\r\n"),
-                *_spellings(names, self._options.separator),
-            }
+            names = self._header = self._parsed_header(header, held[0])
             rest = _first_record(held[0].data)[1]
             held[0] = replace(held[0], data=rest, lines=held[0].lines[1:])
             rows = [self._fields(record) for record in records[1:]]
@@ -343,8 +338,8 @@ class CsvTable(Reader):
                 names, self.has_index = ["", *names], True
             elif names[0] == "":
                 self.has_index = _count_up(rows)
-        parts = (part for name in names for part in name.split('"'))  # as a quote is written twice
-        self._longest_name = max(parts, key=len).encode(errors="surrogatepass")
+        texts = {blank + name for name in self._header if name for blank in ("", " ")}
+        self._names = pa.array([name.encode() for name in texts], pa.binary())
         self.schema = pa.schema([(name, pa.binary()) for name in names])
         return held
 
@@ -447,7 +442,9 @@ class CsvTable(Reader):
         held = next((block for block in self._held if len(block.lines)), None)
         if held is None:
             return [pa.array([], pa.binary()) for _ in places]
-        block = self._rows(held)
+        block = held
+        if all(name.encode() in block.data for name in self._header):
+            block = self._without_joints(block)
         types = {str(place): pa.binary() for place in places}
         try:
             table = self._read(block, types)
@@ -466,30 +463,37 @@ class CsvTable(Reader):
             yield self._parse(self._rows(block), columns)
 
     def _rows(self, block: Block) -> Block:
-        """Return a block without a header, and without a byte order mark between its lines."""
+        """Return a block without the header of the file."""
         if self._at_header and len(block.lines):
             self._at_header = False
-            block = replace(block, data=_first_record(block.data)[1], lines=block.lines[1:])
-        data = block.data
-        has_mark = not data.isascii() and _MARK in data
-        has_header = self._longest_name in data and any(header in data for header in self._headers)
-        if has_mark or has_header:
-            block, lost = self._records.without(block, self._joint)
-            lost.merge(block.bad)
-            block = replace(block, bad=lost)
+            return replace(block, data=_first_record(block.data)[1], lines=block.lines[1:])
         return block
+
+    def _without_joints(self, block: Block) -> Block:
+        """Return a block without the records that only joined files have, which are faults."""
+        block, lost = self._records.without(block, self._joint)
+        lost.merge(block.bad)
+        return replace(block, bad=lost)
 
     def _joint(self, record: bytes) -> str:
         """Return the rule that a record breaks where files were joined; empty for a row."""
-        plain = record.removeprefix(_MARK)
-        if plain.rstrip(b"\r\n") in self._headers:
+        fields = self._fields(record.removeprefix(_MARK))
+        if fields == self._header:
             return "header"
-        return "" if plain is record or plain == record else "mark"
+        if len(fields) == len(self._header) and {*fields} == {*self._header}:
+            return "order"
+        return "mark" if record.startswith(_MARK) else ""
 
     def _parse(self, block: Block, columns: Columns) -> Chunk:
         where = {name: i for i, name in enumerate(self.schema.names)}
         at = {name: where[name] for name in columns.all}
+        if not block.data.isascii() and _MARK in block.data:
+            block = self._without_joints(block)
         chunk = self._as_typed(block, at, columns) or self._as_text(block, at, columns)
+        # In another header, the label is one of the names.
+        if pc.any(pc.is_in(chunk.columns[columns.label], value_set=self._names)).as_py():
+            block = self._without_joints(block)
+            chunk = self._as_typed(block, at, columns) or self._as_text(block, at, columns)
         chunk.faults.merge(block.bad)
         return chunk
 
@@ -576,16 +580,6 @@ def _reduced(stream: IO[bytes]) -> Iterator[bytes]:
         else:
             text = _BLANKS.sub(b" ", text)
         yield _AT_ENDS.sub(b"", text)
-
-
-def _spellings(names: Sequence[str], separator: str) -> set[bytes]:
-    """Return a header with these names, as programs write it: with few quotes, and with all."""
-    found = set()
-    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
-        out = io.StringIO()
-        csv.writer(out, delimiter=separator, quoting=quoting, lineterminator="").writerow(names)
-        found.add(out.getvalue().encode(errors="surrogatepass"))
-    return found
 
 
 def _have_row_names(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
