@@ -40,7 +40,7 @@ from kfp_tfjob.storage.errors import (
     Problems,
     StepError,
 )
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import WORK
 
 _LARGE = 1 << 30  # bytes of a source whose rows do not go to the disk of a node
@@ -90,6 +90,8 @@ def run(
     else:
         files, size = counted(len(source.files), "file"), source.size / 1e6
         log.info("preparing %s from %s, %.1f MB", base, files, size)
+        if source.unread:  # such as a table with another ending
+            log.info("not read, because of their endings: %s", listed(source.unread, 10))
         with TemporaryDirectory(prefix="prepare-data-") as folder:
             place = str(base / WORK) if options.dask else _exchange(source, base, folder)
             store = step.store

@@ -1,6 +1,7 @@
 """The files of data_uri on this machine; tests/local/test_prepare_source.py has those in S3."""
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,18 @@ def test_a_folder_of_other_files_names_them(tmp_path: Path) -> None:
     problem = problem_of(found, str(tmp_path), kind=DataError)
     assert "sales.xlsx" in problem.received
     assert "CSV" in problem.fix and "data_options.reader" in problem.fix
+
+
+def test_files_of_a_folder_that_are_not_read_are_known(tmp_path: Path) -> None:
+    """A table with another ending was dropped without a word."""
+    for name in ("a.csv", "b.tsv", "c/d.xlsx", "c/e.csv.gz", "_SUCCESS", "_old/f.tsv", ".g.tsv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("a,y\n1,2\n")
+    found = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
+    assert [file.name for file in found.files] == ["a.csv", "c/e.csv.gz"]
+    assert list(found.unread) == ["b.tsv", "c/d.xlsx"]
+    assert not list_source(Store("http://127.0.0.1:1"), str(tmp_path / "b.tsv")).unread
+    assert not pickle.loads(pickle.dumps(found)).unread, "tasks do not need them"
 
 
 def test_a_link_to_a_file_is_the_file(tree: Path, tmp_path_factory) -> None:

@@ -86,6 +86,7 @@ class Source:
         store: The store to read objects from; a copy for another process lacks it.
         reader: The user's own reader of the files, or None.
         pictures: What the folders say if these are images; None for tables.
+        unread: The names of other files in the folders of tables, which are not read.
     """
 
     uri: str
@@ -93,10 +94,11 @@ class Source:
     store: Store
     reader: OwnReader | None = None
     pictures: Folders | None = None
+    unread: Sequence[str] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connections of this process out of a copy."""
-        return vars(self) | {"store": None}
+        """Leave the connections of this process, and what only it logs, out of a copy."""
+        return vars(self) | {"store": None, "unread": ()}
 
     @cached_property
     def folder_splits(self) -> frozenset[str]:

@@ -246,9 +246,14 @@ def _is_table(name: str, pattern: tuple[str, ...], endings: tuple[str, ...]) -> 
     """Return whether a file in a folder, or that a pattern matches, is a table."""
     parts = name.split("/")
     below = _below(parts, pattern)
-    if below is None or any(part.startswith(_NO_TABLE) for part in parts):
+    if below is None or is_aside(name):
         return False
     return not below or name.lower().endswith(endings)
+
+
+def is_aside(name: str) -> bool:
+    """Return whether a file is one that programs write beside tables, such as _SUCCESS."""
+    return any(part.startswith(_NO_TABLE) for part in name.split("/"))
 
 
 def _below(parts: list[str], pattern: tuple[str, ...]) -> list[str] | None:

@@ -26,6 +26,7 @@ from kfp_tfjob.components.prepare_data.source.header import (
 from kfp_tfjob.components.prepare_data.source.listing import (
     Listing,
     addresses_of,
+    is_aside,
     list_address,
     table_files,
 )
@@ -66,7 +67,10 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
         folders.refuse_other_images(listings, store)
     files = tuple(table_files(listings, ("",) if own else suffixes()))
     reader = OwnReader.read(own, store) if own else None
-    return Source(data_uri, files, store, reader)
+    read = {file.location for file in files}
+    others = (file for listing in listings for file in listing.files if listing.is_folder)
+    unread = [file.name for file in others if file.location not in read and not is_aside(file.name)]
+    return Source(data_uri, files, store, reader, unread=unread)
 
 
 def _refuse_other_folders(listings: Sequence[Listing]) -> None:
