@@ -128,20 +128,20 @@ def _not_in_train(
         + (f"; train has {alike[name]!r})" if name in alike else ")")
         for name in lacking
     ]
-    fix = "write each class in the same way in every row" if alike else ""
+    fixes = ["write each class in the same way in every row"] if alike else []
     if len(alike) < len(lacking):
-        fix += "; " if fix else ""
-        fix += (
-            f"if the label is a number, {number_fix(label, classes, options)}; otherwise, provide"
-            " more of these rows" + (" in train" if rule else "") + ", or remove them"
+        provide = (
+            "provide more of these rows, remove them, or use a different data_options.split.salt"
+            if not rule or "group" in rule
+            else "provide some of these rows in train, or remove them"
         )
-        if not rule or "group" in rule:  # the salt decides
-            fix += ", or use a different data_options.split.salt"
+        is_number = number_fix(label, classes, options)
+        fixes.append(f"if the label is a number, {is_number}; otherwise, {provide}")
     return Problem(
         f"train has no row of {len(lacking)} of the {len(classes)} classes of {label!r}",
         received=listed(shown, 10),
         expected="rows of every class in train",
-        fix=fix,
+        fix="; ".join(fixes),
     )
 
 

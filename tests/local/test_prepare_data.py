@@ -228,7 +228,7 @@ _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
         (WHOLE, "y", {"types": {"y": "category"}}, "data_options.types"),
         (WHOLE, "y", {"drop": ["a"]}, "feature column"),
         (WHOLE, "y", {"columns": ["y", "a"]}, "data_options.columns"),
-        (",a,y\n0,1,u\n", "y", {}, "column 1 of a.csv"),
+        (",a,y\n7,1,u\n", "y", {}, "column 1 of a.csv"),
         ("150,4,setosa\n1,2,3\n", "species", {}, "first line"),
         (WHOLE, "y", {"format": "parquet"}, "data_options.format"),
     ],
@@ -253,7 +253,7 @@ def test_what_preflight_sees_prepare_data_refuses_too(
         ("a,y\n" + "1,u\n" * 50 + "1,v\n" * 50, "a split"),
         (
             WHOLE + f"{_NOT_IN_TRAIN},w\n",
-            "'w' (1 rows)",
+            "'w' (1 row)",
         ),
     ],
     ids=range(4),
