@@ -225,6 +225,15 @@ def profile(columns: dict[str, ColumnProfile], chunk: Chunk) -> None:
             column.forms = {}
 
 
+def votes_of(rows: Mapping[str, int]) -> Votes:
+    """Return how strings are written, given the rows of each."""
+    counts: Counter[str] = Counter()
+    forms = _forms_of(pa.array(rows, pa.string())).tolist()
+    for form, count in zip(forms, rows.values(), strict=True):
+        counts[NUMBER if _FORMS[form] == BIT else _FORMS[form]] += count
+    return Votes(counts, counts.total(), only_bits=False)
+
+
 def too_many_others(columns: int) -> Problem:
     """Describe a table with more than MOST_OTHERS columns that are not numbers."""
     return Problem(

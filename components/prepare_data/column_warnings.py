@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import sqrt
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.kinds import INDEX, NO_VALUE, Kinds
+from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnStatistics, Field
+from kfp_tfjob.features.types.lookalikes import are_booleans
 from kfp_tfjob.storage.formatting import listed
 
 _MOST_WARNED = 10  # names in one warning
 # What programs and people write for no value, besides data_options.null_values.
 _LIKE_MISSING = frozenset({"none", "nil", "<na>", "#n/a", "?", "-", "--", ".", "..", "\\n"})
-_KEEP = "; to keep it, set its type in data_options.types"
+_FAR = 2  # times the share of a split, or one over it
+_BY_CHANCE = 5  # standard deviations of rows that are divided one by one
 
 
 def column_warnings(
@@ -89,26 +94,81 @@ def label_warnings(
         found = zip(classes, counts[i], strict=True)
         if lacking := [name for name, count in found if not count]:
             warnings.append(f"{split} has no row of these classes: {_some(lacking)}")
-    if missing := [name for name in classes if plain_spelling(name) in _LIKE_MISSING]:
-        warnings.append(
-            f"classes that may mean a missing label: {_some(missing)}; if they do, add them to"
-            " data_options.null_values"
-        )
-    if alike := _alike(classes):
-        warnings.append(f"these classes may be the same one in other spellings: {_some(alike)}")
-    return warnings
+    return [*warnings, *_missing_classes(classes), *alike_classes(classes)]
+
+
+def label_suspicions(label: Label) -> list[str]:
+    """Return what classes may be that is not what the label says."""
+    classes = label.classes or ()
+    # A and a are two letters.
+    alike = alike_classes(classes) if alike_classes([it for it in classes if len(it) > 1]) else []
+    missing = _missing_classes(classes)
+    others = [name for name in classes if not _is_like_missing(name)]
+    return [*(missing if are_booleans(others) else []), *alike, *label.suspicions]
+
+
+def _missing_classes(classes: Sequence[str]) -> list[str]:
+    """Return a line if classes may mean a missing label."""
+    missing = list(filter(_is_like_missing, classes))
+    if not missing:
+        return []
+    return [
+        f"classes that may mean a missing label: {_some(missing)}; if they do, add them to"
+        " data_options.null_values"
+    ]
+
+
+def _is_like_missing(name: str) -> bool:
+    return plain_spelling(name) in _LIKE_MISSING
+
+
+def uneven_splits(
+    rows: Mapping[str, int], duplicates: int, fractions: Mapping[str, float], by: Mapping[str, Any]
+) -> list[str]:
+    """Return a line if hashes divide the rows far from the shares, and not by chance.
+
+    Args:
+        rows: By split.
+        duplicates: Rows with the features of an earlier row.
+        fractions: The shares, by split.
+        by: The keys of `data_options.split` that decide.
+    """
+    total = sum(rows.values())
+    together = "group" in by or (not by and duplicates)
+    uneven = [
+        split
+        for split, share in fractions.items()
+        if not share / _FAR <= rows[split] / max(total, 1) <= share * _FAR
+        and abs(rows[split] - share * total) > _BY_CHANCE * sqrt(share * (1 - share) * total)
+    ]
+    if not together or not uneven:
+        return []
+    shares = ", ".join(
+        f"{split} {rows[split] / total:.0%} ({fractions[split]:.0%})" for split in rows
+    )
+    if "group" in by:
+        why = f"the rows of a group stay together, and {by['group']!r} has few or large groups"
+        fix = "name a column with more values there"
+    else:
+        why = f"rows with the same features stay together, and only {total - duplicates:,} differ"
+        fix = "divide them by a column that names the split with data_options.split.column"
+        fix += ", or by a column that numbers the rows with data_options.split.group"
+    return [f"the splits are far from their requested shares: {shares}; {why}: {fix}"]
 
 
 def plain_spelling(name: str) -> str:
-    """Return a string without differences of case, blanks or Unicode form."""
-    return " ".join(normalize("NFKC", name).casefold().split())
+    """Return a string without differences of case, blanks, quotes, a full stop or Unicode form."""
+    return " ".join(normalize("NFKC", name).casefold().split()).strip("'\"").rstrip(". ") or name
 
 
-def _alike(classes: Sequence[str]) -> list[str]:
-    """Return the classes that differ from another only in their spelling."""
+def alike_classes(classes: Sequence[str]) -> list[str]:
+    """Return a line if classes differ from another only in their spelling."""
     plain = [plain_spelling(name) for name in classes]
     counts = Counter(plain)
-    return [name for name, key in zip(classes, plain, strict=True) if counts[key] > 1]
+    alike = [name for name, key in zip(classes, plain, strict=True) if counts[key] > 1]
+    if not alike:
+        return []
+    return [f"these classes may be the same one in other spellings: {_some(alike)}"]
 
 
 def _some(names: list[str]) -> str:

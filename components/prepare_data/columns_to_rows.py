@@ -6,11 +6,13 @@ strings. It is invalid only if the rule of the column says so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.components.prepare_data.column_profile import votes_of
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
@@ -45,6 +47,7 @@ class Rows:
         faults: The bad rows, which are omitted.
         texts: The columns of categories and texts.
         dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE if missing.
+        forms: The labels by form, of bad rows too, if `data_options.types` names their format.
     """
 
     features: np.ndarray
@@ -54,6 +57,7 @@ class Rows:
     faults: BlockFaults
     texts: tuple[Texts, ...] = ()
     dates: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    forms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def good(self) -> Rows:
@@ -71,6 +75,7 @@ class Rows:
             self.faults,
             tuple(column.of(keep) for column in self.texts),
             self.dates[keep] if len(self.dates) else self.dates,
+            self.forms,
         )
 
 
@@ -102,7 +107,7 @@ class Converter:
                         missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
                     )
                 found[feature.type.field].append(column)
-        labels, codes = _labels(chunk, self._label, self._label_format)
+        labels, codes, forms = _labels(chunk, self._label, self._label_format)
         rows = len(faults.lines)
         return Rows(
             block.rows if is_whole and self._names else _columns(found[FLOATS], rows, np.float32),
@@ -112,6 +117,7 @@ class Converter:
             faults,
             tuple(found[CODES]),
             _columns(found[WHOLES], rows, np.int64),
+            forms,
         ).good
 
     def column(self, chunk: Chunk, feature: Feature) -> np.ndarray | Texts:
@@ -128,7 +134,8 @@ class Converter:
         if patterns_of(feature.format) and cells.is_numeric:  # 20241231
             cells = Cells(as_texts(cells.column)[0], cells.nulls)
         if feature.format and not (cells.is_numeric or cells.is_temporal):
-            cells = cells.rewritten(feature.type.plain(cells.texts, feature.format))
+            plain = feature.type.plain(cells.texts, feature.format, feature.sign)
+            cells = cells.rewritten(plain)
         values, invalid = feature.type.parse(cells)
         for rule, rows in invalid.items():
             other = kind_in(feature.format) == feature.kind and rule in ("text", "date")
@@ -143,8 +150,13 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
     Strings in a format of `data_options.types` become plain numbers or dates in ISO 8601; others
     are invalid.
     """
+    texts, codes = _written(chunk, name, format)
+    return _plain(chunk, name, format, texts, codes), codes
+
+
+def _written(chunk: Chunk, name: str, format: str) -> tuple[list[str], np.ndarray]:
+    """Return what `texts_of` returns, as the file has it."""
     column, faults = chunk.columns[name], chunk.faults
-    is_typed = temporal(column.type) or (numeric(column.type) and not patterns_of(format))
     with undamaged(faults.file):
         if temporal(column.type):
             column = column.cast(pa.string())
@@ -161,20 +173,36 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
     absent = np.array([not text or text in nulls for text in texts], bool)
     if absent.any():
         faults.mark(absent[codes], "missing", name, lambda i: texts[codes[i]])
-    if format and not is_typed:
-        known, written = TYPES[kind_in(format)], texts
-        plain = known.plain(pa.array(texts, pa.string()), format)
-        for wrong in known.parse(Cells(plain, chunk.nulls)).invalid.values():
-            rows = (wrong & ~absent)[codes]
-            faults.mark(rows, "format", name, lambda i: written[codes[i]])
-        texts = plain.to_pylist()
     return texts, codes
 
 
-def _labels(chunk: Chunk, name: str, format: str) -> tuple[list[str], np.ndarray]:
-    """Return the distinct labels of a chunk and the index of each row's label; mark faults."""
+def _plain(chunk: Chunk, name: str, format: str, texts: list[str], codes: np.ndarray) -> list[str]:
+    """Return strings in a format as plain ones, given the string of each row."""
+    kind = chunk.columns[name].type
+    is_typed = temporal(kind) or (numeric(kind) and not patterns_of(format))
+    if not format or is_typed:
+        return texts
+    known, nulls = TYPES[kind_in(format)], set(chunk.nulls.to_pylist())
+    plain = known.plain(pa.array(texts, pa.string()), format)
+    present = np.array([bool(text) and text not in nulls for text in texts], bool)
+    for wrong in known.parse(Cells(plain, chunk.nulls)).invalid.values():
+        rows = (wrong & present)[codes]
+        chunk.faults.mark(rows, "format", name, lambda i: texts[codes[i]])
+    return plain.to_pylist()
+
+
+def _labels(
+    chunk: Chunk, name: str, format: str
+) -> tuple[list[str], np.ndarray, Mapping[str, int]]:
+    """Return the distinct labels of a chunk and the index of each row's label; mark faults.
+
+    The labels of a named format are also counted by the form that the file has.
+    """
     others = chunk.faults.rows["missing"]
-    texts, codes = texts_of(chunk, name, format)
+    written, codes = _written(chunk, name, format)
+    rows = np.bincount(codes, minlength=len(written)).tolist() if format else []
+    forms = votes_of(dict(zip(written, rows, strict=True))).forms if format else {}
+    texts = _plain(chunk, name, format, written, codes)
     chunk.faults.unlabelled += chunk.faults.rows["missing"] - others
     long = [len(text) > LONGEST for text in texts]
     huge = [is_number(text) and parse_number(text) is None for text in texts]
@@ -182,7 +210,7 @@ def _labels(chunk: Chunk, name: str, format: str) -> tuple[list[str], np.ndarray
         if any(found):
             mask = np.array(found, bool)[codes]
             chunk.faults.mark(mask, rule, name, lambda i: texts[codes[i]])
-    return texts, codes
+    return texts, codes, forms
 
 
 def _columns(columns: list[np.ndarray], rows: int, kind: type) -> np.ndarray:

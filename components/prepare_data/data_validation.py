@@ -37,6 +37,7 @@ from kfp_tfjob.storage.layout import DISTRIBUTIONS, SUSPICIOUS
 from kfp_tfjob.storage.store import Store
 
 _MOST_NAMED = 10
+_MOST_SUSPICIONS = 5
 _MOST_METRICS, _LONGEST_NAME = 10, 60  # columns; Kubeflow Pipelines shows each metric
 _TEST_ROWS = 20_000
 
@@ -122,8 +123,8 @@ def validate(
     suspicious = leaks.find(schema, rows["train"]) if rows else []
     validation = Validation(counts, comparison, alone, suspicious, options.max_psi)
     if suspicious:
-        text = _suspicion(suspicious)
-        log.warning("SUSPICIOUS: %s", text)
+        log.warning("SUSPICIOUS: %s", _suspicion(suspicious))
+    if text := _sentences(prepared, suspicious):
         step.store.write(base / SUSPICIOUS, text.encode(), "text/plain")
     errors = _report(validation, options)
     if isinstance(found, Problem) and "fail" in (options.changes, options.limits):
@@ -243,8 +244,15 @@ def _drifted(
         )
 
 
+def _sentences(prepared: Prepared, suspicious: list[Suspicious]) -> str:
+    """Return what every page with the verdict says of the data; empty for nothing."""
+    found = [_suspicion(suspicious)] if suspicious else []
+    first, *more = [*found, *(prepared.statistics.suspicions or ())] or [""]
+    return listed([first, *(text[:1].upper() + text[1:] for text in more)], _MOST_SUSPICIONS, ". ")
+
+
 def _suspicion(found: list[Suspicious]) -> str:
-    """Return what every page with the verdict says of these columns."""
+    """Describe columns that alone predict the label."""
     what = listed([f"{it.name!r} ({it.measure} {it.figure:.3f})" for it in found], _MOST_NAMED)
     names = json.dumps([it.name for it in found[:_MOST_NAMED]], ensure_ascii=False)
     return (

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import fit_encoding
+from kfp_tfjob.components.prepare_data.column_warnings import uneven_splits
 from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
     DistributionsDocument,
@@ -144,7 +145,12 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         weight=None if options.weight is None else SchemaWeight(options.weight),
         left_out=(*scan.kinds.left_out, *dropped),
     )
-    statistics = described(summed, train, plan.coding, scan.kinds, label, rows, faults)
+    suspicions = uneven_splits(
+        rows, summed.duplicates, options.split.fractions, scan.job.split_rules.rule
+    )
+    statistics = described(
+        summed, train, plan.coding, scan.kinds, label, rows, faults, options, suspicions
+    )
     if options.weight is not None:
         weights: dict[str, WeightSums] = dict(zip(SPLITS, summed.weights, strict=True))
         check(options.weight, weights)

@@ -47,6 +47,7 @@ from kfp_tfjob.storage.formatting import listed
 _HASHED = next(it.kind for it in TYPES.values() if it.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log
 _MOST_PROBLEMS = 20  # columns
+_MOST_EXAMPLES = 4  # values, one of each form
 NO_VALUE = "no value in any row"
 INDEX = "it has no name and only numbers or names the rows"
 ALL_DIFFERENT = "a different string in every row, like an identifier"
@@ -65,6 +66,8 @@ class Feature:
             numbers without missing values, is invalid.
         missing: The missing values that were found.
         format: How files write its numbers or dates; empty for 1234.5 and ISO 8601.
+        sign: The sign that its values have if others are invalid, such as `%`; empty for none, and
+            None for any.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Feature:
     gaps: Gaps | None
     missing: int
     format: str = ""
+    sign: str | None = None
 
     @property
     def type(self) -> type[ColumnType]:
@@ -162,7 +166,10 @@ def _decide(seen: ColumnProfile, options: DataOptions, odd: str) -> Feature | Le
         if reason == TOO_MANY_TEXTS:
             return too_many(name)
     format = options.format_of(name) or TYPES[kind].format_in(seen.votes)
-    return Feature(name, kind, gaps, seen.gaps, format)
+    sign, mixture = TYPES[kind].sign_of_most(seen.votes) if options.format_of(name) else (None, "")
+    if mixture:
+        return _unclear(seen, TYPES[kind], mixture, options)
+    return Feature(name, kind, gaps, seen.gaps, format, sign)
 
 
 def _kind(seen: ColumnProfile, options: DataOptions) -> str | Problem:
@@ -194,6 +201,11 @@ def _unclear(
     file, line, value = next(seen.examples[it] for it in forms if it in seen.examples)
     readings = like.readings_of(texts, seen.votes)
     oddity, instead = like.oddity_of(texts)
+    received = f"{value!r}, and {seen.votes.of(*forms):,} of {seen.count:,} values like it"
+    if mixture := like.sign_of_most(seen.votes)[1]:
+        readings, oddity, instead = [], mixture, "write all of them with the same sign"
+        examples = (seen.examples[form][2] for form in reversed(forms) if form in seen.examples)
+        received = listed(map(repr, examples), _MOST_EXAMPLES)
     if len(readings) > 1:
         oddity = f"{oddity or what}, which may be read in several ways"
     settings = [options.types_with({name: it.format}) for it in readings]
@@ -204,7 +216,7 @@ def _unclear(
     fix = f"name the format: {' or '.join(fixes)}" if fixes else f"write {like.expected}"
     return Problem(
         f"column {name!r} has {oddity or what} ({file}, line {line})",
-        received=f"{value!r}, and {seen.votes.of(*forms):,} of {seen.count:,} values like it",
+        received=received,
         expected=like.expected,
         fix=(f"{instead}; or {fix}" if instead and fixes else instead or fix)
         + f'; or drop the column with data_options.drop=["{name}"]; for codes rather than'

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from kfp_tfjob.components.prepare_data.column_profile import votes_of
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
-from kfp_tfjob.features.types.base import ColumnMoments
+from kfp_tfjob.features.types.base import ColumnMoments, Votes
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
-from kfp_tfjob.features.types.number import Number, are_formatted, parse_number, rounded
+from kfp_tfjob.features.types.date import Date
+from kfp_tfjob.features.types.lookalikes import (
+    FEW,
+    MISSING,
+    NULLS,
+    described,
+    spellings,
+)
+from kfp_tfjob.features.types.number import (
+    NUMBER_FORM,
+    Number,
+    are_formatted,
+    is_number,
+    is_whole,
+    parse_number,
+    rounded,
+)
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import counted
 
 MOST_CLASSES = 10_000
-# Whole numbers are classes when there are at most this many, each ten times on average.
-_MOST_NUMBERED_CLASSES = 20
-_ROWS_OF_A_CLASS = 10
+_ROWS_OF_A_CLASS = 10  # on average, where whole numbers are classes
 # A label column with this share of numbers is a number column with faults.
 _NUMERIC_SHARE = 0.9
 _DEFAULTS = DataOptions()
@@ -40,6 +58,7 @@ class Label:
         classes: The names of the classes in the order of their indices; None for a number.
         class_of: int32, the class of each code of the distinct labels; empty for a number.
         padded: The labels of each class that has some with leading zeros and some without.
+        suspicions: Why classes that the labels suggest may be something else.
     """
 
     name: str
@@ -47,6 +66,7 @@ class Label:
     classes: tuple[str, ...] | None
     class_of: np.ndarray
     padded: tuple[tuple[str, ...], ...] = ()
+    suspicions: tuple[str, ...] = ()
 
     def problem(self, splits: Sequence[ColumnMoments]) -> Problem | None:
         """Describe a numeric label whose differences float32 does not keep.
@@ -93,6 +113,7 @@ class Labels:
         text_faults: The first ten rows whose label is not a number.
         counts: int64 of shape [3, codes], rows by split and code; without codes if there are too
             many for classes.
+        forms: The rows by the form of their label, if `data_options.types` names its format.
     """
 
     name: str
@@ -102,6 +123,7 @@ class Labels:
     number_rows: np.ndarray = field(default_factory=lambda: np.zeros(3, np.int64))
     text_faults: list[Fault] = field(default_factory=list)
     counts: np.ndarray = field(default_factory=_no_counts)
+    forms: Counter[str] = field(default_factory=Counter)
 
     def add(self, rows: Rows, split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add the labels of a block, given the split of each row.
@@ -110,6 +132,7 @@ class Labels:
             For each row, the code of its label as int32, -1 if there are too many for classes;
             and its number as float32, NaN if it is not a number.
         """
+        self.forms.update(rows.forms)
         codes = np.array([self._code(text) for text in rows.labels], np.int32)
         parsed = [parse_number(text) for text in rows.labels]
         numbers = np.array([np.nan if x is None else x for x in parsed], np.float32)
@@ -143,6 +166,7 @@ class Labels:
         """
         codes = np.array([self._code(text) for text in later.codes], np.int32)
         self.overflowed |= later.overflowed
+        self.forms.update(later.forms)
         self.text_rows += later.text_rows
         self.number_rows += later.number_rows
         self.text_faults = [*self.text_faults, *later.text_faults][:MOST_EXAMPLES]
@@ -173,10 +197,12 @@ class Labels:
 
         With `auto`, text labels are classes, unless nine in ten labels are numbers: then the texts
         are faults. Whole numbers are classes if there are at most 20 different ones, with ten rows
-        each on average (two are always classes). Other numbers mean a regression.
+        each on average (two are always classes). Other numbers mean a regression. So they would if
+        they are in a format that is a guess, such as 3,5, which ends the run.
 
         Raises:
-            DataError: There are fewer than two different labels, or too many for classes.
+            DataError: There are fewer than two different labels, too many for classes, or they are
+                numbers in another format, or dates.
         """
         texts = list(self.codes)
         if len(set(self._keys(texts))) == 1:
@@ -188,7 +214,20 @@ class Labels:
                     fix="choose a different data_label, or data with more than one outcome",
                 )
             )
-        if (self._inferred() if task == "auto" else task) == "regression":
+        votes = Votes(self.forms, self.forms.total(), only_bits=False)
+        sign, mixture = Number.sign_of_most(votes)
+        if mixture or sign is not None:
+            raise DataError(
+                Problem(
+                    f"the label {self.name!r} has {mixture or 'numbers with several signs'}",
+                    expected="the same sign, such as %, beside every number, or none",
+                    fix="write all labels with the same sign",
+                )
+            )
+        inferred = task == "auto"
+        if inferred and (problem := self._unclear(options)):
+            raise DataError(problem)
+        if (self._inferred() if inferred else task) == "regression":
             return Label(self.name, "regression", None, np.empty(0, np.int32))
         if self.overflowed:
             raise DataError(
@@ -209,7 +248,9 @@ class Labels:
         index = {key: i for i, key in enumerate(in_order)}
         class_of = np.array([index[keys[text]] for text in texts], np.int32)
         classes = tuple(names[key] for key in index)
-        return Label(self.name, "classification", classes, class_of, _padded(texts, class_of))
+        suspicions = tuple(self._suspicions(classes, options)) if inferred else ()
+        padded = _padded(texts, class_of)
+        return Label(self.name, "classification", classes, class_of, padded, suspicions)
 
     def class_counts(self, label: Label) -> np.ndarray:
         """Return int64 of shape [3, classes], rows by split and class."""
@@ -227,16 +268,98 @@ class Labels:
             return [str(word in TRUE_TEXTS) for word in words]
         return [_WHOLE.sub(r"\1", text) for text in texts]  # 01 and 1 may be codes
 
+    def _unclear(self, options: DataOptions) -> Problem | None:
+        """Describe labels that are numbers in another format, dates or missing, and not names."""
+        rows = self._rows
+        if missing := [text for text in MISSING if text in rows]:
+            return self._not_classes(
+                f"has the class {missing[0]!r}, as pandas writes a missing value in astype(str)",
+                f"{counted(rows[missing[0]], 'row')} of {sum(rows.values()):,}",
+                "a class or a number in every row",
+                "leave these labels empty, and drop their rows with data_options.on_bad_row=drop",
+            )
+        votes = votes_of(rows)
+        texts = pa.array(rows, pa.string())
+        formatted = NUMBER_FORM, *Number.odd_forms
+        if not rows or Number.is_usual(votes):
+            return None
+        if votes.are_most(*formatted):
+            numbers = [text for text, it in zip(rows, Number.like(texts), strict=True) if it]
+            whole, enough = all(map(is_whole, numbers)), _are_enough(numbers, votes.of(*formatted))
+            if len(numbers) <= FEW and whole and enough:
+                return None
+            odd = [text for text in numbers if not is_number(text)]
+            others = f"{votes.of(*Number.odd_forms):,} of {votes.total:,} labels like it"
+            formats = Number.named_formats(self.name, odd[:_MOST_TRIED], options)
+            return self._not_classes(
+                f"has {Number.oddity_of(odd)[0] or Number.unclear(votes)}",
+                f"{odd[0]!r}, and {others}",
+                f"{Number.expected}, or classes",
+                f"name the format: {formats}" if formats else f"write {Number.expected}",
+            )
+        if votes.are_most(*Date.forms) and int((dates := Date.like(texts)).sum()) > FEW:
+            return self._not_classes(
+                "is a date",
+                f"{list(rows)[int(dates.argmax())]!r}, and {int(dates.sum()):,} distinct dates",
+                "classes, or numbers",
+                "choose a different data_label, or write a number, such as that of the days since a"
+                " date",
+            )
+        return None
+
+    def _not_classes(self, what: str, received: str, expected: str, fix: str) -> Problem:
+        return Problem(
+            f"the label {self.name!r} {what}",
+            received=received,
+            expected=expected,
+            fix=f'{fix}; if these are classes, set data_options.task to "classification"',
+            path="data_options.task",
+            suggestion="classification",
+        )
+
+    def _suspicions(self, names: Collection[str], options: DataOptions) -> Iterator[str]:
+        """Yield what classes with these names may be, which the labels suggest."""
+        rows, classes = self._rows, f"the classes of {self.name!r}"
+        words, others = described(rows)
+        if rows and are_formatted(list(rows)):
+            odd = [text for text in rows if not is_number(text)]
+            yield (
+                f"{classes} are numbers in a format such as {odd[0]!r}; to predict the number,"
+                f" {number_fix(self.name, odd, options)}"
+            )
+        elif words:
+            fix = "write plain numbers"
+            if others:
+                fix = "leave these labels empty and set data_options.on_bad_row=drop"
+            yield f"{classes} are {words}; to predict the number, {fix}"
+        if nulls := [text for text in NULLS if text in rows]:
+            yield (
+                f"{classes} include {', '.join(map(repr, nulls))}, which may be a missing value: if"
+                " it is, leave these labels empty and set data_options.on_bad_row=drop"
+            )
+        if same := spellings(names):
+            yield (
+                f"{classes} may be the same in several spellings: {same}; write each in the same"
+                " way"
+            )
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        """The rows of each distinct label; none if there are too many labels."""
+        if self.overflowed:
+            return {}
+        return dict(zip(self.codes, self.counts.sum(0).tolist(), strict=True))
+
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
         found = map(parse_number, self.codes)
         numbers = {number for number in found if number is not None}
-        few = len(numbers) <= _MOST_NUMBERED_CLASSES and not self.overflowed
+        few = len(numbers) <= FEW and not self.overflowed
         if text:
             faulty = numeric >= _NUMERIC_SHARE * (text + numeric) and not few
             return "regression" if faulty else "classification"
         whole = all(number.is_integer() for number in numbers)
-        enough = len(numbers) <= max(2, numeric / _ROWS_OF_A_CLASS)
+        enough = _are_enough(numbers, numeric)
         return "classification" if few and whole and enough else "regression"
 
 
@@ -247,6 +370,11 @@ def _padded(texts: Sequence[str], class_of: np.ndarray) -> tuple[tuple[str, ...]
         found.setdefault(number, set()).add(_WHOLE.sub(r"\1", text))
     several = (sorted(same, key=lambda text: (len(text), text)) for same in found.values())
     return tuple(tuple(same) for same in several if len(same) > 1 and any(map(_PADDED, same)))
+
+
+def _are_enough(numbers: Sized, rows: int) -> bool:
+    """Return whether distinct numbers are classes by the rows that they have."""
+    return len(numbers) <= max(2, rows / _ROWS_OF_A_CLASS)
 
 
 def _exact(text: str) -> Decimal:

@@ -121,8 +121,10 @@ def _not_in_train(
 ) -> Problem:
     """Describe classes without a row of train, with a class of train that may be the same."""
     rows = dict(zip(classes, counts.sum(0).tolist(), strict=True))
-    in_train = {_plain(name): name for name in classes if name not in lacking}
-    alike = {name: in_train[_plain(name)] for name in lacking if _plain(name) in in_train}
+    in_train = {plain_spelling(name): name for name in classes if name not in lacking}
+    alike = {
+        name: in_train[plain_spelling(name)] for name in lacking if plain_spelling(name) in in_train
+    }
     shown = [
         f"{name!r} ({counted(rows[name], 'row')}"
         + (f"; train has {alike[name]!r})" if name in alike else ")")
@@ -143,8 +145,3 @@ def _not_in_train(
         expected="rows of every class in train",
         fix="; ".join(fixes),
     )
-
-
-def _plain(name: str) -> str:
-    """Return a class as other files may write it: in another case, or with a full stop."""
-    return plain_spelling(name).rstrip(". ")

@@ -41,6 +41,7 @@ _BY_HASH = -1
 _TRAIN, _VALIDATION, _TEST = range(3)
 GROUP_REVISION = 2  # of `values_as_texts`; part of schema_digest with split.group
 _WORD = re.compile(r"[^\W\d_]+")  # of a file's name: train in train-00001.csv
+_OF_DATA = re.compile("(?<=.)(set|data|dataset|split|image|img|file)s?$")  # trainset
 _AS_IT_IS = r"^(0|-?[1-9][0-9]*)$"
 
 
@@ -214,7 +215,10 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
     else:
         by_words = {_words(name): name for name in sorted(_names(source), reverse=True)}
         if len(by_words) < 2:  # what all files share does not divide them
-            return []
+            names = sorted(_names_of_any_depth(source), reverse=True)
+            by_words = {_inner_words(name): name for name in names}
+            if len(by_words.keys() - {()}) < 2:
+                return []
         what = "folder names in data_uri look like splits, but do not divide its files consistently"
         received = listed(sorted(by_words.values()), 5)
     return [
@@ -222,9 +226,9 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
             what,
             received=received,
             expected="every file in train/, validation/ or test/",
-            fix="move the files, give a table's files or folders as addresses such as"
-            ' "DATA/train, DATA/test", or set data_options.split={"folders": false} to divide the'
-            " rows of all of them",
+            fix="rename the folders or move the files, give a table's files or folders as addresses"
+            ' such as "DATA/train, DATA/test", or set data_options.split={"folders": false} to'
+            " divide the rows of all of them",
             path="data_uri",
         )
     ]
@@ -243,6 +247,21 @@ def _words(name: str) -> tuple[str, ...]:
     *folders, last = name.lower().split("/")
     parts = [*(folder.rpartition("=")[2] for folder in folders), *_WORD.findall(last)]
     return tuple(WORDS[part] for part in parts if part in WORDS)
+
+
+def _names_of_any_depth(source: Source) -> Iterable[str]:
+    """Return the names that may contain the word of a split; of images, all folders."""
+    names = (file.name for file in source.files)
+    return names if source.pictures is None else {name[: name.rfind("/") + 1] for name in names}
+
+
+def _inner_words(name: str) -> tuple[str, ...]:
+    """Return the splits in words of a name, such as seg_train, train-data or TestSet.
+
+    They count only beside those of another split, because a folder may be called train_delays.
+    """
+    words = (_OF_DATA.sub("", word) for word in _WORD.findall(name.lower()))
+    return tuple(WORDS[word] for word in words if word in WORDS)
 
 
 def _scaled(hashes: np.ndarray, width: int) -> np.ndarray:

@@ -5,12 +5,16 @@ Those of parts merge in the order of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.column_warnings import column_warnings, label_warnings
+from kfp_tfjob.components.prepare_data.column_warnings import (
+    column_warnings,
+    label_suspicions,
+    label_warnings,
+)
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import Counted
 from kfp_tfjob.components.prepare_data.kinds import Kinds
@@ -34,6 +38,7 @@ from kfp_tfjob.features.types.base import (
     bars_of,
     missing_in,
 )
+from kfp_tfjob.options.data import DataOptions
 
 NO_MOMENTS = ColumnMoments(mean=0.0, std=0.0)
 _OF_CODES = ColumnMoments(mean=0.0, std=1.0)
@@ -251,19 +256,25 @@ def described(
     label: Label,
     rows: dict[str, int],
     faults: Faults,
+    options: DataOptions,
+    suspicions: Sequence[str] = (),
 ) -> StatisticsDocument:
     """Return the content of statistics.json.
 
     Its figures are finite. Features and a numeric label are described over train, because
-    normalisation uses these values. The label is also described by split.
+    normalisation uses these values. The label is also described by split. `suspicions` are those of
+    the rows as a whole.
     """
-    features = {}
+    features, suspected = {}, []
     for coded, place in zip(coding.features, coding.places, strict=True):
         summary = found.summary(place, train)
         about = {"count": summary.count, "missing": rows["train"] - summary.count}
         features[coded.name] = replace(coded.describe(summary), kind=coded.kind, **about)
+        suspected += coded.suspicions(summary, features[coded.name], options)
+    suspected += [*label_suspicions(label), *suspicions]
     warnings = column_warnings(kinds, coding, features, train.sampled)
     warnings += label_warnings(label.classes or (), train.classes, label.padded)
+    warnings += [text for text in suspected if text not in warnings]
     if found.conflicts:
         warnings.append(
             "rows with the same features as an earlier row but a different label:"
@@ -279,6 +290,7 @@ def described(
         conflicts=found.conflicts,
         bad_rows=BadRows(sum(bad.values()), bad),
         warnings=tuple(warnings),
+        suspicions=tuple(suspected) or None,
         rows_left_out=dict(sorted(faults.left_out.items())) or None,
     )
 

@@ -109,6 +109,7 @@ class StatisticsDocument:
         conflicts: Such rows with another label.
         bad_rows: What was dropped because it is wrong.
         warnings: What a person should look at.
+        suspicions: Those of them that every page with the verdict shows; None if there are none.
         rows_left_out: Rows without a value that data_options.missing requires, by column.
         weight: The weights of the rows.
         also_in_train: Rows of other splits that are in train, too; None if that cannot be.
@@ -124,6 +125,7 @@ class StatisticsDocument:
     conflicts: int = 0
     bad_rows: BadRows = BadRows()
     warnings: tuple[str, ...] = ()
+    suspicions: tuple[str, ...] | None = None
     rows_left_out: Mapping[str, int] | None = None
     weight: WeightStatistics | None = None
     also_in_train: Mapping[str, int] | None = None

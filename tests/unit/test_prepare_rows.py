@@ -33,6 +33,7 @@ from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, Tr
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import BadRows, StatisticsDocument
 from kfp_tfjob.features.types.number import Number
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
 
 HASHES = ["6332619312a04bdb", "0b1a49afdc52cd27"]  # hashlib.blake2b(row, digest_size=8, key=b"0")
@@ -264,7 +265,8 @@ def _described(
         statistics.add(block, split, np.array(labels), coding)
         classes[split] += np.bincount(labels, minlength=2)
     train = Train(blocks[0][0], np.empty(0), Counted.empty(kinds), classes)
-    return described(statistics, train, coding, kinds, LABEL, rows, faults or Faults())
+    faults = faults or Faults()
+    return described(statistics, train, coding, kinds, LABEL, rows, faults, DataOptions())
 
 
 def test_a_class_that_may_mean_a_missing_label_is_named():

@@ -11,6 +11,7 @@ Shards, runs and the raw test rows have one value of each column, in one of thre
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import fsum
@@ -22,6 +23,7 @@ import pyarrow as pa
 from kfp_tfjob.features.cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
 from kfp_tfjob.options.data import DataOptions, Gaps
 
+_FLAG_SHARE = 0.01  # of missing values from which a column of one value is a flag
 MOST = 0.9  # of the values make a column a number or a date
 # The values of a column of a request of shape [rows], and the wrong rows with what their value is.
 Read = tuple[np.ndarray, list[tuple[int, str]]]
@@ -377,6 +379,29 @@ class ColumnType:
         """
         return []
 
+    def suspicions(
+        self, values: Summary, column: ColumnStatistics, options: DataOptions
+    ) -> list[str]:
+        """Return why the model may learn little or nothing from this column.
+
+        Args:
+            values: Its values over train.
+            column: What statistics.json says of it.
+            options: The typed `data_options`.
+        """
+        missing = self.missing
+        if missing is None or missing.indicator or not values.count:
+            return []
+        is_flag = values.least == values.most == missing.value
+        if not is_flag or column.missing < _FLAG_SHARE * (column.missing + values.count):
+            return []
+        rule = json.dumps({self.name: {"rule": "most_frequent", "indicator": True}})
+        return [
+            f"the only value of {self.name!r} is {self.shown(values.least)}, and missing values"
+            f" become the same, so the column tells nothing; if a missing value means something,"
+            f" mark it with data_options.missing={rule}"
+        ]
+
     # Profile.
 
     @classmethod
@@ -398,9 +423,23 @@ class ColumnType:
         return []
 
     @classmethod
+    def like(cls, texts: pa.Array) -> np.ndarray:
+        """Return bool of shape [texts]: the strings that have one of `forms`."""
+        masks = (mask for _, mask in cls.forms_of(texts, np.ones(len(texts), bool)))
+        return np.any([np.zeros(len(texts), bool), *masks], axis=0)
+
+    @classmethod
     def fits(cls, votes: Votes) -> bool:
         """Return whether a column is of this type."""
         return False
+
+    @classmethod
+    def sign_of_most(cls, votes: Votes) -> tuple[str | None, str]:
+        """Return the sign beside most values, if others are invalid, and what is odd without one.
+
+        Both are of a named format, whose values may have signs.
+        """
+        return None, ""
 
     @classmethod
     def unclear(cls, votes: Votes) -> str:
@@ -415,8 +454,14 @@ class ColumnType:
     # Parsing.
 
     @classmethod
-    def plain(cls, texts: pa.Array, written: str) -> pa.Array:
-        """Return strings of a format of the type as `parse` reads them, others as they are not."""
+    def plain(cls, texts: pa.Array, written: str, sign: str | None = None) -> pa.Array:
+        """Return strings of a format of the type as `parse` reads them, others as they are not.
+
+        Args:
+            texts: Strings of shape [values].
+            written: The format.
+            sign: The result of `sign_of_most`.
+        """
         return texts
 
     @classmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nsmallest
@@ -19,10 +20,11 @@ from kfp_tfjob.features.types.base import (
     Votes,
     lookup_table,
 )
+from kfp_tfjob.features.types.lookalikes import NULLS, are_booleans, described, spellings
 from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.storage.formatting import counted, listed
 
 UNKNOWN, GAP, FIRST = 0, 1, 2  # packed codes: of an unknown or rare string, a missing one, the rest
 _MOST_TOP, _MOST_SHOWN = 10, 5  # values in statistics.json, and in a report
@@ -190,6 +192,56 @@ class Category(ColumnType):
                     " it to data_options.null_values"
                 )
         return found
+
+    def suspicions(
+        self, values: Summary, column: ColumnStatistics, options: DataOptions
+    ) -> list[str]:
+        """Return how the strings look like numbers, dates, booleans or missing values."""
+        rows = dict(zip(self.dictionary, values.rows.tolist(), strict=False))
+        found = list(self._several_spellings())
+        if self.name not in options.types:
+            found += self._lookalikes({text: count for text, count in rows.items() if count})
+        return found
+
+    def _several_spellings(self) -> Iterator[str]:
+        """Yield that the strings of one number differ."""
+        texts = set(self.dictionary)
+        if twice := [text for text in self.dictionary if f"{text}.0" in texts and is_number(text)]:
+            shown = listed((f"{text} and {text}.0" for text in twice), _MOST_SHOWN)
+            yield (
+                f"the category {self.name!r} has whole numbers in two spellings, which are two"
+                f" categories: {shown}; write them as whole numbers everywhere (in pandas, Int64)"
+            )
+
+    def _lookalikes(self, rows: Mapping[str, int]) -> Iterator[str]:
+        """Yield which other type the strings seem to have."""
+        if nulls := [text for text in NULLS if text in rows]:
+            shown = ", ".join(f"{text!r} ({counted(rows[text], 'row')})" for text in nulls)
+            yield (
+                f"the category {self.name!r} has {shown}, as programs write a missing value that"
+                " they take for a string; write missing values as null or empty"
+            )
+        if same := spellings(rows):
+            yield (
+                f"the category {self.name!r} may have the same value in several spellings: {same};"
+                " write each in the same way"
+                + (f", or set data_options.types={self._types('boolean')}" * are_booleans(rows))
+            )
+        words, others = described(rows)
+        what = f"the values of the category {self.name!r} are {words}"
+        if others:
+            it = ("it stands", "it") if len(others) == 1 else ("they stand", "them")
+            yield (
+                f"{what}; if {it[0]} for a missing value, add {it[1]} to data_options.null_values"
+            )
+        elif words:
+            yield (
+                f"{what}, and categories have no order; write plain numbers, or, if these are"
+                f" codes, set data_options.types={self._types(self.kind)}"
+            )
+
+    def _types(self, kind: str) -> str:
+        return json.dumps({self.name: kind}, ensure_ascii=False)
 
     def usual(self, column: ColumnStatistics | None = None) -> str:
         """Return the most frequent value."""

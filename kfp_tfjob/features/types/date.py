@@ -60,15 +60,19 @@ _ZONED = rf"^{_DAY}[ T]{_CLOCK}{_ZONE}$"
 _DOTTED = rf"^[0-9]{{1,2}}\.[0-9]{{1,2}}\.[0-9]{{4}}([ T]{_CLOCK}{_ZONE}?)?$"
 UNIT = pa.timestamp("us")
 _DATE, _OTHER_FORM, _DOTTED_FORM = "date", "other date", "dotted date"
+# With two digits of the year, a version such as 1.2.10 has the form, too, so other parts count.
+_PART = "(0?[1-9]|[12][0-9]|3[01])"
 _OTHER = (
     r"^([0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2}"
+    rf"|{_PART}[.]{_PART}[.][0-9]{{2}}|{_PART}-{_PART}-[0-9]{{2}}"
     r"|[0-9]{4}[./-][0-9]{1,2}[./-][0-9]{1,2})([ T,].*)?$"
 )
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _NAMED = (
     r"(?i)^((mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,? +)?"
     rf"([0-9]{{1,2}}(st|nd|rd|th)?[ ./-]+{_MONTH}[ ,./-]+([0-9]{{4}}|[0-9]{{2}})"
-    rf"|{_MONTH} +[0-9]{{1,2}}(st|nd|rd|th)?,? +([0-9:]+ +)?[0-9]{{4}})([ T,].*)?$"
+    rf"|{_MONTH} +[0-9]{{1,2}}(st|nd|rd|th)?,? +([0-9:]+ +([+-][0-9]{{4}} +)?)?[0-9]{{4}})"
+    r"([ T,].*)?$"
 )
 _NUMBERS = re.compile("(?:%[dmyYHIMSj])+")  # directives of strptime with nothing between them
 _WIDTHS = {"Y": 4, "j": 3}
@@ -226,7 +230,7 @@ class Date(ColumnType):
         return DAY_FIRST if votes.of(_DOTTED_FORM) else ""
 
     @classmethod
-    def plain(cls, texts: pa.Array, written: str) -> pa.Array:
+    def plain(cls, texts: pa.Array, written: str, sign: str | None = None) -> pa.Array:
         """Return dates in a format in ISO 8601."""
         patterns = patterns_of(written)
         return of_patterns(texts, patterns) if patterns else of_dotted(texts)
@@ -407,7 +411,7 @@ def _shapes() -> list[tuple[str, re.Pattern[str]]]:
         for zone in ("", "%z", " %z", " %Z")
     ]
     patterns = [f"{day}{clock}" for day in _DAYS for clock in ("", *clocks)]
-    patterns += ["%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %Z %Y"]  # of ctime and date
+    patterns += [f"%a %b %d %H:%M:%S {zone}%Y" for zone in ("", "%Z ", "%z ")]  # of ctime and date
     return [
         (it, re.compile(re.sub("%([A-Za-z])", lambda found: _DIRECTIVES[found[1]], re.escape(it))))
         for it in patterns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Self
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from kfp_tfjob.features.cells import Cells, Parsed, cast_all, matches
 from kfp_tfjob.features.types.base import (
     FLOATS,
+    MOST,
     ColumnMoments,
     ColumnStatistics,
     ColumnType,
@@ -43,10 +44,13 @@ _WORDS = pa.array(["false", "true", "False", "True", "FALSE", "TRUE"])  # 0 and 
 # The formats of numbers with groups of thousands, named after the decimal separator.
 POINT, COMMA = "1,234.5", "1.234,5"
 _SEPARATORS = {POINT: (",", "."), COMMA: (".", ",")}
-_MONEY = r"([$€£¥]|EUR|USD|GBP|CHF|JPY)"
+# The signs of amounts, and how they may be written.
+_CURRENCIES = {"$": r"\$|USD", "€": "€|EUR", "£": "£|GBP", "¥": "¥|JPY", "CHF": "CHF"}
+PERCENT = "%"
+_MONEY = f"({'|'.join(_CURRENCIES.values())})"
 # Only such strings are compared with other patterns, which costs more.
 _MAY_BE_NUMBER = (
-    rf"^[-+(\x{{2212}}]*{_MONEY}? ?[-+\x{{2212}}]?[0-9.,]"
+    rf"^'?[-+(\x{{2212}}]*{_MONEY}? ?[-+\x{{2212}}]?[0-9.,]"
     r"[0-9a-zA-Z .,:/+'\x{2019}\x{a0}\x{2009}\x{202f}%$€£¥()\x{2212}-]*$"
 )
 _BETWEEN = r"[., '\x{2019}\x{a0}\x{2009}\x{202f}]"  # groups of three digits
@@ -55,15 +59,20 @@ _SIGN = r"[-+\x{2212}]?"
 _BLANK = r"[ \x{a0}\x{2009}\x{202f}]"
 _LIKE = {" ": _BLANK, "'": r"['\x{2019}]"}  # other characters for a separator of thousands
 _AMOUNT = rf"{_SIGN}{_MONEY}? ?{_SIGN}({_DIGITS})[ \x{{a0}}]?({_MONEY}|%)?"
-_SEPARATED = rf"^({_AMOUNT}|\({_AMOUNT}\))$"
+# SAP writes the minus at the end (but 50- may be an age group), and some exports a ' before it.
+_OF_SAP = rf"([0-9]{{1,3}}({_BETWEEN}[0-9]{{3}})+|[0-9]+)[.,][0-9]+-"
+_SEPARATED = rf"^('?{_AMOUNT}|\({_AMOUNT}\)|{_OF_SAP})$"
 # The forms of numbers; 0 and 1 may be a boolean.
 NUMBER_FORM, BIT, _INFINITE, _SEPARATE = "number", "0 or 1", "not finite", "separated"
+# The forms of separated numbers with a sign.
+_SIGNED = {sign: f"separated, with {sign}" for sign in (PERCENT, *_CURRENCIES)}
 _EXACT = 2**24  # from here on float32 skips whole numbers
 # With this many rows, whole numbers are hardly all different by chance. The first limit is for a
 # sequence or a name like that of an identifier, the second for any column.
 _ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
 _DENSE = 3  # a sequence's range may be this many times its rows: train has only some of them
 _IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
+_WHOLE = re.compile(r"^[^0-9]*[0-9]+([., '\u2019\xa0\u2009\u202f]0+)*[^0-9]*$")
 is_number = re.compile(_NUMBER, re.ASCII).fullmatch
 # The decimal separator and that of thousands, as `types` may name them; the usual ones come first.
 _NAMED_SEPARATORS = tuple(
@@ -117,9 +126,9 @@ class Number(ColumnType):
         return (sample[(len(sample) - 1) // 2] + sample[len(sample) // 2]) / 2
 
     precedence = 1
-    forms = (NUMBER_FORM, BIT, _INFINITE, _SEPARATE, POINT, COMMA)
+    forms = (NUMBER_FORM, BIT, _INFINITE, _SEPARATE, *_SIGNED.values(), POINT, COMMA)
     parsed_forms = (NUMBER_FORM, BIT, _INFINITE, POINT, COMMA)
-    odd_forms = (_SEPARATE, COMMA, POINT)
+    odd_forms = (_SEPARATE, *_SIGNED.values(), COMMA, POINT)
     expected = "numbers such as 1234.5"
 
     @classmethod
@@ -141,8 +150,10 @@ class Number(ColumnType):
         some, is_short = texts.take(pa.array(maybe)), short[maybe]
         found, known = parse_all(some)
         finite = known & np.isfinite(found)
+        separated = matches(some, _SEPARATED) & is_short
         masks = [
-            (_SEPARATE, matches(some, _SEPARATED) & is_short),
+            (_SEPARATE, separated),
+            *((_SIGNED[sign], separated & has) for sign, has in _signs_in(some, separated)),
             *((form, matches(some, proof_of(form)) & is_short) for form in (POINT, COMMA)),
             (NUMBER_FORM, finite),
             (BIT, finite & are_bits(found)),
@@ -150,6 +161,11 @@ class Number(ColumnType):
         ]
         whole = [(form, _spread(mask, maybe, len(texts))) for form, mask in masks]
         return [(_INFINITE, matches(texts, NAMED_NOT_FINITE) & short), *whole]
+
+    @classmethod
+    def like(cls, texts: pa.Array) -> np.ndarray:
+        """Return bool of shape [texts]: numbers in any format, without `nan` and `inf`."""
+        return super().like(texts) & ~matches(texts, NAMED_NOT_FINITE)
 
     @classmethod
     def is_usual(cls, votes: Votes) -> bool:
@@ -162,6 +178,25 @@ class Number(ColumnType):
         return cls.is_usual(votes) or (
             bool(cls.format_in(votes)) and votes.are_most(NUMBER_FORM, _INFINITE, *cls.odd_forms)
         )
+
+    @classmethod
+    def sign_of_most(cls, votes: Votes) -> tuple[str | None, str]:
+        """Return the sign of nine in ten numbers: 33% and 0.33 would not be the same.
+
+        An amount may lack the sign of the others.
+        """
+        total = votes.of(NUMBER_FORM, *cls.odd_forms)
+        signs = {sign: votes.of(form) for sign, form in _SIGNED.items() if votes.of(form)}
+        plain = total - sum(signs.values())
+        of_most = {sign: rows + (plain if sign != PERCENT else 0) for sign, rows in signs.items()}
+        if not signs or max(of_most.values()) == total:
+            return None, ""
+        sign, rows = max([*of_most.items(), ("", plain)], key=lambda it: it[1])
+        if rows >= MOST * total:
+            return sign, ""
+        if PERCENT not in signs:
+            return None, f"amounts in several currencies: {', '.join(signs)}"
+        return None, "numbers with a percent sign and numbers without one"
 
     @classmethod
     def unclear(cls, votes: Votes) -> str:
@@ -211,10 +246,10 @@ class Number(ColumnType):
     repeats = False
 
     @classmethod
-    def plain(cls, texts: pa.Array, written: str) -> pa.Array:
+    def plain(cls, texts: pa.Array, written: str, sign: str | None = None) -> pa.Array:
         """Return numbers in a format as plain ones."""
         named = separators_of(written)
-        return without_signs(texts, *named) if named else ungrouped(texts, written)
+        return without_signs(texts, *named, sign) if named else ungrouped(texts, written)
 
     @classmethod
     def parse(cls, cells: Cells) -> Parsed:
@@ -379,7 +414,12 @@ def parse_number(text: str) -> float | None:
 def are_formatted(texts: Sequence[str]) -> bool:
     """Return whether strings look like numbers, and not all are plain ones: 7.263,37 EUR."""
     found = pa.array(texts, pa.string())
-    return bool(matches(found, _SEPARATED).all()) and parse_quickly(found) is None
+    return bool(matches(found, _SEPARATED).all()) and not all(map(is_number, texts))
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a string is a whole number whatever its separators mean: 40%, 10,000 or 7."""
+    return bool(_WHOLE.search(text))
 
 
 def _value(text: str | None) -> float | None:
@@ -418,6 +458,7 @@ def proof_of(format: str) -> str:
 def ungrouped(text: pa.Array, format: str) -> pa.Array:
     """Return numbers of a format as plain ones; a string that has another meaning becomes none."""
     group, point = _SEPARATORS[format]
+    text = _with_sign_first(text)
     pattern = rf"^[+-]?([1-9][0-9]{{0,2}}(\{group}[0-9]{{3}})+|[0-9]+)(\{point}[0-9]*)?$"
     plain = pc.replace_substring(pc.replace_substring(text, group, ""), point, ".")
     # 12.50 would be read as a number, but is none where the point separates thousands.
@@ -425,23 +466,45 @@ def ungrouped(text: pa.Array, format: str) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(text, pattern), plain, other)
 
 
-def without_signs(text: pa.Array, group: str, point: str) -> pa.Array:
+def without_signs(text: pa.Array, group: str, point: str, sign: str | None = None) -> pa.Array:
     """Return numbers with these separators as plain ones, without currency and percent signs.
 
     Args:
         text: Strings of shape [values]; one that is written in another way becomes no number.
         group: The character between thousands; empty for none.
         point: The decimal separator.
+        sign: The only sign that numbers may have, and percentages must have; None for any.
     """
+    text = _with_sign_first(text)
     groups = _LIKE.get(group, re.escape(group))
     grouped = rf"[1-9][0-9]{{0,2}}({groups}[0-9]{{3}})+|" if group else ""
     digits = rf"(({grouped}[0-9]+)(\{point}[0-9]*)?|\{point}[0-9]+)"
-    pattern = rf"^{_SIGN} ?({_MONEY}{_BLANK}?)?{_SIGN}{digits}({_BLANK}?({_MONEY}|%))?$"
+    money = f"({_CURRENCIES[sign]})" if sign in _CURRENCIES else _MONEY
+    before, after = rf"({money}{_BLANK}?)?", rf"({_BLANK}?({money}|%))?"
+    if sign is not None:
+        before = before if sign in _CURRENCIES else ""
+        after = rf"{_BLANK}?%" if sign == PERCENT else rf"({_BLANK}?{money})?" if sign else ""
+    pattern = rf"^{_SIGN} ?{before}{_SIGN}{digits}{after}$"
     plain = pc.replace_substring_regex(text, rf"{_MONEY}|%|{_BLANK}", "")
     plain = pc.replace_substring_regex(plain, groups, "") if group else plain
     plain = pc.replace_substring(pc.replace_substring(plain, point, "."), "\u2212", "-")
     none = pc.binary_join_element_wise(text, "?", "")  # 12.50 is a number only where the point is
     return pc.if_else(pc.match_substring_regex(text, pattern), plain, none)
+
+
+def _with_sign_first(text: pa.Array) -> pa.Array:
+    """Return numbers such as 5- and '-5 as -5; other strings as they are."""
+    text = pc.replace_substring_regex(text, rf"^'({_SIGN}[^'+-]*)$", r"\1")
+    return pc.replace_substring_regex(text, r"^([^+-]*[0-9][^+-]*)-$", r"-\1")
+
+
+def _signs_in(texts: pa.Array, mask: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the signs of amounts that some strings have, and bool of shape [texts]: which."""
+    places = np.flatnonzero(mask)
+    some = texts.take(pa.array(places))
+    for sign, pattern in {PERCENT: PERCENT, **_CURRENCIES}.items():
+        if (has := matches(some, pattern)).any():
+            yield sign, _spread(has, places, len(texts))
 
 
 def parse_quickly(text: pa.Array) -> np.ndarray | None:

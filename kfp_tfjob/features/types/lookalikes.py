@@ -1,0 +1,106 @@
+"""Recognizes strings that are used as names, of categories or classes, but seem to be other values.
+
+A model knows no order of names, so numbers that became names because of a few other strings, such
+as `?`, or of a sign in each value, such as `23.4 kmpl`, train without an error and teach it little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from unicodedata import normalize
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.features.types.base import MOST
+from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS
+from kfp_tfjob.features.types.date import Date
+from kfp_tfjob.features.types.number import Number, is_number
+from kfp_tfjob.storage.formatting import counted, listed
+
+FEW = 20  # distinct numbers may be the names of classes or categories
+_FEWEST = 3
+_HALF = 0.5  # of the rows
+_MOST_OTHERS, _MOST_SHOWN = 10, 3  # strings that may stand for a missing value
+_MOST_COMPARED = 10_000  # strings of a column
+_MOST_DECORATIONS = 5  # of one column
+# What pandas makes of a missing value in astype(str), and what other programs do.
+MISSING = ("nan", "NaN", "NaT", "<NA>")
+NULLS = (*MISSING, "null", "NULL")
+# A number, one of India, or two in one, such as 120/80 and 12:30.
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?|[0-9]{1,3}(?:,[0-9]{2,3})+(?:\.[0-9]+)?|[0-9]+[/:][0-9]+"
+# Letters before a number are those of a code, such as A12.
+_DECORATED = re.compile(
+    rf"""((?:[A-Z]{{1,2}}\$|Rs\.?)? ?['"<>~≤≥≈=±(+$€£¥−-]{{0,3}}) ?(?:{_NUMBER})([^0-9]{{0,12}})"""
+)
+
+
+def described(strings: Mapping[str, int]) -> tuple[str, list[str]]:
+    """Describe strings that seem to be numbers or dates.
+
+    Args:
+        strings: The rows by string, without missing values.
+
+    Returns:
+        Words that follow "they are", empty for other strings; and the strings that may stand for a
+        missing value, the most frequent first.
+    """
+    rows = np.array(list(strings.values()), np.int64)
+    if not rows.any():
+        return "", []
+    texts = pa.array(strings, pa.string())
+    for known in (Number, Date):
+        mask = known.like(texts)
+        others = [text for text, matches in zip(strings, mask, strict=True) if not matches]
+        if len(others) > _MOST_OTHERS or mask.sum() < _FEWEST:
+            continue
+        is_mixed = mask.sum() > FEW or len(others) == 1 and not re.search("[0-9]", others[0])
+        is_mixed |= not any(re.search(r"\w", text) for text in others)
+        if others and is_mixed and rows[mask].sum() >= _HALF * rows.sum():
+            others.sort(key=lambda text: (-strings[text], text))
+            shown = (f"{text!r} ({counted(strings[text], 'row')})" for text in others)
+            return f"{known.nouns[1]}, except {listed(shown, _MOST_SHOWN)}", others
+    example = _decorated(strings)
+    return (f"numbers with other characters, such as {example!r}" if example else ""), []
+
+
+def are_booleans(texts: Collection[str]) -> bool:
+    """Return whether strings are true or false, and both occur."""
+    words = {text.lower() for text in texts}
+    is_true, is_false = words.intersection(TRUE_TEXTS), words.intersection(FALSE_TEXTS)
+    return bool(is_true and is_false) and len(is_true) + len(is_false) == len(words)
+
+
+def spellings(texts: Collection[str]) -> str:
+    """Return which strings may be the same in several spellings; empty for none.
+
+    These are booleans of several pairs, such as yes and 1, and words with their first letters.
+    """
+    pairs: list[list[str]] = []
+    if are_booleans(texts):
+        pairs = [[it for it in texts if it.lower() in some] for some in (TRUE_TEXTS, FALSE_TEXTS)]
+    else:
+        letters = [it for it in texts if len(it) == 1 and it.isalpha()]
+        words = [it for it in texts if it not in letters]
+        pairs = [[it, *(word for word in words if word[0].lower() == it.lower())] for it in letters]
+        are_words = len(letters) == len(words) > 1
+        pairs = pairs if are_words and {len(pair) for pair in pairs} == {2} else []
+    same = [pair for pair in pairs if len(pair) > 1]
+    return ", ".join(" and ".join(map(repr, pair)) for pair in same)
+
+
+def _decorated(strings: Mapping[str, int]) -> str:
+    """Return an example of strings that are numbers with a unit or a sign; empty for others."""
+    texts = list(strings)[:_MOST_COMPARED]
+    if len(texts) <= FEW:
+        return ""
+    matches = [_DECORATED.fullmatch(normalize("NFKC", text)) for text in texts]
+    decorations = Counter((it[1].strip(), it[2].strip()) for it in matches if it)
+    usual = dict(decorations.most_common(_MOST_DECORATIONS))
+    if sum(usual.values()) < MOST * len(texts):
+        return ""
+    pairs = zip(texts, matches, strict=True)
+    decorated = (text for text, it in pairs if it and not is_number(text))
+    return next(decorated, "")
