@@ -48,6 +48,7 @@ class Rows:
         texts: The columns of categories and texts.
         dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE if missing.
         forms: The labels by form, of bad rows too, if `data_options.types` names their format.
+        lost: The labels of the omitted rows.
     """
 
     features: np.ndarray
@@ -58,6 +59,7 @@ class Rows:
     texts: tuple[Texts, ...] = ()
     dates: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
     forms: Mapping[str, int] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
 
     @property
     def good(self) -> Rows:
@@ -67,6 +69,7 @@ class Rows:
             return self
         # A label that only bad rows have is not a class.
         used, codes = np.unique(self.codes[keep], return_inverse=True)
+        lost = frozenset(self.labels[code] for code in np.unique(self.codes[~keep]).tolist())
         return Rows(
             self.features[keep],
             [self.labels[code] for code in used.tolist()],
@@ -76,6 +79,7 @@ class Rows:
             tuple(column.of(keep) for column in self.texts),
             self.dates[keep] if len(self.dates) else self.dates,
             self.forms,
+            lost,
         )
 
 

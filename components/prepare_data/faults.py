@@ -261,9 +261,18 @@ class Faults:
             shown.append(self._invalid_rows())
         return [*shown, *(fault.example() for fault in rest)]
 
+    @property
+    def _are_dropped(self) -> bool:
+        """Whether the options drop the bad rows."""
+        few = self.bad <= self.options.max_bad_fraction * self.seen
+        return self.options.on_bad_row == "drop" and few and self.bad < self.seen
+
     def _without_label(self) -> Problem:
+        what = f"{self.unlabelled:,} of {self.seen:,} rows have no label"
+        if self._are_dropped:
+            return Problem(f"{what} and are dropped: no value in {self.label!r}")
         return Problem(
-            f"{self.unlabelled:,} of {self.seen:,} rows have no label: no value in {self.label!r}",
+            f"{what}: no value in {self.label!r}",
             expected="a label in every row of the training data",
             fix=f"add the labels, or drop these rows with {self._dropping()}; a model can predict"
             " their labels later",
@@ -287,13 +296,14 @@ class Faults:
             fixes.append("list the features in data_options.columns to ignore all other keys")
         if any(self.rows[rule] for rule in _MAY_BE_GAPS):
             fixes.append(self._null_values())
-        if self.bad < self.seen:
+        if self.bad < self.seen and not self._are_dropped:
             fixes.append(f"drop these rows with {self._dropping()}")
         if any(columns[name] for name in columns if name != self.label):
             fixes.append("drop a column with data_options.drop")
         where = [f"{name!r} {count:,}" for name, count in columns.most_common(10) if count]
         return Problem(
-            f"{self.bad - self.unlabelled:,} of {self.seen:,} rows are invalid ({counts})",
+            f"{self.bad - self.unlabelled:,} of {self.seen:,} rows are invalid"
+            f"{' and dropped' * self._are_dropped} ({counts})",
             received=f"invalid values by column: {', '.join(where)}" if where else None,
             fix=f"{', '.join(fixes[:-1])}, or {fixes[-1]}" if len(fixes) > 1 else fixes[0],
         )
@@ -320,9 +330,11 @@ class Faults:
         """Describe files that cannot be used as images: the counts, and ten of them."""
         counts = "; ".join(f"{RULES[rule]}: {count:,}" for rule, count in self.counts().items())
         whole = Problem(
-            f"{self.bad:,} of {self.seen:,} images are invalid ({counts})",
+            f"{self.bad:,} of {self.seen:,} images are invalid"
+            f"{' and dropped' * self._are_dropped} ({counts})",
             expected="complete JPEG or PNG files with nothing after the image",
-            fix=f"correct or remove them, or drop them with {self._dropping()}"
+            fix="correct or remove them"
+            + f", or drop them with {self._dropping()}" * (not self._are_dropped)
             + f"; {CONVERT}" * bool(self.rows["picture"]),
         )
         return [whole, *(fault.example() for fault in self.examples)]

@@ -149,12 +149,14 @@ def all_hashed(names: Iterable[str]) -> Kinds:
     return Kinds(tuple(Feature(name, _HASHED, None, 0) for name in names), ())
 
 
-def _decide(seen: ColumnProfile, options: DataOptions, odd: str) -> Feature | LeftOut | Problem:
+def _decide(
+    seen: ColumnProfile, options: DataOptions, odd: str, is_whole: bool
+) -> Feature | LeftOut | Problem:
     """Return what becomes of a column; `odd` says why its dictionary makes no category."""
     name = seen.name
     if not seen.count and not seen.undecodable:
         return LeftOut(name, NO_VALUE)
-    kind = options.kind_of(name) or _kind(seen, options)
+    kind = options.kind_of(name) or _kind(seen, options, is_whole)
     if isinstance(kind, Problem):
         return kind
     gaps = options.gaps(name, kind)
@@ -172,7 +174,7 @@ def _decide(seen: ColumnProfile, options: DataOptions, odd: str) -> Feature | Le
     return Feature(name, kind, gaps, seen.gaps, format, sign)
 
 
-def _kind(seen: ColumnProfile, options: DataOptions) -> str | Problem:
+def _kind(seen: ColumnProfile, options: DataOptions, is_whole: bool) -> str | Problem:
     """Return the type that fits a column; a problem if it may be of one that would be a guess."""
     votes = seen.votes
     *usual, last = (it for it in BY_PRECEDENCE if it.fits(votes))
@@ -180,6 +182,8 @@ def _kind(seen: ColumnProfile, options: DataOptions) -> str | Problem:
     if first is last:
         for known in BY_PRECEDENCE:
             if what := known.unclear(votes):
+                if not is_whole and known.may_be_proven(list(seen.samples)):
+                    break
                 return _unclear(seen, known, what, options)
     return first.kind
 
@@ -313,10 +317,18 @@ def decide(
     seen: Iterable[ColumnProfile],
     options: DataOptions,
     dictionaries: Mapping[str, Dictionary] = MappingProxyType({}),
+    is_whole: bool = True,
 ) -> tuple[Kinds, list[Problem]]:
-    """Return the kinds of all columns, and the problems of those that have none."""
+    """Return the kinds of all columns, and the problems of those that have none.
+
+    Args:
+        seen: Their values.
+        options: The typed `data_options`.
+        dictionaries: Of the categories.
+        is_whole: Whether these are all values. Otherwise, later ones may prove a format.
+    """
     odd = odd_dictionaries(dictionaries)
-    found = [_decide(column, options, odd.get(column.name, "")) for column in seen]
+    found = [_decide(column, options, odd.get(column.name, ""), is_whole) for column in seen]
     features = tuple(item for item in found if isinstance(item, Feature))
     others = sum(not item.type.is_direct for item in features)
     if others > MOST_OTHERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data.column_profile import votes_of
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
 from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
+from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.features.types.base import ColumnMoments, Votes
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
 from kfp_tfjob.features.types.date import Date
@@ -36,13 +37,14 @@ from kfp_tfjob.features.types.number import (
 )
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.storage.formatting import counted, listed
 
 MOST_CLASSES = 10_000
 _ROWS_OF_A_CLASS = 10  # on average, where whole numbers are classes
 # A label column with this share of numbers is a number column with faults.
 _NUMERIC_SHARE = 0.9
 _DEFAULTS = DataOptions()
+_MOST_LISTED = 10  # classes
 _MOST_TRIED = 200  # labels that a format has to fit
 _FLAGS = ("0", "1", "0.0", "1.0")  # may be among the words of a boolean
 _WHOLE = re.compile(r"^(-?\d+)\.0+\Z")  # pandas writes 1.0 beside missing values
@@ -114,6 +116,7 @@ class Labels:
         counts: int64 of shape [3, codes], rows by split and code; without codes if there are too
             many for classes.
         forms: The rows by the form of their label, if `data_options.types` names its format.
+        lost: Labels of omitted rows; some of them may not be labels.
     """
 
     name: str
@@ -124,6 +127,7 @@ class Labels:
     text_faults: list[Fault] = field(default_factory=list)
     counts: np.ndarray = field(default_factory=_no_counts)
     forms: Counter[str] = field(default_factory=Counter)
+    lost: set[str] = field(default_factory=set)
 
     def add(self, rows: Rows, split: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Add the labels of a block, given the split of each row.
@@ -133,6 +137,7 @@ class Labels:
             and its number as float32, NaN if it is not a number.
         """
         self.forms.update(rows.forms)
+        self._lose(rows.lost)
         codes = np.array([self._code(text) for text in rows.labels], np.int32)
         parsed = [parse_number(text) for text in rows.labels]
         numbers = np.array([np.nan if x is None else x for x in parsed], np.float32)
@@ -167,6 +172,7 @@ class Labels:
         codes = np.array([self._code(text) for text in later.codes], np.int32)
         self.overflowed |= later.overflowed
         self.forms.update(later.forms)
+        self._lose(later.lost)
         self.text_rows += later.text_rows
         self.number_rows += later.number_rows
         self.text_faults = [*self.text_faults, *later.text_faults][:MOST_EXAMPLES]
@@ -175,6 +181,11 @@ class Labels:
         elif len(codes):
             self._count(later.counts, codes)
         return codes
+
+    def _lose(self, labels: Iterable[str]) -> None:
+        """Keep labels of omitted rows, as long as these may be the classes."""
+        if len(self.lost) <= MOST_CLASSES:
+            self.lost |= set(labels)
 
     def _count(self, counts: np.ndarray, codes: np.ndarray) -> None:
         """Add rows by split and code, of shape [3, codes]."""
@@ -248,9 +259,10 @@ class Labels:
         index = {key: i for i, key in enumerate(in_order)}
         class_of = np.array([index[keys[text]] for text in texts], np.int32)
         classes = tuple(names[key] for key in index)
-        suspicions = tuple(self._suspicions(classes, options)) if inferred else ()
+        suspicions = [*self._without_rows(options)]
+        suspicions += self._suspicions(classes, options) if inferred else ()
         padded = _padded(texts, class_of)
-        return Label(self.name, "classification", classes, class_of, padded, suspicions)
+        return Label(self.name, "classification", classes, class_of, padded, tuple(suspicions))
 
     def class_counts(self, label: Label) -> np.ndarray:
         """Return int64 of shape [3, classes], rows by split and class."""
@@ -316,6 +328,21 @@ class Labels:
             path="data_options.task",
             suggestion="classification",
         )
+
+    def _without_rows(self, options: DataOptions) -> Iterator[str]:
+        """Yield which classes have no row left."""
+        known = {_WHOLE.sub(r"\1", text).lower() for text in self.codes}
+        none = {"", *options.null_values}
+        lost = [
+            text
+            for text in sorted(self.lost - none)
+            if _WHOLE.sub(r"\1", text).lower() not in known and len(text) <= LONGEST
+        ]
+        if lost and not options.format_of(self.name):
+            yield (
+                f"these classes of {self.name!r} have no row left, because each of their rows is"
+                f" invalid or dropped: {listed(lost, _MOST_LISTED)}"
+            )
 
     def _suspicions(self, names: Collection[str], options: DataOptions) -> Iterator[str]:
         """Yield what classes with these names may be, which the labels suggest."""

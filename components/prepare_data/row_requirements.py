@@ -45,6 +45,11 @@ def decide(scan: Scan) -> Label:
         texts = Faults(0, Counter(text=count), cells, examples=found, values=values)
         faults.merge(texts)  # their rows are among those that were seen
     check_bad(faults, faults.problems, options)
+    for name, rows in faults.left_out.items():
+        shown = counted(rows, "row")
+        log.info("%s without a value in %r dropped, as data_options.missing says", shown, name)
+    if options.task == "auto":
+        log.info("the values of the label mean %s; data_options.task sets another task", label.task)
     counts = None if label.classes is None else labels.class_counts(label)
     check(scan.rows(label), label.name, label.classes, counts, options, scan.job.split_rules.rule)
     return label

@@ -30,7 +30,7 @@ from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRu
 from kfp_tfjob.components.prepare_data.weights import read as read_weights
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES, FIELDS
-from kfp_tfjob.options.data import EVERY_COLUMN, DataOptions
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
 
@@ -194,7 +194,7 @@ class _Found:
     def add(self, file: SourceFile, chunk: Chunk) -> None:
         """Add the good rows of a chunk."""
         job, weight = self._job, self._job.options.weight
-        chunk.faults.dropping = _dropping(job, chunk)
+        chunk.faults.dropping = job.options.dropping(chunk.columns, job.label)
         splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
         weights = None if weight is None else read_weights(chunk, weight)
         if job.assumed:
@@ -251,12 +251,3 @@ class _Found:
             self.done.overlap = f"{self._name}.splits"
             self._exchange.write(self.done.overlap, self._overlap.to_bytes())
         return self.done
-
-
-def _dropping(job: Job, chunk: Chunk) -> frozenset[str]:
-    """Return the columns whose missing values leave a row out."""
-    missing = job.options.missing
-    named = {name for name, gaps in missing.items() if gaps.rule == "drop"}
-    if EVERY_COLUMN in named:
-        named |= chunk.columns.keys() - missing.keys() - {job.label, job.options.weight}
-    return frozenset(named)

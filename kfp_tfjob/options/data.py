@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -435,6 +435,13 @@ class DataOptions(Group):
             found = every
         default = _DEFAULT_RULES.get(kind)
         return found or (Gaps(rule=default) if default else None)
+
+    def dropping(self, columns: Iterable[str], label: str) -> frozenset[str]:
+        """Return which of a table's columns leave a row out if their value is missing."""
+        named = {name for name, gaps in self.missing.items() if gaps.rule == "drop"}
+        if EVERY_COLUMN in named:
+            named |= set(columns) - self.missing.keys() - {label, self.weight}
+        return frozenset(named)
 
     def dataset_digest(self, source_digest: str, label: str) -> str:
         """Return the name of the dataset that these options create.

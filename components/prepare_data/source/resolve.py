@@ -159,7 +159,8 @@ def _looked_at(
 ) -> tuple[Kinds, list[Problem]]:
     looked = 0
     weight = () if options.weight is None else (options.weight,)
-    for chunk in table.chunks(Columns(columns.features, columns.label, extra=weight)):
+    chunks = iter(table.chunks(Columns(columns.features, columns.label, extra=weight)))
+    for chunk in chunks:
         looked += chunk.size
         if chunk.faults.seen or looked > _MOST_LOOKED:
             break
@@ -169,10 +170,12 @@ def _looked_at(
         return NO_KINDS, []
     seen = {name: ColumnProfile(name) for name in columns.features}
     profile(seen, chunk)
-    kinds, problems = decide(seen.values(), options)
+    is_whole = len(source.files) == 1 and next(chunks, None) is None
+    kinds, problems = decide(seen.values(), options, is_whole=is_whole)
     kinds = replace(kinds, padded=_padded(chunk, kinds, options))
     for name in weight:
         weights.read(chunk, name)
+    chunk.faults.dropping = options.dropping(chunk.columns, columns.label)
     Converter(kinds, columns.label, options.format_of(columns.label)).rows(chunk)
     faults = Faults(label=columns.label, options=options)
     faults.merge(chunk.faults)

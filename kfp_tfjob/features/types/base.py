@@ -447,6 +447,11 @@ class ColumnType:
         return ""
 
     @classmethod
+    def may_be_proven(cls, texts: Sequence[str]) -> bool:
+        """Return whether other values may prove the format of these strings of `odd_forms`."""
+        return False
+
+    @classmethod
     def format_in(cls, votes: Votes) -> str:
         """Return how files write the values, if they prove a format that is not the usual one."""
         return ""

@@ -234,6 +234,12 @@ class Number(ColumnType):
         return "", ""
 
     @classmethod
+    def may_be_proven(cls, texts: Sequence[str]) -> bool:
+        """Return whether a value with both separators would prove what those of these mean."""
+        column = pa.array(texts, pa.string())
+        return any(matches(ungrouped(column, format), NUMBER).all() for format in _SEPARATORS)
+
+    @classmethod
     def format_in(cls, votes: Votes) -> str:
         """Return what the separators mean, if a value with both proves it and none contradicts."""
         if bool(votes.of(POINT)) == bool(votes.of(COMMA)):
