@@ -12,6 +12,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.source.foreign_files import CONVERT
 from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Example, Problem, first
@@ -67,6 +68,12 @@ _GAP = "add the string to data_options.null_values if it means a missing value i
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
 _DEFAULTS = DataOptions()
+# Of the columns that options name.
+_EXPECTED_OF = {
+    "split.column": "train, validation or test in every row",
+    "split.time": "a number, or a date with a day such as 2024-12-31, in every row",
+    "weight": "a plain number of 0 or more in every row",
+}
 _DROP = "data_options.on_bad_row=drop"
 
 
@@ -180,7 +187,7 @@ class Faults:
             problems[column] = Problem(
                 f"column {column!r} is invalid in {share}: {RULES[rules[0]]}",
                 received=repr(self.values[column]) if column in self.values else None,
-                expected=_expected(rules),
+                expected=_EXPECTED_OF.get(self._option_of(column)) or _expected(rules),
                 fix=fix,
             )
         return problems
@@ -192,21 +199,42 @@ class Faults:
         if "format" in rules:
             return self._other_format(column, self.values.get(column, ""))
         value, is_label = self.values.get(column, ""), column == self.label
+        if option := self._option_of(column):
+            return self._other_column(option, column, value, rules)
         drop = f'drop it with data_options.drop=["{column}"]'
         avoid = "choose a different data_label" if is_label else drop
         if rules == ["missing"]:
             other = f"drop the rows without one with {self._dropping()}"
         elif rules[0] in ("text", "date") and any(map(str.isdigit, value)):
+            known = Number if rules[0] == "text" else Date
             other = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
-            if rules[0] == "text" and (
-                formats := Number.named_formats(column, [value], self.options)
-            ):
+            if instead := known.oddity_of([value])[1]:
+                other += f"; {instead}"
+            if formats := known.named_formats(column, [value], self.options):
                 other += f", or name the format: {formats}"
+        elif rules == ["list"]:
+            other = f"write {_expected(rules)}"
         elif is_label:
             other = "correct data_options.task"
         else:
             other = f'set its type with data_options.types={{"{column}": "category"}}'
         return f"{avoid}, or {other}"
+
+    def _option_of(self, column: str) -> str:
+        """Return the option that names a column which is no feature; empty for none."""
+        uses = {f"split.{key}": name for key, name in self.options.split.extra.items()}
+        uses["weight"] = self.options.weight or ""
+        return next((key for key, name in uses.items() if name == column), "")
+
+    def _other_column(self, option: str, column: str, value: str, rules: list[str]) -> str:
+        """Return what to do with a column that an option names and that does not suit it."""
+        other = f"name a different column in data_options.{option}"
+        if rules == ["missing"]:
+            return f"{other}, or drop the rows without a value with {self._dropping()}"
+        formats = Date.named_formats(column, [value], self.options)
+        if option == "split.time" and formats:
+            other += f", or name the format: {formats}"
+        return f"write {_EXPECTED_OF.get(option) or _expected(rules)}, or {other}"
 
     def _other_format(self, column: str, value: str) -> str:
         """Return what to do with a value that is not in the format of data_options.types."""
@@ -394,6 +422,8 @@ class BlockFaults(Faults):
 
 
 def _expected(rules: list[str]) -> str:
+    if "list" in rules:
+        return "a list of equally many numbers in every row"
     if "boolean" in rules or "date" in rules:
         return "a date in every row" if "date" in rules else "true or false in every row"
     if rules == ["missing"]:

@@ -78,6 +78,7 @@ _NUMBERS = re.compile("(?:%[dmyYHIMSj])+")  # directives of strptime with nothin
 _WIDTHS = {"Y": 4, "j": 3}
 DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
 _ZONE_NAME = re.compile(r"[0-9]:[0-9]{2}[0-9.:]*[ ]?([A-Za-z]{2,5}|[A-Z][a-z]+/[A-Za-z_]+)$")
+_NO_MONTH = "0000-00-00"  # of MySQL
 _NO_ZONES = ("AM", "PM", "UTC", "GMT")
 # What a message may name for dates that are not in ISO 8601.
 _DAYS = (
@@ -215,7 +216,12 @@ class Date(ColumnType):
 
     @classmethod
     def oddity_of(cls, texts: Sequence[str]) -> tuple[str, str]:
-        """Return that strings have the name of a time zone."""
+        """Return that strings have no month, or the name of a time zone."""
+        if zeros := next((text for text in texts if text.startswith(_NO_MONTH)), ""):
+            return (
+                f"dates such as {zeros}",
+                f"add {zeros} to data_options.null_values if it means a missing value",
+            )
         for text in texts:
             if (zone := _ZONE_NAME.search(text)) and zone[1].upper() not in _NO_ZONES:
                 return (
