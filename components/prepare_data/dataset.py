@@ -28,6 +28,9 @@ from kfp_tfjob.components.prepare_data.shards import (
     shards_of,
 )
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows, joined
+from kfp_tfjob.components.prepare_data.source.digest import copies
+from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.split_rules import ignored_folders
 from kfp_tfjob.components.prepare_data.statistics import (
     SAMPLE_ROWS,
     Statistics,
@@ -49,6 +52,7 @@ from kfp_tfjob.features.statistics import SPLITS, StatisticsDocument, WeightStat
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import (
     CODEC_VERSION,
     DISTRIBUTIONS,
@@ -59,6 +63,8 @@ from kfp_tfjob.storage.layout import (
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
 
+_COPIED = 0.1  # of the rows; copies of files with few rows or none do not matter
+_MOST_COPIES = 10  # named in the log
 _TASK = "kfp_tfjob.components.prepare_data.shards:shard"
 
 log = logging.getLogger(__name__)
@@ -145,9 +151,12 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         weight=None if options.weight is None else SchemaWeight(options.weight),
         left_out=(*scan.kinds.left_out, *dropped),
     )
-    suspicions = uneven_splits(
-        rows, summed.duplicates, options.split.fractions, scan.job.split_rules.rule
-    )
+    rule, source = scan.job.split_rules.rule, scan.job.source
+    suspicions = [
+        *uneven_splits(rows, summed.duplicates, options.split.fractions, rule),
+        *ignored_folders(source, options),
+        *_copied_files(source, summed, rows),
+    ]
     statistics = described(
         summed, train, plan.coding, scan.kinds, label, rows, faults, options, suspicions
     )
@@ -160,6 +169,19 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         how = "have the same features as a row of train"
         statistics = note_overlap(statistics, shared, rows, "rows", how)
     return complete(store, base, objects, schema, statistics, distributions.document())
+
+
+def _copied_files(source: Source, summed: Statistics, rows: Mapping[str, int]) -> list[str]:
+    """Return a line if rows count several times because their file has a copy."""
+    same = summed.duplicates - summed.conflicts
+    if same < _COPIED * sum(rows.values()) or not (found := copies(source)):
+        return []
+    for name, first in list(found.items())[:_MOST_COPIES]:
+        log.warning("%s has the same content as %s", name, first)
+    return [
+        f"{counted(len(found), 'file')} of data_uri {'has' if len(found) == 1 else 'have'} the same"
+        " content as another one, so the rows count several times: remove the copies"
+    ]
 
 
 def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:

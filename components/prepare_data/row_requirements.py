@@ -83,6 +83,7 @@ def check(
     counts: np.ndarray | None,
     options: DataOptions,
     rule: Mapping[str, str | int],
+    noun: str = "row",
 ) -> None:
     """Reject data that leaves a split without rows, or train without a row of a class.
 
@@ -93,6 +94,7 @@ def check(
         counts: int64 of shape [3, classes], rows by split and class; None without classes.
         options: The typed `data_options`.
         rule: What decides about the split besides the hash of the rows.
+        noun: What a row is.
     """
     shown = ", ".join(f"{name} {count:,}" for name, count in rows.items())
     by = ", ".join(f"{key} {value!r}" for key, value in rule.items())
@@ -113,7 +115,7 @@ def check(
         return
     lacking = [name for name, train in zip(classes, counts[0], strict=True) if not train]
     if lacking:
-        raise DataError(_not_in_train(label, classes, counts, lacking, options, rule))
+        raise DataError(_not_in_train(label, classes, counts, lacking, options, rule, noun))
 
 
 def _not_in_train(
@@ -123,6 +125,7 @@ def _not_in_train(
     lacking: list[str],
     options: DataOptions,
     rule: Mapping[str, str | int],
+    noun: str,
 ) -> Problem:
     """Describe classes without a row of train, with a class of train that may be the same."""
     rows = dict(zip(classes, counts.sum(0).tolist(), strict=True))
@@ -131,22 +134,26 @@ def _not_in_train(
         name: in_train[plain_spelling(name)] for name in lacking if plain_spelling(name) in in_train
     }
     shown = [
-        f"{name!r} ({counted(rows[name], 'row')}"
+        f"{name!r} ({counted(rows[name], noun)}"
         + (f"; train has {alike[name]!r})" if name in alike else ")")
         for name in lacking
     ]
-    fixes = ["write each class in the same way in every row"] if alike else []
+    fixes = ["write each class in the same way everywhere"] if alike else []
     if len(alike) < len(lacking):
-        provide = (
-            "provide more of these rows, remove them, or use a different data_options.split.salt"
-            if not rule or "group" in rule
-            else "provide some of these rows in train, or remove them"
-        )
         is_number = number_fix(label, classes, options)
-        fixes.append(f"if the label is a number, {is_number}; otherwise, {provide}")
+        # By a hash, the salt decides. Otherwise the classes may stand for no label, as in the
+        # test of a competition.
+        provide = (
+            f"provide more of these {noun}s, remove them, or use a different data_options.split.salt"
+            if not rule or "group" in rule
+            else f"provide some of these {noun}s in train, or remove them if they have no label"
+        )
+        if noun == "row":
+            provide = f"if the label is a number, {is_number}; otherwise, {provide}"
+        fixes.append(provide)
     return Problem(
-        f"train has no row of {len(lacking)} of the {len(classes)} classes of {label!r}",
+        f"train has no {noun} of {len(lacking)} of the {len(classes)} classes of {label!r}",
         received=listed(shown, 10),
-        expected="rows of every class in train",
+        expected=f"{noun}s of every class in train",
         fix="; ".join(fixes),
     )

@@ -234,6 +234,18 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
     ]
 
 
+def ignored_folders(source: Source, options: DataOptions) -> list[str]:
+    """Return a line if folders name splits and another rule decides."""
+    by = options.split
+    if not (by.extra and by.folders and source.splits_by_folder):
+        return []
+    (key,) = by.extra
+    return [
+        f"the folders of {listed(sorted(source.folder_splits), 3)} do not decide the split, because"
+        f" data_options.split.{key} does; if this is right, set data_options.split.folders=false"
+    ]
+
+
 def _names(source: Source) -> Iterable[str]:
     """Return the names that may mean a split; of images, folders with a folder in them."""
     names = (file.name for file in source.files)

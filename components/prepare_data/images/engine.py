@@ -20,6 +20,7 @@ from uuid import uuid4
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements
+from kfp_tfjob.components.prepare_data.column_warnings import alike_classes
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
@@ -111,7 +112,9 @@ def prepare(
     progress.log()
     row_requirements.check_bad(faults, faults.image_problems, options)
     plan = Plan.of(indices, folders.classes, options)
-    row_requirements.check(plan.rows, label, plan.classes, plan.class_counts, options, rules.rule)
+    row_requirements.check(
+        plan.rows, label, plan.classes, plan.class_counts, options, rules.rule, "image"
+    )
     wanted = plan.input(options.pictures)
     shards = list(plan.shards(base))
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
@@ -330,6 +333,7 @@ class Plan:
         same = hashes[order][1:] == hashes[order][:-1]
         conflicts = int((same & (labels[order][1:] != labels[order][:-1])).sum())
         described = self._described(self.index)
+        alike = alike_classes(self.classes)
         return StatisticsDocument(
             features={PICTURE: self._described(self.index[self.split == 0])},
             label=LabelStatistics.of_classes(label, self.classes, self.class_counts),
@@ -337,7 +341,8 @@ class Plan:
             duplicates=int(same.sum()),
             conflicts=conflicts,
             bad_rows=BadRows(sum(bad.values()), bad),
-            warnings=(*notes, *self._warnings(described, conflicts, input)),
+            warnings=(*notes, *self._warnings(described, conflicts, input), *alike),
+            suspicions=tuple(alike) or None,
         )
 
     @staticmethod

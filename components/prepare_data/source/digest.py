@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from hashlib import sha256
 
-from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
 
@@ -21,7 +22,23 @@ def source_digest(source: Source) -> str:
     if source.splits_by_folder:  # before version 0.3, they were folders like any other
         digest.update(b"folders are splits\n")
     for file in source.files:
-        where = file.location
-        content = file.tag if isinstance(where, S3Address) else file_sha256(where)
-        digest.update(f"{file.name}\0{file.size}\0{content}\n".encode())
+        digest.update(f"{file.name}\0{file.size}\0{_content(file)}\n".encode())
     return digest.hexdigest()
+
+
+def copies(source: Source) -> dict[str, str]:
+    """Return the files with the content of an earlier one, and the name of that one."""
+    by_size: defaultdict[int, list[SourceFile]] = defaultdict(list)
+    for file in source.files:
+        by_size[file.size].append(file)
+    found: dict[str, str] = {}
+    for files in by_size.values():
+        firsts: dict[str, str] = {}
+        for file in files if len(files) > 1 else ():
+            first = firsts.setdefault(_content(file), file.name)
+            found |= {file.name: first} if first != file.name else {}
+    return found
+
+
+def _content(file: SourceFile) -> str:
+    return file.tag if isinstance(file.location, S3Address) else file_sha256(file.location)

@@ -28,6 +28,7 @@ from kfp_tfjob.storage.formatting import counted, listed
 
 UNKNOWN, GAP, FIRST = 0, 1, 2  # packed codes: of an unknown or rare string, a missing one, the rest
 _MOST_TOP, _MOST_SHOWN = 10, 5  # values in statistics.json, and in a report
+_MANY, _BLANKS = 1000, 2  # of strings, and in each, from which they may be free text
 MOST_CODES = 2**24  # float32 has all whole numbers up to here
 
 
@@ -44,6 +45,13 @@ class CategoryStatistics(ColumnStatistics):
     def is_constant(self) -> bool:
         """Whether all values are equal."""
         return self.distinct == 1
+
+    @property
+    def is_free_text(self) -> bool:
+        """Whether the strings seem to be sentences: each is different and has several words."""
+        sentences = sum(text.count(" ") >= _BLANKS for text, _ in self.top)
+        is_rare = 2 * self.rare > self.count
+        return self.distinct > _MANY and is_rare and 2 * sentences > len(self.top)
 
     @property
     def words(self) -> str:
@@ -172,10 +180,17 @@ class Category(ColumnType):
     ) -> list[str]:
         """Return which columns have numbers that other data may spell in another way.
 
-        Or numbers and one string that may stand for a missing value.
+        Or numbers and one string that may stand for a missing value, or free text.
         """
         found = []
         for name, column in columns.items():
+            if isinstance(column, CategoryStatistics) and column.is_free_text:
+                types = json.dumps({name: "text"}, ensure_ascii=False)
+                found.append(
+                    f"most of the {column.distinct:,} strings of the category {name!r} occur once,"
+                    f" so the model does not know them; if this is free text, drop it, or hash it"
+                    f" with data_options.types={types}"
+                )
             top = dict(column.top) if isinstance(column, CategoryStatistics) else {}
             others = [text for text in top if not is_number(text)]
             if top and not others and all(text.endswith(".0") for text in top):

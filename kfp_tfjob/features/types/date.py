@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Self
 
@@ -52,6 +52,10 @@ SECOND = 1_000_000  # microseconds
 _DAY_SECONDS = 86_400
 # Microseconds in a request: fewer may be milliseconds of today, more are beyond the year 9999.
 _FEWEST, _MOST = 10**14, 253_402_300_800 * 10**6
+# Dates before and after these are hardly of one column if their years have two digits.
+_OLD, _FUTURE = (
+    int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * SECOND for year in (1990, 2040)
+)
 _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ZONE = r"(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
 _CLOCK = r"[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?)?"
@@ -309,6 +313,20 @@ class Date(ColumnType):
             ends = float(column.least), float(column.most)
             bars = bars_of(column.sample.astype(np.float64), *ends)
         return DateStatistics(min=low, max=high, histogram=bars)
+
+    def suspicions(
+        self, values: Summary, column: ColumnStatistics, options: DataOptions
+    ) -> list[str]:
+        """Return that years with two digits may be of another century."""
+        found = super().suspicions(values, column, options)
+        two_digits = any("%y" in it for it in patterns_of(options.format_of(self.name)))
+        if two_digits and values.count and values.least < _OLD and values.most >= _FUTURE:
+            found.append(
+                f"{self.name!r} has dates from {shown_date(values.least)} to"
+                f" {shown_date(values.most)}, because years with two digits are read as 1969 to"
+                " 2068; if some are of the last century, write four digits"
+            )
+        return found
 
     def usual(self, column: ColumnStatistics | None = None) -> int:
         """Return what stands for a missing value, or a day in 1973 if a server rejects that."""
