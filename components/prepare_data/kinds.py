@@ -207,7 +207,7 @@ def _unclear(
     oddity, instead = like.oddity_of(texts)
     received = f"{value!r}, and {seen.votes.of(*forms):,} of {seen.count:,} values like it"
     if mixture := like.sign_of_most(seen.votes)[1]:
-        readings, oddity, instead = [], mixture, "write all of them with the same sign"
+        readings, oddity, instead = [], mixture, "write all of them in the same way"
         examples = (seen.examples[form][2] for form in reversed(forms) if form in seen.examples)
         received = listed(map(repr, examples), _MOST_EXAMPLES)
     if len(readings) > 1:

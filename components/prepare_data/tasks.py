@@ -5,6 +5,7 @@ Its result has everything but the rows.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -32,6 +33,8 @@ from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES, FIELDS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+
+_MOST_NAMED = 10  # columns
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,9 @@ def rows(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
 
 def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
     """Return the columns to read from a file, which must be those of the first one."""
-    columns, problems = choose(table.header, job.label, job.options, file.name)
+    # A column to drop need not be in every file; `first_block` looked for it.
+    options = job.options
+    columns, problems = choose(table.header, job.label, options, file.name, options.drop)
     problems += table.problems(columns) if columns else []
     if columns and _read_columns(columns) != _read_columns(job.columns):
         problems.append(_other_columns(job, file.name, columns))
@@ -156,6 +161,10 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
     others = _read_columns(job.columns)
     more = sorted(_read_columns(columns) - others)
     fewer = sorted(others - _read_columns(columns))
+    spellings = {text.lower(): text for text in more}
+    alike = [(text, spellings[text.lower()]) for text in fewer if text.lower() in spellings]
+    fix = "".join(f"write {one!r} and {other!r} in the same way; or " for one, other in alike[:5])
+    drop = json.dumps([*job.options.drop, *more, *fewer], ensure_ascii=False)
     return Problem(
         f"{name} does not have the columns of {job.source.files[0].name}",
         received="; ".join(
@@ -164,8 +173,8 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
             if names
         ),
         expected="the same columns in every file, in any order",
-        fix="list the features in data_options.columns, or drop the columns that some files lack"
-        " with data_options.drop",
+        fix=f"{fix}list the features in data_options.columns, or drop the columns that some files"
+        f" lack with data_options.drop{f'={drop}' * (len(more) + len(fewer) <= _MOST_NAMED)}",
     )
 
 

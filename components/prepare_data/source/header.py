@@ -69,9 +69,20 @@ class Columns:
 
 
 def choose(
-    header: Header, label: str, options: DataOptions, file: str
+    header: Header,
+    label: str,
+    options: DataOptions,
+    file: str,
+    elsewhere: Collection[str] = (),
 ) -> tuple[Columns | None, list[Problem]]:
     """Choose the columns of a file with this header.
+
+    Args:
+        header: The header.
+        label: The label column.
+        options: The typed `data_options`.
+        file: The file's name.
+        elsewhere: Columns of `data_options.drop` that other files have.
 
     Returns:
         The columns, or None if there is a problem, and the problems.
@@ -92,7 +103,9 @@ def choose(
     problems = [] if label in names else [_no_label(header, label, options, file)]
     there = set(names)
     for key, used in uses.items():
-        problems += [_unknown(key, name, names, file) for name in used if name not in there]
+        others = elsewhere if key == "drop" else ()
+        unknown = (name for name in used if name not in there and name not in others)
+        problems += [_unknown(key, name, names, file) for name in unknown]
     problems += _other_uses(label, options, uses)
     # A column that names the split or the group says nothing about a row that is new.
     groups = (name for key, name in split.items() if key != "time")

@@ -19,6 +19,7 @@ from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source
 from kfp_tfjob.components.prepare_data.source.first_line import first_line_problem
 from kfp_tfjob.components.prepare_data.source.header import (
     Columns,
+    Header,
     choose,
     longer_rows_fix,
     no_rows,
@@ -47,6 +48,7 @@ _PADDED, _WHOLE = "^0[0-9]+$", "^[0-9]+$"
 _PARTITION = re.compile(r"([^=]+)=(.*)")  # a folder, as Hive, Spark and pyarrow name them
 _FIRST_BLOCK = 1 << 20  # bytes
 _MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
+_MOST_HEADERS = 200  # files in which to look for a column
 
 
 def list_source(store: Store, data_uri: str, options: DataOptions | None = None) -> Source:
@@ -144,7 +146,8 @@ def first_block(
     with open_table(source, first, options, _FIRST_BLOCK) as table:
         if problem := first_line_problem(table, options, data_label):
             return None, NO_KINDS, [problem]
-        columns, problems = choose(table.header, data_label, options, first.name)
+        elsewhere = _dropped_elsewhere(source, table.header, options)
+        columns, problems = choose(table.header, data_label, options, first.name, elsewhere)
         problems += table.problems(columns) if columns and not problems else []
         if problems or columns is None:
             return None, NO_KINDS, problems
@@ -152,6 +155,18 @@ def first_block(
             return columns, *_looked_at(source, table, columns, options)
         except DataError as error:
             return columns, NO_KINDS, _problems(error)
+
+
+def _dropped_elsewhere(source: Source, header: Header, options: DataOptions) -> set[str]:
+    """Return the columns to drop that not the first file has, but a later one."""
+    names = {name.removesuffix("[0]") for name in header.names}
+    missing, found = set(options.drop) - names, set()
+    for file in source.files[1:_MOST_HEADERS]:
+        if found == missing:
+            break
+        with open_table(source, file, options, _FIRST_BLOCK) as table:
+            found |= missing.intersection(table.header.names)
+    return found
 
 
 def _looked_at(
