@@ -19,11 +19,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.checks.step_memory import out_of_memory
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.jobs.verdict import JobFailedError
+from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.registry.outcome import outcome_of
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     ObjectNotFoundError,
@@ -84,6 +86,12 @@ class Step:
         if self.place or not self.layout.template:
             return self.place or self.layout.run(self.run_id)
         return find(self.store, self.layout, self.run_id)
+
+
+class OutOfMemoryError(StepError):
+    """The step needs more memory than its pod has; the kernel kills others without a word."""
+
+    verdict = str(Verdict.OUT_OF_MEMORY)
 
 
 @dataclass
@@ -170,10 +178,17 @@ def is_retry() -> bool:
 
 
 def failure_of(name: str, error: Exception) -> Failure:
-    """Return the record of an error of a step; print the traceback of one that is a bug."""
+    """Return the record of an error of a step; print the traceback of one that is a bug.
+
+    A StepError names what the user can do. Code that raises one because of another exception
+    catches only that of the call which can fail for the user's reason.
+    """
     if isinstance(error, JobFailedError) and error.record:
         return error.record
     if isinstance(error, StepError):
+        return Failure.of(name, error)
+    if isinstance(error, MemoryError):
+        error = OutOfMemoryError(out_of_memory(name, str(error) or "no more memory"))
         return Failure.of(name, error)
     print(lines(traceback.format_exc()), file=sys.stderr, flush=True)
     message = f"{type(error).__name__}: {error}. This is a bug in the step, not in the input."
@@ -218,7 +233,7 @@ def _forget(name: str, context: Step | None) -> None:
         for place in dict.fromkeys((context.whole_run, unshaped)):
             if place not in own:
                 _forget_in(place, (WHOLE_RUN,), context.store)
-    except (StepError, ValueError, TypeError) as error:
+    except (StepError, InvalidDocumentError) as error:
         log.warning("cannot remove the record of an earlier failure: %s", error)
 
 

@@ -48,18 +48,24 @@ def suspicious_columns(store: Store, dataset_uri: str) -> str:
 def summary(step: Step, model_name: str) -> str:
     """Return the summary of a run that has a verdict.
 
-    If the store does not respond, the summary is shorter but the step does not fail: the model may
-    already be published.
+    On any error, the summary is shorter but the step does not fail: the model may already be
+    published.
     """
     parts: list[str] = []
     try:
         for part in _parts(step, model_name):
             parts.append(part)  # parts before an error are kept
-    except (StepError, ValueError, KeyError, TypeError) as error:
-        log.warning("the run's summary is incomplete: %s", error)
+    except Exception as error:
+        _warn(error)
         parts = parts or [f"# Run {code(step.run_id)}"]
         parts.append(f"All its output: {code(step.run.base)}")
     return "\n\n".join(parts) + "\n"
+
+
+def _warn(error: Exception) -> None:
+    """Log why a summary is incomplete, with the traceback of a bug."""
+    is_bug = not isinstance(error, StepError)
+    log.warning("the run's summary is incomplete: %s", error, exc_info=is_bug)
 
 
 def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
@@ -81,8 +87,8 @@ def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
             parts.append(f"**Its model:** {code(champion.version_uri)}")
         else:
             parts.append("**Champion:** none yet")
-    except (StepError, ValueError, KeyError, TypeError) as error:
-        log.warning("the run's summary is incomplete: %s", error)
+    except Exception as error:
+        _warn(error)
     parts.append(f"**All output of that run:** {code(earlier.run_uri)}")
     parts.append("To train anyway, set `train_options.when_unchanged` to `train`.")
     return "\n\n".join(parts) + "\n\n"

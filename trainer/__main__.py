@@ -107,7 +107,8 @@ def train(config: Config, started: float) -> None:
         signals.listen()
         supervised.started()
         manifest = stage(store, config.dataset_uri, config.job_dir / "data")
-        dataset = Dataset.load(config.job_dir / "data", manifest.digest)
+        uri = str(config.dataset_uri)
+        dataset = Dataset.load(config.job_dir / "data", manifest.digest, uri)
         work_in(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)
         if config.options.precision:
@@ -170,6 +171,16 @@ def train(config: Config, started: float) -> None:
 
 def _explained(error: Exception | SystemExit, processes: int, output: Path) -> Exception:
     """Translate an error of TensorFlow into an error with the exit code of its cause."""
+    if full := next((it for it in (error, error.__cause__) if isinstance(it, MemoryError)), None):
+        return ConfigurationError(
+            Problem(
+                "this replica ran out of memory",
+                received=str(full) or "no more memory",
+                expected="enough memory for the training data, the model and a batch",
+                fix="raise pod.all.memory, or lower train_batch_size",
+                path="pod.all.memory",
+            )
+        )
     if isinstance(error, StepError):
         return (processes > 1 and _lost_peer(error)) or error
     if isinstance(error, SystemExit):

@@ -78,8 +78,9 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
 
     states = []
     for callback in callbacks:
+        values = _state_of(callback)
         try:
-            values = _state_of(callback)
+            values["own"] = callback.get_state() if _has_own(callback) else None
             _check_keys(values)
             states.append(json.loads(json.dumps(values, default=plain)))
         except (TypeError, ValueError) as error:
@@ -131,11 +132,11 @@ def restore(callbacks: Sequence[keras.callbacks.Callback], state: CallbackState)
 
 
 def _state_of(callback: Any) -> dict[str, Any]:
+    """Return the state that Keras does not store for its own callbacks."""
     kind = next((item for item in type(callback).__mro__ if item in _ATTRIBUTES), None)
     return {
         "attributes": {name: getattr(callback, name) for name in _ATTRIBUTES[kind]} if kind else {},
         "file": _read_file(callback) if isinstance(callback, _kinds.CSVLogger) else None,
-        "own": callback.get_state() if _has_own(callback) else None,
     }
 
 

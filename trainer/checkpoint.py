@@ -30,7 +30,13 @@ _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"
 _ARRAYS = "best"  # the key of callback_arrays: part of the format, as older trainers read it
 
+_STATE = {"format", "position", "settings", "variables", _ARRAYS, "metrics", "callbacks", "sha256"}
+
 log = logging.getLogger(__name__)
+
+
+class _DamagedError(Exception):
+    """The files of a checkpoint are not those that were written; only this error removes them."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ def newest(folder: Path) -> Checkpoint | None:
     for step in reversed(steps(folder)):
         try:
             return _read(folder / str(step))
-        except (FileNotFoundError, IsADirectoryError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, IsADirectoryError, _DamagedError) as error:
             log.warning("removing the damaged checkpoint of step %d: %s", step, error)
             remove(folder, step)  # it will be written again
         except OSError as error:
@@ -183,7 +189,7 @@ def remove(folder: Path, step: int) -> None:
 
 
 def _read(folder: Path) -> Checkpoint:
-    state = json.loads((folder / CHECKPOINT_STATE).read_text())
+    state = _state_in((folder / CHECKPOINT_STATE).read_bytes())
     if state["format"] != FORMAT:
         if str(state["format"]).startswith(_FAMILY):
             raise ConfigurationError(
@@ -194,10 +200,10 @@ def _read(folder: Path) -> Checkpoint:
                     fix="continue with the train_image that wrote it, or start a new run",
                 )
             )
-        raise ValueError(f"format {state['format']!r}")
+        raise _DamagedError(f"format {state['format']!r}")
     data = (folder / CHECKPOINT_VARIABLES).read_bytes()
     if sha256(data).hexdigest() != state["sha256"]:
-        raise ValueError(f"{CHECKPOINT_VARIABLES} has a different SHA-256")
+        raise _DamagedError(f"{CHECKPOINT_VARIABLES} has a different SHA-256")
     values, at = [], 0
     for entry in [*state["variables"], *state[_ARRAYS]]:
         dtype = _numpy_dtype(entry["dtype"])
@@ -213,6 +219,16 @@ def _read(folder: Path) -> Checkpoint:
         callbacks=state["callbacks"],
         callback_arrays=values[len(names) :],
     )
+
+
+def _state_in(data: bytes) -> dict[str, Any]:
+    try:
+        state = json.loads(data)
+    except ValueError as error:
+        raise _DamagedError(f"{CHECKPOINT_STATE} is not JSON: {error}") from None
+    if not isinstance(state, dict) or not _STATE.issubset(state):
+        raise _DamagedError(f"{CHECKPOINT_STATE} lacks some of {', '.join(sorted(_STATE))}")
+    return state
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:

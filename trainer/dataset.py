@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_tfjob.features.coding import Coding, Column
+from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import PackedColumn, StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
 from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
@@ -52,7 +54,7 @@ class RowWeights:
         if not schema.weight:
             return None
         if not statistics.weight:
-            raise ValueError("no statistics of the weights")
+            raise InvalidDocumentError("no statistics of the weights")
         means = {name: found.mean for name, found in statistics.weight.splits.items()}
         return cls(schema.weight.name, means)
 
@@ -80,6 +82,7 @@ class Dataset:
         rows: Number of rows by split: `train`, `validation`, `test`.
         shard_names: The names of the TFRecord files by split.
         digest: SHA-256 of its manifest; empty if it has none.
+        uri: Its address in the store; empty if it has none.
         coding: How packed rows come from the table's columns; None for images.
         picture: What the model gets of an image; None for tables.
         row_weights: How much rows count; None if all count the same.
@@ -97,18 +100,20 @@ class Dataset:
     rows: Mapping[str, int]
     shard_names: Mapping[str, tuple[str, ...]]
     digest: str = ""
+    uri: str = ""
     coding: Coding | None = None
     picture: PictureInput | None = None
     row_weights: RowWeights | None = None
     _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
-    def load(cls, folder: Path, digest: str = "") -> Dataset:
+    def load(cls, folder: Path, digest: str = "", uri: str = "") -> Dataset:
         """Read schema.json and statistics.json of a folder.
 
         Args:
             folder: The folder of the files.
             digest: SHA-256 of their manifest.
+            uri: The dataset's address.
 
         Raises:
             DataError: They do not have the format that this trainer reads.
@@ -117,7 +122,7 @@ class Dataset:
             schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
             statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
             if schema.format != SCHEMA_FORMAT or schema.task not in (CLASSIFICATION, REGRESSION):
-                raise ValueError(f"format {schema.format!r}, task {schema.task!r}")
+                raise InvalidDocumentError(f"format {schema.format!r}, task {schema.task!r}")
             coding = None if schema.picture else schema.encoding
             names = coding.names if coding else (PICTURE,)
             if coding is None:
@@ -125,10 +130,10 @@ class Dataset:
             else:
                 columns = statistics.packed_columns
             if (found := tuple(column.name for column in columns)) != names:
-                raise ValueError(f"statistics of {found}, not of {names}")
+                raise InvalidDocumentError(f"statistics of {found}, not of {names}")
             label = ColumnMoments(mean=0.0, std=1.0)
             if schema.task == REGRESSION and not (label := statistics.label.train):
-                raise ValueError("no statistics of the label")
+                raise InvalidDocumentError("no statistics of the label")
             return cls(
                 folder=folder,
                 task=schema.task,
@@ -142,17 +147,18 @@ class Dataset:
                 rows=schema.rows,
                 shard_names={name: split.shards for name, split in schema.splits.items()},
                 digest=digest,
+                uri=uri,
                 coding=coding,
                 picture=schema.picture,
                 row_weights=RowWeights.of(schema, statistics),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, InvalidDocumentError) as error:
             raise DataError(
                 Problem(
                     "the dataset cannot be read",
                     received=f"{type(error).__name__}: {error}",
                     expected=f"schema.json in the format {SCHEMA_FORMAT}, and statistics.json",
-                    fix="prepare it again with prepare_data of the same version",
+                    fix=f"{prepare_again(uri)}; use the same version of it as of the trainer",
                 )
             ) from error
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kfp_tfjob.features.records import TFRecords, train_batch_size
+from kfp_tfjob.features.records import TFRecords, prepare_again, train_batch_size
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.picture_rows import PictureRows
@@ -26,7 +26,7 @@ def open_split(dataset: Dataset, split: str) -> TFRecords:
     Raises:
         DataError: Their number differs from schema.json.
     """
-    records = TFRecords(dataset.shards(split))
+    records = TFRecords(dataset.shards(split), dataset.uri)
     expected = dataset.rows.get(split, 0)
     if len(records) != expected:
         raise DataError(
@@ -34,7 +34,7 @@ def open_split(dataset: Dataset, split: str) -> TFRecords:
                 f"the {split} split is incomplete",
                 received=f"{len(records)} rows",
                 expected=f"{expected} rows (schema.json)",
-                fix="prepare the dataset again",
+                fix=prepare_again(dataset.uri),
             )
         )
     return records

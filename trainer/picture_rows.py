@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.features.records import TFRecords, prepare_again
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import Dataset
@@ -39,13 +39,17 @@ class PictureRows:
 
         contents = np.empty(len(rows), object)
         labels = np.empty(len(rows), np.int64)
+        expected = "a tf.train.Example with a picture and a label"
         for at, record in enumerate(self._records.take(rows)):
             try:
                 named = Example.FromString(bytes(record)).features.feature
-                [contents[at]] = named[PICTURE].bytes_list.value
-                [labels[at]] = named["label"].int64_list.value
-            except (DecodeError, ValueError) as error:
-                raise self._wrong(error, "a tf.train.Example with a picture and a label") from error
+            except DecodeError as error:
+                raise self._wrong(error, expected) from error
+            pictures, classes = named[PICTURE].bytes_list.value, named["label"].int64_list.value
+            if (len(pictures), len(classes)) != (1, 1):
+                received = f"{len(pictures)} pictures and {len(classes)} labels"
+                raise self._wrong(received, expected)
+            contents[at], labels[at] = pictures[0], classes[0]
         if len(rows) and not 0 <= labels.min() <= labels.max() < self._classes:
             expected = f"whole numbers from 0 to {self._classes - 1}"
             raise self._wrong(f"labels from {labels.min()} to {labels.max()}", expected)
@@ -68,13 +72,12 @@ class PictureRows:
         )
         return np.concatenate([np.empty(0, self.label_type), *parts])
 
-    @staticmethod
-    def _wrong(received: object, expected: str) -> DataError:
+    def _wrong(self, received: object, expected: str) -> DataError:
         return DataError(
             Problem(
                 "a record in the dataset cannot be read",
                 received=received,
                 expected=expected,
-                fix="prepare the dataset again",
+                fix=prepare_again(self._records.dataset),
             )
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
-from kfp_tfjob.features.record_layout import Layout
-from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.features.record_layout import DamagedRecordError, Layout
+from kfp_tfjob.features.records import TFRecords, prepare_again
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 
@@ -49,11 +50,13 @@ class Rows:
         found = self._values(self._records.take(rows))
         labels = found["label"][:, 0]
         if self._classification:
-            _check(labels, self._classes)
+            self._check(labels)
         weights = found["weight"][:, 0] if self._is_weighted else None
         nothing = np.empty((len(rows), 0), np.int64)
         floats = found.get("features", nothing.astype(np.float32))
-        packed = self._coding.pack(floats, found.get("codes", nothing), found.get("dates", nothing))
+        codes, dates = found.get("codes", nothing), found.get("dates", nothing)
+        with self._of_schema():
+            packed = self._coding.pack(floats, codes, dates)
         return packed, labels, weights
 
     def labels(self) -> np.ndarray:
@@ -86,27 +89,32 @@ class Rows:
         return np.int64 if self._classification else np.float32
 
     def _values(self, records: list[memoryview]) -> dict[str, np.ndarray]:
-        try:
+        with self._of_schema():
             return self._layout.decode(records)
-        except ValueError as error:
+
+    @contextmanager
+    def _of_schema(self) -> Iterator[None]:
+        """Turn the error about a record that does not match the schema into a DataError."""
+        try:
+            yield
+        except DamagedRecordError as error:
             raise DataError(
                 Problem(
                     "a record in the dataset cannot be read",
                     received=error,
-                    expected="the columns of schema.json",
-                    fix="prepare the dataset again",
+                    expected="the columns and codes of schema.json",
+                    fix=prepare_again(self._records.dataset),
                 )
             ) from error
 
-
-def _check(labels: np.ndarray, classes: int) -> None:
-    wrong = labels[(labels < 0) | (labels >= classes)]
-    if len(wrong):
-        raise DataError(
-            Problem(
-                "a label in the dataset is not one of its classes",
-                received=f"{len(wrong)} such labels, the first is {wrong[0]}",
-                expected=f"whole numbers from 0 to {classes - 1}",
-                fix="prepare the dataset again",
+    def _check(self, labels: np.ndarray) -> None:
+        wrong = labels[(labels < 0) | (labels >= self._classes)]
+        if len(wrong):
+            raise DataError(
+                Problem(
+                    "a label in the dataset is not one of its classes",
+                    received=f"{len(wrong)} such labels, the first is {wrong[0]}",
+                    expected=f"whole numbers from 0 to {self._classes - 1}",
+                    fix=prepare_again(self._records.dataset),
+                )
             )
-        )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from kfp_tfjob.checks.step_pods import KEYS
+from kfp_tfjob.checks.step_memory import out_of_memory
 from kfp_tfjob.cluster.own_task import NODE_NAME, node_path
 from kfp_tfjob.jobs.labels import RUN_ID_LABEL
 from kfp_tfjob.jobs.objects import Object
@@ -74,14 +74,7 @@ class FailedTask:
     def _problem(self) -> Problem:
         received = self.said or "no reason from Argo"
         if self._verdict == "out_of_memory":
-            key = KEYS.get(self.step)
-            parameter = f"pod.{key}.memory, or " if key else ""
-            return Problem(
-                f"{self.step} ran out of memory",
-                received=received,
-                fix=f"give this step more memory: {parameter}`kfp-tfjob compile --step-resources"
-                f" {self.step}.memory=8Gi`; or start the run again with less data",
-            )
+            return out_of_memory(self.step, received)
         if self.driver:
             return Problem(
                 f"Kubeflow Pipelines could not start {self.step}",

@@ -145,7 +145,7 @@ class Records:
         """Return the recorded failure of this step, or None."""
         try:
             found = Failure.from_bytes(self.step.store.read(self.step.run.failure("json")))
-        except (ObjectNotFoundError, ValueError, TypeError):
+        except (ObjectNotFoundError, documents.InvalidDocumentError):
             return None
         return found if found.step == self.step.name else None
 

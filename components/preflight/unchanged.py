@@ -21,6 +21,7 @@ from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import ROLLBACK, Champion
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.storage.training_cache import TrainedRun, newest
@@ -119,7 +120,7 @@ def _missing(
     """Return what an earlier run no longer has; empty if everything is there."""
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(run.run_uri)))
-    except (DataError, ValueError):
+    except DataError:
         return f"its verdict {run.verdict_uri} is gone"
     if not _is_of(verdict, *gate):
         return "its verdict used another gate"
@@ -135,7 +136,7 @@ def _missing(
     try:
         champion = Champion.from_bytes(wanted[0], step.store.read(model.champion(wanted[0])))
         step.store.head(model.version(champion.version) / MANIFEST)
-    except (ObjectNotFoundError, ValueError, TypeError):
+    except (ObjectNotFoundError, InvalidDocumentError):
         return f"{what} is gone"
     if champion.run_id != wanted[1]:
         return f"{what} is not the champion"

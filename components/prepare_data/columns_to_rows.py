@@ -15,10 +15,7 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data.column_profile import votes_of
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-    undamaged,
-)
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import (
     LONGEST,
     Cells,
@@ -96,21 +93,20 @@ class Converter:
         """Return the good rows of a chunk that has all features and the label."""
         faults = chunk.faults
         found: dict[Field, list] = {FLOATS: [], CODES: [], WHOLES: []}
-        with undamaged(faults.file):
-            block = chunk.numbers
-            is_whole = self._names == block.names and self._direct.issuperset(self._names)
-            for feature in () if is_whole else self._kinds.features:
-                if feature.name in self._direct and feature.name in block.places:
-                    found[FLOATS].append(block.rows[:, block.places[feature.name]])
-                    continue
-                column = self.column(chunk, feature)
-                if not feature.takes_missing:
-                    values = column.codes if isinstance(column, Texts) else column
-                    raw = chunk.columns[feature.name]
-                    faults.mark(
-                        missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
-                    )
-                found[feature.type.field].append(column)
+        block = chunk.numbers
+        is_whole = self._names == block.names and self._direct.issuperset(self._names)
+        for feature in () if is_whole else self._kinds.features:
+            if feature.name in self._direct and feature.name in block.places:
+                found[FLOATS].append(block.rows[:, block.places[feature.name]])
+                continue
+            column = self.column(chunk, feature)
+            if not feature.takes_missing:
+                values = column.codes if isinstance(column, Texts) else column
+                raw = chunk.columns[feature.name]
+                faults.mark(
+                    missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
+                )
+            found[feature.type.field].append(column)
         labels, codes, forms = _labels(chunk, self._label, self._label_format)
         rows = len(faults.lines)
         return Rows(
@@ -161,17 +157,16 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
 def _written(chunk: Chunk, name: str, format: str) -> tuple[list[str], np.ndarray]:
     """Return what `texts_of` returns, as the file has it."""
     column, faults = chunk.columns[name], chunk.faults
-    with undamaged(faults.file):
-        if temporal(column.type):
-            column = column.cast(pa.string())
-        if pa.types.is_binary(column.type):
-            text, wrong = text_of(column)
-            faults.mark(wrong, "encoding", name, lambda i: shown(column, i))
-            encoded = text.dictionary_encode()
-        else:
-            encoded, wrong = as_texts(column)
-            if wrong is not None:
-                faults.mark(wrong, "encoding", name, lambda i: "")
+    if temporal(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_binary(column.type):
+        text, wrong = text_of(column)
+        faults.mark(wrong, "encoding", name, lambda i: shown(column, i))
+        encoded = text.dictionary_encode()
+    else:
+        encoded, wrong = as_texts(column)
+        if wrong is not None:
+            faults.mark(wrong, "encoding", name, lambda i: "")
     texts, nulls = encoded.dictionary.to_pylist(), set(chunk.nulls.to_pylist())
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     absent = np.array([not text or text in nulls for text in texts], bool)

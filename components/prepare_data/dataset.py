@@ -51,6 +51,7 @@ from kfp_tfjob.features.schema import (
 from kfp_tfjob.features.statistics import SPLITS, StatisticsDocument, WeightStatistics
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import (
@@ -112,9 +113,13 @@ def find(store: Store, base: S3Address) -> Prepared | None:
         log.warning("dataset %s lacks %s and is written again", base, ", ".join(lost[:5]))
         return None
     # They grow with the number of columns and labels, so the usual limit on a read does not apply.
-    schema = Schema.from_bytes(store.read(base / SCHEMA, sizes[base / SCHEMA]))
-    data = store.read(base / STATISTICS, sizes[base / STATISTICS])
-    statistics = StatisticsDocument.from_bytes(data)
+    try:
+        schema = Schema.from_bytes(store.read(base / SCHEMA, sizes[base / SCHEMA]))
+        data = store.read(base / STATISTICS, sizes[base / STATISTICS])
+        statistics = StatisticsDocument.from_bytes(data)
+    except InvalidDocumentError as error:
+        log.warning("dataset %s is damaged and is written again: %s", base, error)
+        return None
     return Prepared(str(base), base.name, schema, statistics, reused=True)
 
 

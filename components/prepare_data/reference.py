@@ -12,6 +12,7 @@ from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
@@ -62,7 +63,7 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
         found = of_version(step.store, step.layout, model_name, champion)
         if found:
             return found
-    except (DataError, ConfigurationError, ValueError, KeyError, TypeError) as error:
+    except (DataError, ConfigurationError) as error:
         received = str(error)
     return Problem(
         f"the data of {what} cannot be read, so there is nothing to compare this data with",
@@ -78,7 +79,7 @@ def of_version(
     """Return what a champion's version has of its dataset, or None if that is gone.
 
     Raises:
-        DataError, ConfigurationError, ValueError, KeyError, TypeError: It cannot be read.
+        DataError, ConfigurationError: It cannot be read.
     """
     version = layout.model(model_name).version(champion.version)
     schema = read(store, version, SCHEMA, Schema.from_bytes)
@@ -105,6 +106,6 @@ def read(store: Store, folder: S3Address, name: str, parse: Callable[[bytes], T]
         return parse(store.read(folder / name, sizes[name])) if name in sizes else None
     except ObjectNotFoundError:
         return None
-    except ValueError as error:
+    except InvalidDocumentError as error:
         what = f"{folder / name} cannot be read"
         raise DataError(Problem(what, str(error), fix="publish a model again")) from error

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+from kfp_tfjob.features.record_layout import DamagedRecordError
+from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -49,13 +51,13 @@ def read(
             data += store.read_range(base / name, 0, wanted - len(data))
     try:
         found = encoder.decode(data)
-    except ValueError as error:
+    except DamagedRecordError as error:
         raise DataError(
             Problem(
                 f"the shards of {base} do not match its schema",
                 received=str(error),
                 expected=f"records of {size:,} bytes",
-                fix="delete the dataset from the store; prepare_data then writes it again",
+                fix=prepare_again(str(base)),
             )
         ) from error
     kind = [("features", "<f4", (floats,)), ("codes", "<i4", (codes,)), ("dates", "<i8", (dates,))]

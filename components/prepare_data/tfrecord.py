@@ -15,7 +15,7 @@ from itertools import starmap
 import google_crc32c
 import numpy as np
 
-from kfp_tfjob.features.record_layout import CODE_BYTES, Layout, field, varint
+from kfp_tfjob.features.record_layout import CODE_BYTES, DamagedRecordError, Layout, field, varint
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -90,12 +90,12 @@ class Encoder:
         """Return (rows, values) of each list in records of these columns, by its name.
 
         Raises:
-            ValueError: They are other records, or damaged.
+            DamagedRecordError: They are other records, or damaged.
         """
         size = self.record_bytes
         rows, rest = divmod(len(data), size)
         if rest or not rows:
-            raise ValueError(f"{len(data):,} bytes are not whole records of {size:,} bytes")
+            raise DamagedRecordError(f"{len(data):,} bytes are not whole records of {size:,} bytes")
         found = self._layout.values(
             np.frombuffer(data, np.uint8).reshape(rows, size)[:, HEAD:-TAIL]
         )
@@ -103,7 +103,7 @@ class Encoder:
         weights = found["weight"][:, 0] if "weight" in found else None
         labels, codes, dates = found["label"][:, 0], found.get("codes"), found.get("dates")
         if self.encode(features, labels, codes, dates, weights) != data:
-            raise ValueError("the bytes of the records differ from those of their rows")
+            raise DamagedRecordError("the bytes of the records differ from those of their rows")
         return found
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED, proven_summary
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.formatting import counted, listed
@@ -125,22 +126,28 @@ def _manifest(step: Step) -> Manifest:
     return manifest
 
 
+@dataclass(frozen=True)
+class _Completion:
+    """The content of completion.json, which the chief's supervisor writes."""
+
+    run_id: str
+    attempt: int
+
+
 def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
     """Return what is wrong with the trainer's record of completion."""
     expected = f"the record of run {step.run_id}, attempt {manifest.attempt}"
     fix = "start the run again"
     try:
-        body = json.loads(step.store.read(step.run.completion))
-        whose = (str(body["run_id"]), int(body["attempt"]))
+        found = documents.read(_Completion, step.store.read(step.run.completion))
     except ObjectNotFoundError:
         if any(item.key == RUN_COMPLETION for item in manifest.objects):
             return []  # it is verified like any other object
         return [Problem(f"{step.run.completion} is missing", None, expected, fix)]
-    except (ValueError, KeyError, TypeError) as error:
-        received = f"{type(error).__name__}: {error}"
-        return [Problem(f"{step.run.completion} cannot be read", received, expected, fix)]
-    if whose != (step.run_id, manifest.attempt):
-        received = f"run {whose[0]}, attempt {whose[1]}"
+    except documents.InvalidDocumentError as error:
+        return [Problem(f"{step.run.completion} cannot be read", str(error), expected, fix)]
+    if (found.run_id, found.attempt) != (step.run_id, manifest.attempt):
+        received = f"run {found.run_id}, attempt {found.attempt}"
         return [Problem(f"{step.run.completion} is from another attempt", received, expected, fix)]
     return []
 

@@ -12,14 +12,12 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
+from kfp_tfjob.checks.step_memory import KEYS
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options import images
 from kfp_tfjob.options.pod import DEFAULTS, EvaluatePodSettings, PodOptions, StepPodSettings
 from kfp_tfjob.storage.errors import Problem
-
-# The key of `pod` for each step; publish may evaluate the model again.
-KEYS = {"prepare_data": "prepare", "evaluate": "evaluate", "publish": "evaluate"}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 
 from kfp_tfjob.features.types import BY_SCHEMA_TYPE
 from kfp_tfjob.features.types.base import CODES, FIELDS, ColumnType, Field, Learned, missing_in
-from kfp_tfjob.storage.documents import adapter
+from kfp_tfjob.storage.documents import InvalidDocumentError, adapter
 from kfp_tfjob.storage.errors import DataError, Problem
 
 
@@ -97,10 +97,9 @@ class Coding:
         """Return the encoding from the name, the schema type and what was learned of each column.
 
         Raises:
-            ValueError, KeyError: It is not one.
+            InvalidDocumentError: It is not one.
         """
-        types = ((adapter(BY_SCHEMA_TYPE[it["type"]]), it) for it in entries)
-        return cls(tuple(type.validate_python(entry) for type, entry in types))
+        return cls(tuple(map(_type_of_plain, entries)))
 
     @cached_property
     def is_identity(self) -> bool:
@@ -188,7 +187,8 @@ class Coding:
             (rows, width) float32; `floats` itself if packed rows are raw rows.
 
         Raises:
-            DataError: A required value is missing, or a code is not in its dictionary.
+            DataError: A required value is missing.
+            DamagedRecordError: A code is not in its dictionary.
         """
         if self.is_identity:
             return floats
@@ -226,3 +226,14 @@ def gap_refused(name: str) -> Problem:
         expected="a value in every row",
         fix=f"fill it in, or train with another rule for {name!r} in data_options.missing",
     )
+
+
+def _type_of_plain(entry: Learned) -> ColumnType:
+    import pydantic
+
+    if not (known := BY_SCHEMA_TYPE.get(entry["type"])):
+        raise InvalidDocumentError(f"the column type {entry['type']!r}, which this version lacks")
+    try:
+        return adapter(known).validate_python(entry)
+    except pydantic.ValidationError as error:
+        raise InvalidDocumentError(str(error)) from None

@@ -25,6 +25,10 @@ _FLOATS, _INTEGERS = 2, 3  # the fields of tf.train.Feature
 CODE_BYTES, _DATE_BYTES = 4, 10  # a negative number takes ten
 
 
+class DamagedRecordError(ValueError):
+    """A record has another layout than its schema declares."""
+
+
 class Place(NamedTuple):
     """Where the values of a list are: from a byte of the record on, and the bytes of one value."""
 
@@ -89,7 +93,9 @@ class Layout:
     def decode(self, records: Sequence[bytes | memoryview]) -> dict[str, np.ndarray]:
         """Return what `values` does of records one by one."""
         if others := set(map(len, records)) - {len(self.record)}:
-            raise ValueError(f"a record of {min(others)} bytes instead of {len(self.record)}")
+            raise DamagedRecordError(
+                f"a record of {min(others)} bytes instead of {len(self.record)}"
+            )
         block = np.frombuffer(b"".join(records), np.uint8)
         return self.values(block.reshape(-1, len(self.record)))
 
@@ -100,12 +106,12 @@ class Layout:
             block: (rows, bytes) uint8, whole records.
 
         Raises:
-            ValueError: A record has another layout.
+            DamagedRecordError: A record has another layout.
         """
         at = 0
         for start, end in (*((it.start, it.end) for it in self.places), (len(self.record),) * 2):
             if (block[:, at:start] != self.record[at:start]).any():
-                raise ValueError(
+                raise DamagedRecordError(
                     f"a record with different columns: its bytes {at} to {start} differ"
                 )
             at = end
@@ -116,7 +122,7 @@ class Layout:
         if place.is_float:
             return part.view("<f4")
         if ((part ^ self.record[place.start : place.end]) & 0x80).any():
-            raise ValueError(f"a number of a different width in `{place.name}`")
+            raise DamagedRecordError(f"a number of a different width in `{place.name}`")
         groups = part.reshape(len(block), place.length, place.width) & 0x7F
         found = np.zeros(groups.shape[:2], np.uint64)
         for at in range(place.width):

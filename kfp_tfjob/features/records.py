@@ -19,24 +19,35 @@ _LENGTH = struct.Struct("<Q")
 _BEFORE, _AFTER = 12, 4  # bytes around a record: its length and the two checksums
 
 
+def prepare_again(dataset: str) -> str:
+    """Return the remedy for a damaged dataset, given its address or nothing.
+
+    Another run would reuse a dataset whose objects have their sizes.
+    """
+    which = f"the dataset {dataset}" if dataset else "the dataset"
+    return f"delete {which} from the store; prepare_data then writes it again"
+
+
 class TFRecords:
     """The records of some TFRecord files, in the order of the files.
 
     Args:
         paths: Uncompressed TFRecord files.
+        dataset: The address of their dataset, for messages.
 
     Raises:
         DataError: A file ends within a record.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], dataset: str = "") -> None:
+        self.dataset = dataset
         self._maps: list[memoryview] = []
         files, offsets, lengths = [], [], []
         for number, path in enumerate(path for path in paths if path.stat().st_size):
             with open(path, "rb") as file:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._maps.append(memoryview(content))
-            starts, sizes = _index(content, path)
+            starts, sizes = _index(content, path, dataset)
             files.append(np.full(len(starts), number, np.int32))
             offsets.append(starts)
             lengths.append(sizes)
@@ -59,7 +70,7 @@ class TFRecords:
         return [self._maps[file][start:end] for file, start, end in places]
 
 
-def _index(content: mmap.mmap, path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _index(content: mmap.mmap, path: Path, dataset: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the (rows,) int64 offsets and (rows,) lengths of a file's records."""
     size = len(content)
     length = _LENGTH.unpack_from(content)[0] if size >= _LENGTH.size else 0
@@ -69,11 +80,11 @@ def _index(content: mmap.mmap, path: Path) -> tuple[np.ndarray, np.ndarray]:
         lengths = np.ndarray((size // stride,), "<u8", content, 0, (stride,))
         if (lengths == length).all():
             return np.arange(_BEFORE, size, stride, dtype=np.int64), lengths.astype(np.int64)
-    found = list(_search(content, path))
+    found = list(_search(content, path, dataset))
     return np.array([at for at, _ in found], np.int64), np.array([n for _, n in found], np.int64)
 
 
-def _search(content: mmap.mmap, path: Path) -> Iterator[tuple[int, int]]:
+def _search(content: mmap.mmap, path: Path, dataset: str) -> Iterator[tuple[int, int]]:
     at, size = 0, len(content)
     while at < size:
         length = _LENGTH.unpack_from(content, at)[0] if at + _BEFORE <= size else size
@@ -83,7 +94,7 @@ def _search(content: mmap.mmap, path: Path) -> Iterator[tuple[int, int]]:
                     f"{path.name} is truncated",
                     received=f"{size} bytes, with a record of {length} bytes at {at}",
                     expected="a TFRecord file without compression",
-                    fix="prepare the dataset again",
+                    fix=prepare_again(dataset),
                 )
             )
         yield at + _BEFORE, length

@@ -20,6 +20,7 @@ from kfp_tfjob.features.types import BY_SCHEMA_TYPE
 from kfp_tfjob.features.types.base import ColumnType, Learned
 from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import SCHEMA_FORMAT
 
 _OPTIONAL = ("coding", "test_raw", "formats", "weight", "left_out", "picture")
@@ -115,7 +116,7 @@ class Schema:
         """Read it back; it grows with columns and classes, so no limit of documents applies.
 
         Raises:
-            ValueError: It is not JSON, a key is missing, or a value has another type.
+            InvalidDocumentError: It is not JSON, a key is missing, or a value has another type.
         """
         return documents.read(cls, data, None)
 
@@ -152,10 +153,11 @@ class Schema:
 
     @cached_property
     def encoding(self) -> Coding:
-        """How rows are encoded; raises ValueError or KeyError if it is damaged."""
+        """How rows are encoded; raises InvalidDocumentError if it is damaged."""
         learned = self.coding or ({},) * len(self.features)
         if len(learned) != len(self.features):
-            raise ValueError(f"{len(self.features)} features with {len(learned)} codings")
+            features = len(self.features)
+            raise InvalidDocumentError(f"{features} features with {len(learned)} codings")
         pairs = zip(self.features, learned, strict=True)
         return Coding.of_plain({**vars(it), **more} for it, more in pairs)
 
@@ -164,5 +166,5 @@ class Schema:
         """Whether the shards hold columns, and not images or what this version cannot read."""
         try:
             return self.picture is None and bool(self.encoding.names)
-        except (ValueError, KeyError):
+        except InvalidDocumentError:
             return False

@@ -59,6 +59,8 @@ class ServedModel:
         self._is_packed = schema.encoding.is_identity
         try:
             self._loaded = tf.saved_model.load(str(folder))  # keeps variables alive
+        except MemoryError:
+            raise
         except Exception as error:
             raise self._unusable("cannot be loaded", error, EXPORT_AGAIN) from error
         self._mapping = signature_columns.read(folder)
@@ -93,10 +95,16 @@ class ServedModel:
 
         Raises:
             DataError: The model failed, or its output does not fit the task.
+            MemoryError: It needs more memory.
         """
+        import tensorflow as tf
+
+        arguments = self._feed(features)
         try:
-            outputs = self._call(**self._feed(features))
-        except Exception as error:
+            outputs = self._call(**arguments)
+        except tf.errors.ResourceExhaustedError as error:
+            raise MemoryError(str(error)) from error
+        except Exception as error:  # the model may contain any operation
             fix = "check the export of the model"
             raise self._unusable("failed to predict", error, fix) from error
         values, rows = self._output(outputs), int(next(iter(features.values())).shape[0])

@@ -146,7 +146,7 @@ class StatisticsDocument:
         """Read it back; it grows with columns and classes, so no limit of documents applies.
 
         Raises:
-            ValueError: It is not JSON, or a value has another type.
+            InvalidDocumentError: It is not JSON, or a value has another type.
         """
         return documents.read(cls, data, None)
 

@@ -9,11 +9,12 @@ may be killed before the job has ended: then the record that the chief's own pod
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.jobs.job_end import judge_chief
+from kfp_tfjob.jobs.job_end import ChiefEnd, judge_chief
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import KEY_LABEL, SETUP, UPLOADER
 from kfp_tfjob.jobs.log_masking import Mask
@@ -22,11 +23,14 @@ from kfp_tfjob.jobs.status import container_statuses, replica_of
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement
 from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
+
+log = logging.getLogger(__name__)
 
 # Free text from programs and controllers.
 _FREE = {"sentence", "remedy", "message", "reason", "last_lines"}
@@ -161,22 +165,30 @@ def _read_end(store: Store, run: RunLayout, number: int) -> AttemptEnd | None:
         end = AttemptEnd.from_bytes(store.read(run.attempt_end(number)))
         if any(item.exit_code is not None for pod in end.pods for item in pod.of_chief):
             return end
-    except ObjectNotFoundError:
-        pass
+    except (ObjectNotFoundError, InvalidDocumentError) as error:
+        _warn(error)
     try:
-        return _completed(end, number, json.loads(store.read(run.chief_end(number))))
-    except (ObjectNotFoundError, ValueError, KeyError, TypeError):
-        return end  # a record may come from an image with another version
+        chief = ChiefEnd.from_bytes(store.read(run.chief_end(number)))
+    except (ObjectNotFoundError, InvalidDocumentError) as error:
+        _warn(error)
+        return end
+    return _completed(end, number, chief)
 
 
-def _completed(end: AttemptEnd | None, number: int, chief: Object) -> AttemptEnd:
+def _warn(error: Exception) -> None:
+    """Log that a record cannot be read; it may come from an image with another version."""
+    if isinstance(error, InvalidDocumentError):
+        log.warning("a record of how an attempt ended cannot be read: %s", error)
+
+
+def _completed(end: AttemptEnd | None, number: int, chief: ChiefEnd) -> AttemptEnd:
     """Return a record with what the chief's own record adds to it."""
     found = judge_chief(chief)
-    after = f", step {chief['step']}" if chief["step"] else ""
-    sentence = f"{Mask()(found.sentence)} ({chief['time']}{after})"
+    after = f", step {chief.step}" if chief.step else ""
+    sentence = f"{Mask()(found.sentence)} ({chief.time}{after})"
     if end is None:
         own = replace(found, sentence=sentence)
-        return end_of(number, None, None, "", own, (), {"running": chief["seconds"]})
+        return end_of(number, None, None, "", own, (), {"running": chief.seconds})
     return end if sentence in end.sentence else replace(end, sentence=f"{end.sentence}; {sentence}")
 
 

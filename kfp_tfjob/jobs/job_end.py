@@ -22,6 +22,7 @@ from kfp_tfjob.jobs.status import (
     true_condition,
 )
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
+from kfp_tfjob.storage import documents
 from kfp_tfjob.supervisor import exit_codes
 
 # Status reasons of a kubelet that cannot keep or admit a pod; the job is not at fault.
@@ -115,21 +116,49 @@ def with_log(judgement: Judgement, lines: Iterable[str]) -> Judgement:
     return judgement
 
 
-def judge_chief(end: Object) -> Judgement:
-    """Return the verdict on a job of which only the chief's own record is left.
+@dataclass(frozen=True)
+class ChiefEnd:
+    """The record that the chief's own pod leaves of its end.
 
-    Args:
-        end: The record; see `kfp_tfjob/supervisor/termination_message.py` and `uploader/watch.py`.
+    `kfp_tfjob/supervisor/termination_message.py` and `uploader/watch.py` write it.
+
+    Attributes:
+        code: The exit code; None if the pod was lost.
+        reason: Why it ended.
+        time: When, in UTC.
+        seconds: How long it ran.
+        step: The last step; 0 before the first one.
+        stop_within: The seconds in which it was told to stop; None if it was not.
     """
-    replica, code = f"{CHIEF}-0", end["code"]
+
+    code: int | None
+    reason: str
+    time: str
+    seconds: float
+    step: int
+    stop_within: float | None
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ChiefEnd:
+        """Read it back.
+
+        Raises:
+            InvalidDocumentError: It is not such a record, or is that of another version.
+        """
+        return documents.read(cls, data)
+
+
+def judge_chief(end: ChiefEnd) -> Judgement:
+    """Return the verdict on a job of which only the chief's own record is left."""
+    replica, code = f"{CHIEF}-0", end.code
     if code == exit_codes.DONE:
         return Judgement(Verdict.SUCCEEDED, "the chief succeeded")
     if code is None:
-        return Judgement(Verdict.LOST, f"{replica}: {end['reason']}")
-    said = ContainerFailure(replica, "", code, "", str(end["reason"]), str(end["time"]))
-    if end["stop_within"] is None:
+        return Judgement(Verdict.LOST, f"{replica}: {end.reason}")
+    said = ContainerFailure(replica, "", code, "", end.reason, end.time)
+    if end.stop_within is None:
         return _of_containers([said])
-    told = f"{replica} was told to stop within {end['stop_within']:g} s"
+    told = f"{replica} was told to stop within {end.stop_within:g} s"
     return Judgement(Verdict.CANCELLED, f"{told}; {said.sentence}")
 
 

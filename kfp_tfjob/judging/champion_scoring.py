@@ -125,5 +125,5 @@ def _dataset(store: Store, layout: Layout, model_name: str, champion: Champion) 
     version = layout.model(model_name).version(champion.version)
     try:
         return S3Address.parse(ModelVerdict.read(store, version / VERDICT).dataset_uri)
-    except (DataError, ValueError):
+    except DataError:
         return layout.dataset(champion.dataset_digest)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -37,21 +39,34 @@ def exported_weights_sha256(folder: Path) -> str:
     import tensorflow as tf
 
     digest = hashlib.sha256()
-    try:
-        shapes: dict[str, list[int]] = {}
-        if (folder / "variables" / "variables.index").exists():
+    names: list[str] = []
+    if (folder / "variables" / "variables.index").exists():
+        with _readable():
             reader = tf.train.load_checkpoint(str(folder / "variables" / "variables"))
             shapes = reader.get_variable_to_shape_map()
         # The object graph is stored with the variables, but it is not a weight.
         names = sorted(name for name in shapes if name != "_CHECKPOINTABLE_OBJECT_GRAPH")
-        for name in names:
-            value = np.ascontiguousarray(reader.get_tensor(name))
-            data = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
-            digest.update(f"{name}\0{value.dtype}\0{value.shape}\0{len(data)}\0".encode())
-            digest.update(data)
-        if not names:
+    for name in names:
+        with _readable():
+            tensor = reader.get_tensor(name)
+        value = np.ascontiguousarray(tensor)
+        data = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
+        digest.update(f"{name}\0{value.dtype}\0{value.shape}\0{len(data)}\0".encode())
+        digest.update(data)
+    if not names:
+        with _readable():
             digest.update((folder / SAVED_MODEL).read_bytes())
-    except Exception as error:
+    return digest.hexdigest()
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn TensorFlow's errors about a model's files into a DataError."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (tf.errors.OpError, RuntimeError, OSError, ValueError) as error:
         raise DataError(
             Problem(
                 "the model's variables cannot be read",
@@ -60,4 +75,3 @@ def exported_weights_sha256(folder: Path) -> str:
                 fix=EXPORT_AGAIN,
             )
         ) from error
-    return digest.hexdigest()

@@ -124,15 +124,13 @@ class Evaluator:
         return found, numbers
 
     def _metrics(self, predictions: _Kind, outputs: np.ndarray) -> tuple[_Kind, dict[str, float]]:
+        function = self._users(self.code.load)
         try:
-            function = self.code.load()
-            returned = function(**self._arguments(function, outputs))
+            arguments = self._arguments(function, outputs)
+            returned = self._users(lambda: function(**arguments))
             numbers, values = checked(returned, predictions.rows)
         except _RefusedError as error:
             raise self._failed(*error.args) from error
-        except (Exception, SystemExit) as error:
-            fix = "correct the function; see the log for details"
-            raise self._failed(self.code.said(error)[:2000], _DICT, fix) from error
         own = {}
         for name, column in values.items():
             is_share = ((column == 0) | (column == 1)).all()
@@ -141,6 +139,16 @@ class Evaluator:
         minimize = frozenset({self._options.primary_metric} if lower else ())
         found = replace(predictions, own=own, minimize=minimize)
         return found, {f"{OWN}{name}": value for name, value in numbers.items()}
+
+    def _users(self, call: Callable[[], Any]) -> Any:
+        """Return what the user's code returns; only its errors are the user's."""
+        try:
+            return call()
+        except MemoryError:
+            raise  # the step names the option that gives it more
+        except (Exception, SystemExit) as error:
+            fix = "correct the function; see the log for details"
+            raise self._failed(self.code.said(error)[:2000], _DICT, fix) from error
 
     def _arguments(self, function: Callable[..., Any], outputs: np.ndarray) -> dict[str, Any]:
         """Return the arguments that the function takes."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kfp_tfjob.features.record_layout import Layout
-from kfp_tfjob.features.records import TFRecords
+from kfp_tfjob.features.record_layout import DamagedRecordError, Layout
+from kfp_tfjob.features.records import TFRecords, prepare_again
 from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, STATISTICS, dataset_digest
@@ -23,6 +24,9 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SPLIT = "test"
 BATCH = 4096  # rows
@@ -58,6 +62,7 @@ class TestData:
             have the raw values.
         trained_on: The shards of the test split with the same bytes as a shard of another split.
         contents: Size and checksum of each shard of the test split.
+        address: The dataset's address.
     """
 
     digest: str
@@ -68,6 +73,7 @@ class TestData:
     raw: tuple[Path, ...] = ()
     trained_on: tuple[str, ...] = ()
     contents: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    address: str = ""
 
     @classmethod
     def fetch(cls, store: Store, dataset: S3Address, folder: Path) -> TestData:
@@ -97,7 +103,8 @@ class TestData:
         found = _contents(manifest, split.shards)
         repeated = _shared(found, _contents(manifest, _others(schema)))
         digest = dataset_digest(dataset, manifest)
-        return cls(digest, schema, statistics, shards, split.rows, tables, repeated, found)
+        parts = (schema, statistics, shards, split.rows, tables, repeated, found)
+        return cls(digest, *parts, address=str(dataset))
 
     def seen_in(self, store: Store, dataset: S3Address) -> tuple[str, ...]:
         """Return the test shards that are shards for training in another dataset.
@@ -109,7 +116,7 @@ class TestData:
         try:
             manifest = store.read_manifest(dataset / MANIFEST)
             schema = Schema.from_bytes(store.read(dataset / SCHEMA))
-        except (DataError, ValueError):
+        except (DataError, InvalidDocumentError):
             return ()
         return _shared(self.contents, _contents(manifest, _others(schema)))
 
@@ -155,17 +162,17 @@ class TestData:
         names, classes = self.schema.names, self.schema.label.classes
         count = None if classes is None else len(classes)
         layout = Layout.of(self.schema.encoding.lengths, count, bool(self._weight))
-        try:
-            for shard in self.shards:
-                records = TFRecords([shard])
-                for at in range(0, len(records), size):
-                    rows = np.arange(at, min(at + size, len(records)))
+        for shard in self.shards:
+            records = TFRecords([shard], self.address)
+            for at in range(0, len(records), size):
+                rows = np.arange(at, min(at + size, len(records)))
+                try:
                     found = layout.decode(records.take(rows))
-                    weights = found["weight"][:, 0] if self._weight else None
-                    features = dict(zip(names, found["features"].T, strict=True))
-                    yield Batch(features, found["label"][:, 0], weights)
-        except ValueError as error:
-            raise self._corrupt(str(error), "records that match schema.json") from error
+                except DamagedRecordError as error:
+                    raise self._corrupt(str(error), "records that match schema.json") from error
+                weights = found["weight"][:, 0] if self._weight else None
+                features = dict(zip(names, found["features"].T, strict=True))
+                yield Batch(features, found["label"][:, 0], weights)
 
     def _pictures(self, size: int) -> Iterator[Batch]:
         """Yield the files of images."""
@@ -187,25 +194,40 @@ class TestData:
 
     def _raw(self, size: int) -> Iterator[Batch]:
         """Yield rows with (batch,) arrays by column as features."""
-        from pyarrow import ArrowException, parquet
-
         types = {it.name: it.column_type for it in self.schema.features}
         label = self.schema.label.name
         number = np.int64 if self._is_classification else np.float32
-        try:
-            for path in self.raw:
-                for batch in parquet.ParquetFile(path).iter_batches(size):
-                    columns = {name: it.raw_values(batch[name]) for name, it in types.items()}
-                    labels = batch[label].to_numpy(zero_copy_only=False).astype(number)
-                    weights = None
-                    if self._weight:
-                        weights = batch[self._weight].to_numpy(zero_copy_only=False)
-                        weights = weights.astype(np.float32)
-                    yield Batch(columns, labels, weights)
-        except (ArrowException, KeyError, OSError) as error:
-            weight = [self._weight] if self._weight else []
-            expected = f"the columns {listed([*types, label, *weight], 10)}"
-            raise self._corrupt(f"{type(error).__name__}: {error}"[:500], expected) from error
+        wanted = [*types, label, *([self._weight] if self._weight else [])]
+        for path in self.raw:
+            for batch in self._parquet(path, wanted, size):
+                columns = {name: it.raw_values(batch[name]) for name, it in types.items()}
+                labels = batch[label].to_numpy(zero_copy_only=False).astype(number)
+                weights = None
+                if self._weight:
+                    weights = batch[self._weight].to_numpy(zero_copy_only=False)
+                    weights = weights.astype(np.float32)
+                yield Batch(columns, labels, weights)
+
+    def _parquet(self, path: Path, columns: Sequence[str], size: int) -> Iterator[pa.RecordBatch]:
+        from pyarrow import ArrowException, parquet
+
+        expected, read = f"the columns {listed(columns, 10)}", None
+        while True:
+            try:
+                if read is None:
+                    file = parquet.ParquetFile(path)
+                    if missing := set(columns).difference(file.schema_arrow.names):
+                        raise self._corrupt(f"no column {sorted(missing)[0]!r}", expected)
+                    read = file.iter_batches(size)
+                batch = next(read, None)
+            except MemoryError:
+                raise
+            except (ArrowException, OSError) as error:
+                received = f"{type(error).__name__}: {error}"[:500]
+                raise self._corrupt(received, expected) from error
+            if batch is None:
+                return
+            yield batch
 
     @property
     def _is_classification(self) -> bool:
@@ -222,7 +244,7 @@ class TestData:
                 f"the test rows of dataset {self.digest} do not match its schema",
                 received=received,
                 expected=expected,
-                fix="delete the dataset from the store; prepare_data then writes it again",
+                fix=prepare_again(self.address),
             )
         )
 

@@ -171,7 +171,7 @@ def _verdict(
         if item.sha256 and hashlib.sha256(data).hexdigest() != item.sha256:
             raise _broken(model_name, champion, f"its {VERDICT} does not match its manifest")
         return documents.read(ModelVerdict, data)
-    except (ObjectNotFoundError, ValueError) as error:
+    except (ObjectNotFoundError, documents.InvalidDocumentError) as error:
         raise _broken(model_name, champion, f"its {VERDICT} cannot be read: {error}") from error
 
 

@@ -137,8 +137,11 @@ def sync(
     while True:
         try:
             wanted = _wanted(store, layout, model_name)
-        except (StepError, ValueError, TypeError) as error:
-            log.warning("the mirrors of %s cannot be updated: %s", model_name, error)
+        except Exception as error:  # a mirror fails no run
+            is_bug = not isinstance(error, StepError)
+            log.warning(
+                "the mirrors of %s cannot be updated: %s", model_name, error, exc_info=is_bug
+            )
             return outcomes
         # Another run may have published meanwhile, and told the mirrors before this one did.
         if not wanted or wanted["champion"] == champion:

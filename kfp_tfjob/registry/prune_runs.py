@@ -350,7 +350,7 @@ class _Needed:
                 return ""
             try:
                 verdict = verdict_in_force(store, RunLayout(S3Address.parse(run.run_uri)))
-            except (DataError, ValueError):
+            except DataError:
                 return ""
             number = verdict.met + verdict.blessed  # the model it published, or lost to
             met = records.get(number)
@@ -380,14 +380,15 @@ def _json(store: Store, address: S3Address) -> dict[str, Any]:
         DataError: It is damaged.
     """
     try:
-        return dict(documents.parse(store.read(address)))
+        return documents.parse_object(store.read(address))
     except ObjectNotFoundError:
         return {}
-    except (ValueError, TypeError) as error:
+    except documents.InvalidDocumentError as error:
         raise DataError(
             Problem(
                 f"{address} is damaged",
-                received=f"{type(error).__name__}: {error}",
+                received=str(error),
+                expected="a JSON object",
                 fix="restore it from a backup, or remove it",
             )
         ) from error

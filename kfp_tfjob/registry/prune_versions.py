@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -182,14 +182,15 @@ def read_tombstone(store: Store, place: ModelLayout, number: int) -> Tombstone:
         DataError: It is damaged.
     """
     address = place.tombstone(number)
+    data = store.read(address)
     try:
-        body = documents.parse(store.read(address))
-        return Tombstone(**{it.name: str(body[it.name]) for it in fields(Tombstone)})
-    except (ValueError, TypeError, KeyError) as error:
+        return documents.read(Tombstone, data)
+    except documents.InvalidDocumentError as error:
         raise DataError(
             Problem(
                 f"{address} is not the record of a pruned version",
-                received=f"{type(error).__name__}: {error}",
+                received=str(error),
+                expected="the JSON that `kfp-tfjob models prune` writes",
                 fix="remove it; `kfp-tfjob models prune` then reconsiders the version",
             )
         ) from error

@@ -66,14 +66,14 @@ class Batcher:
     async def _run(self, loaded: LoadedModel, waiting: _Waiting) -> None:
         loop = asyncio.get_running_loop()
         all_rows = [rows for rows, _ in waiting]
-        together = Rows(
-            sum(rows.count for rows in all_rows),
-            {
-                name: np.concatenate([rows.features[name] for rows in all_rows])
-                for name in all_rows[0].features
-            },
-        )
-        try:
+        try:  # of everything: a request whose future has no result would wait forever
+            together = Rows(
+                sum(rows.count for rows in all_rows),
+                {
+                    name: np.concatenate([rows.features[name] for rows in all_rows])
+                    for name in all_rows[0].features
+                },
+            )
             values = await loop.run_in_executor(self._pool, self._predict, loaded, together)
         except Exception as error:
             if len(waiting) > 1:  # a request that cannot be answered must not fail the others

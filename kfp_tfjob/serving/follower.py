@@ -65,8 +65,8 @@ class Follower:
         """Load the champion that the model has now.
 
         Raises:
-            ConfigurationError: The model has no champion.
-            DataError: It cannot be proven, or it cannot be loaded.
+            ConfigurationError: The model has no champion, or does not fit into memory.
+            DataError: It cannot be proven, or this version of the server cannot load it.
             StoreUnavailableError: The store is unreachable.
         """
         proven = prove(self._store, self._layout, self._model_name)
@@ -74,17 +74,15 @@ class Follower:
             raise ConfigurationError(no_champion(self._layout, self._model_name))
         try:
             self._take(LoadedModel.of(self._store, proven))
-        except StepError:
-            raise
-        except Exception as error:
-            raise DataError(
+        except MemoryError as error:
+            raise ConfigurationError(
                 Problem(
-                    f"version {proven.champion.version} of {self._model_name} cannot be loaded",
-                    received=f"{type(error).__name__}: {error}",
-                    expected="a champion that this version of the server can load",
-                    fix="check that the server's version matches that of the run that published"
-                    " it, and that the server has enough memory; or roll back: kfp-tfjob models"
-                    " rollback",
+                    f"version {proven.champion.version} of {self._model_name} does not fit into"
+                    " the server's memory",
+                    received=str(error) or "no more memory",
+                    expected="memory for the model and for the rows of a request",
+                    fix="raise the memory of the server's container, or roll back to a smaller"
+                    f" model: kfp-tfjob models rollback {self._model_name}",
                 )
             ) from error
 

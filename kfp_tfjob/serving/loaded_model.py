@@ -20,6 +20,7 @@ from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.registry.chain import Proven, fetch
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
 from kfp_tfjob.storage.store import Store
@@ -46,7 +47,7 @@ class LoadedModel:
 
     def __init__(self, champion: Champion, folder: Path, model_name: str) -> None:
         name = f"version {champion.version} of {model_name}"
-        schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
+        schema = _schema(folder / SCHEMA, name)
         if schema.schema_digest != champion.schema_digest:
             raise DataError(
                 Problem(
@@ -124,3 +125,18 @@ def _new_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _schema(path: Path, name: str) -> Schema:
+    try:
+        return Schema.from_bytes(path.read_bytes())
+    except InvalidDocumentError as error:
+        raise DataError(
+            Problem(
+                f"{SCHEMA} of {name} cannot be read",
+                received=str(error)[:500],
+                expected="a schema that this version of the server can read",
+                fix="use a server of the version of the run that published it, or roll back to"
+                " another version with `kfp-tfjob models rollback`",
+            )
+        ) from error

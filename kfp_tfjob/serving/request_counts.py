@@ -30,7 +30,7 @@ from kfp_tfjob.components.prepare_data.distributions import (
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Feature
 from kfp_tfjob.components.prepare_data.reference import Reference
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, undamaged
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import LONGEST, Texts
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.contract import Contract
@@ -230,12 +230,11 @@ class RequestCounts:
         self, columns: Mapping[str, pa.Array], rows: int, weight: float, name: str
     ) -> None:
         found = {}
-        with undamaged(name):
-            there = {key: _read(it) for key, it in columns.items() if key in self._columns}
-            chunk = Chunk(there, BlockFaults(name, np.arange(rows)), 0)
-            for key in there:
-                coded = self._features[key]
-                found[key] = self._converter.column(chunk, Feature(key, coded.kind, None, 0))
+        there = {key: _read(it) for key, it in columns.items() if key in self._columns}
+        chunk = Chunk(there, BlockFaults(name, np.arange(rows)), 0)
+        for key in there:
+            coded = self._features[key]
+            found[key] = self._converter.column(chunk, Feature(key, coded.kind, None, 0))
         good = chunk.faults.good
         self.bad_rows += rows - int(good.sum())
         for key, values in found.items():

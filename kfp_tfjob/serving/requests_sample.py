@@ -21,8 +21,9 @@ from hashlib import sha256
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.documents import adapter
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import ModelLayout
 from kfp_tfjob.storage.store import Store
@@ -31,6 +32,7 @@ FORMAT = "kfp-tfjob/requests/1"
 TIME, PREDICTION = "_time", "_prediction"
 LARGEST = 256 << 20  # bytes of a file
 _KEY = b"kfp-tfjob"
+_TIMES = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,13 @@ class About:
         """Return what `to_bytes` returned.
 
         Raises:
-            ValueError, KeyError, TypeError: It is not that.
+            InvalidDocumentError: It is not that.
         """
-        body = json.loads(data)
-        if body.pop("format") != FORMAT:
-            raise ValueError(f"not in the format {FORMAT}")
-        body["began"], body["ended"] = body.pop("from"), body.pop("to")
-        return adapter(cls).validate_python(body)
+        body = documents.parse_object(data)
+        if body.pop("format", None) != FORMAT:
+            raise InvalidDocumentError(f"not in the format {FORMAT}")
+        body["began"], body["ended"] = body.pop("from", None), body.pop("to", None)
+        return documents.read(cls, json.dumps(body).encode())
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def to_parquet(
         about: What the file says about itself.
     """
     own = {
-        TIME: pa.array(times, pa.timestamp("us", "UTC")),
+        TIME: pa.array(times, _TIMES),
         PREDICTION: pa.array(predictions, pa.list_(pa.float32())),
     }
     kept = {name: values for name, values in columns.items() if name not in own}
@@ -170,26 +172,35 @@ def read(data: bytes, name: str) -> RequestsSample:
     Raises:
         DataError: It is not such a file, or is damaged.
     """
+    if f"-{_digest(data)}." not in name:
+        raise _no_sample(name, "its bytes do not match the digest in its name")
     try:
-        if f"-{_digest(data)}." not in name:
-            raise ValueError("its bytes do not match the digest in its name")
         table = pq.read_table(io.BytesIO(data), use_threads=False).combine_chunks()
-        about = About.from_bytes((table.schema.metadata or {})[_KEY])
-        if not 0 < table.num_rows <= about.rows:
-            raise ValueError(f"{table.num_rows} of {about.rows} rows")
-        names = [name for name in table.column_names if name not in (TIME, PREDICTION)]
-        return RequestsSample(
-            about, {name: table[name].chunk(0) for name in names}, table[TIME].chunk(0)
+    except (pa.ArrowException, OSError) as error:
+        raise _no_sample(name, f"{type(error).__name__}: {error!s:.300}") from error
+    try:
+        about = About.from_bytes((table.schema.metadata or {}).get(_KEY, b""))
+    except InvalidDocumentError as error:
+        raise _no_sample(name, str(error)) from error
+    if TIME not in table.column_names or table.schema.field(TIME).type != _TIMES:
+        raise _no_sample(name, f"no column {TIME} of the type {_TIMES}")
+    if not 0 < table.num_rows <= about.rows:
+        raise _no_sample(name, f"{table.num_rows} of {about.rows} rows")
+    names = [name for name in table.column_names if name not in (TIME, PREDICTION)]
+    return RequestsSample(
+        about, {name: table[name].chunk(0) for name in names}, table[TIME].chunk(0)
+    )
+
+
+def _no_sample(name: str, received: str) -> DataError:
+    return DataError(
+        Problem(
+            f"{name} is not a sample of requests",
+            received=received,
+            expected=f"a Parquet file in the format {FORMAT}",
+            fix="delete it",
         )
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            Problem(
-                f"{name} is not a sample of requests",
-                received=f"{type(error).__name__}: {error!s:.300}",
-                expected=f"a Parquet file in the format {FORMAT}",
-                fix="delete it",
-            )
-        ) from error
+    )
 
 
 def _digest(data: bytes) -> str:

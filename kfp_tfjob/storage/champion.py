@@ -88,10 +88,11 @@ class Champion:
         """Read a record back; keys of later versions are ignored.
 
         Raises:
-            ValueError: It is not JSON, a key is missing, or a value has another type.
-            TypeError: It is not an object.
+            InvalidDocumentError: It is not a JSON object, a key is missing, or a value has another
+                type.
         """
-        return documents.read(cls, json.dumps(dict(documents.parse(data), number=number)).encode())
+        body = documents.parse_object(data) | {"number": number}
+        return documents.read(cls, json.dumps(body).encode())
 
 
 def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | None:
@@ -122,9 +123,10 @@ def read_record(store: Store, layout: Layout, model_name: str, number: int) -> C
         DataError: It is not a champion record.
     """
     address = layout.model(model_name).champion(number)
+    data = store.read(address)
     try:
-        return Champion.from_bytes(number, store.read(address))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return Champion.from_bytes(number, data)
+    except documents.InvalidDocumentError as error:
         raise DataError(
             Problem(
                 f"{address} is not a champion record",

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+class InvalidDocumentError(ValueError):
+    """A stored document is not what its reader expects.
+
+    Only this error means that the document is at fault. Its reader must not catch other errors
+    while it reads, because these are bugs.
+    """
+
+
 LONGEST = 32 << 20  # bytes; enough for the manifest of 200,000 files
 # Empty lists take 30 times the memory of their text; a manifest has one object for each file.
 _MOST_CONTAINERS = 1_000_000
@@ -31,25 +40,35 @@ def parse(data: bytes, longest: int = LONGEST) -> Any:
         longest: The most bytes that it may have.
 
     Raises:
-        ValueError: It is not JSON in UTF-8, is too large or nested too deeply, or holds text that
-            cannot be encoded as UTF-8.
+        InvalidDocumentError: It is not JSON in UTF-8, is too large or nested too deeply, or holds
+            text that cannot be encoded as UTF-8.
     """
     _check_size(data, longest)
-    text = data.decode()
     try:
+        text = data.decode()
         body = json.loads(text)
         if _SURROGATE.search(text):
             json.dumps(body, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("objects or lists nested too deeply") from None
+        raise InvalidDocumentError("objects or lists nested too deeply") from None
+    except ValueError as error:
+        raise InvalidDocumentError(str(error)) from None
+    return body
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Return the content of a JSON document that is an object; raises like `parse`."""
+    body = parse(data)
+    if not isinstance(body, dict):
+        raise InvalidDocumentError(f"a {type(body).__name__} instead of an object")
     return body
 
 
 def _check_size(data: bytes, longest: int) -> None:
     if len(data) > longest:
-        raise ValueError(f"more than {longest >> 20} MiB of JSON")
+        raise InvalidDocumentError(f"more than {longest >> 20} MiB of JSON")
     if data.count(b"{") + data.count(b"[") > _MOST_CONTAINERS:
-        raise ValueError(f"more than {_MOST_CONTAINERS:,} objects and lists")
+        raise InvalidDocumentError(f"more than {_MOST_CONTAINERS:,} objects and lists")
 
 
 def read(kind: type[T], data: bytes, longest: int | None = LONGEST) -> T:
@@ -61,7 +80,8 @@ def read(kind: type[T], data: bytes, longest: int | None = LONGEST) -> T:
         longest: The most bytes that it may have; None for any number of bytes, objects and lists.
 
     Raises:
-        ValueError: It is not JSON, is too large, a key is missing, or a value has another type.
+        InvalidDocumentError: It is not JSON, is too large, a key is missing, or a value has another
+            type.
     """
     if longest is not None:
         _check_size(data, longest)
@@ -74,7 +94,7 @@ def read(kind: type[T], data: bytes, longest: int | None = LONGEST) -> T:
             ": ".join(filter(None, (".".join(map(str, it["loc"])), it["msg"])))
             for it in error.errors()
         )
-        raise ValueError("; ".join(wrong)) from None
+        raise InvalidDocumentError("; ".join(wrong)) from None
 
 
 def to_bytes(document: DataclassInstance, sparse: bool = False) -> bytes:

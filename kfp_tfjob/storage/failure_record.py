@@ -114,7 +114,7 @@ class Failure:
         """Read a record back.
 
         Raises:
-            ValueError: It is not a record of a failure.
+            InvalidDocumentError: It is not a record of a failure.
         """
         return documents.read(cls, data)
 
@@ -125,5 +125,5 @@ class Failure:
             return None
         try:
             return cls.from_bytes(text.removeprefix(_IN_LOG).encode())
-        except ValueError:
+        except documents.InvalidDocumentError:
             return None

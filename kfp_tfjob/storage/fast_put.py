@@ -141,7 +141,7 @@ class FastPut:
         signed["content-length"] = str(body.size)
         try:
             reply = self._exchange(route, f"{path}?{query}" if query else path, signed, body)
-        except (OSError, ValueError, HTTPException) as error:
+        except (OSError, HTTPException) as error:
             raise HTTPClientError(error=error, request=None, response=None) from error
         if reply.status >= 300 or b"<Error" in reply.body:
             raise _refusal(reply)

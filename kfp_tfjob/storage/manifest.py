@@ -115,10 +115,10 @@ class Manifest:
         try:
             found = documents.read(_Written, data)
             if found.format != FORMAT:
-                raise ValueError(f"format {found.format!r:.100}")
+                raise documents.InvalidDocumentError(f"format {found.format!r:.100}")
             if found.attempt < 0 or any(item.size < 0 for item in found.objects):
-                raise ValueError("a negative attempt or size")
-        except ValueError as error:
+                raise documents.InvalidDocumentError("a negative attempt or size")
+        except documents.InvalidDocumentError as error:
             raise DataError(
                 Problem(
                     f"{where} is not a manifest",

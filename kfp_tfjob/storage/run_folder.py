@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.storage import documents
@@ -25,6 +26,13 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MANIFEST, Layout, RunLayout
 from kfp_tfjob.storage.store import Store
+
+
+@dataclass(frozen=True)
+class _FolderRecord:
+    """The content of the record."""
+
+    folder: str
 
 
 def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
@@ -43,12 +51,10 @@ def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
     """
     address = layout.folder_record(run_id)
     try:
-        folder = documents.parse(store.read(address))["folder"]
-        if not isinstance(folder, str):
-            raise ValueError(f"folder is {folder!r}")
+        folder = documents.read(_FolderRecord, store.read(address)).folder
     except ObjectNotFoundError:
         return layout.run(run_id)
-    except (ValueError, KeyError, TypeError) as error:
+    except documents.InvalidDocumentError as error:
         raise DataError(
             Problem(
                 f"{address} is not the record of a run's folder",
@@ -67,11 +73,18 @@ def note(store: Store, address: S3Address) -> dict[str, Any] | None:
         StepError: It is not JSON.
     """
     try:
-        return json.loads(store.read(address))
+        return documents.parse_object(store.read(address))
     except ObjectNotFoundError:
         return None
-    except ValueError as error:
-        raise StepError(f"{address} is not JSON: {error}") from error
+    except documents.InvalidDocumentError as error:
+        raise StepError(
+            Problem(
+                f"{address} is damaged",
+                received=str(error),
+                expected="the JSON that this run's steps write",
+                fix=f"delete {address}, then retry the run",
+            )
+        ) from error
 
 
 def newest_checkpoint(store: Store, run: RunLayout) -> int:

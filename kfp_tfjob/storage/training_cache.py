@@ -49,7 +49,7 @@ def newest(store: Store, layout: Layout, model_name: str, digest: str) -> Traine
         return None
     try:
         return documents.read(TrainedRun, store.read(model.trained_record(digest, numbers[-1])))
-    except ValueError:
+    except documents.InvalidDocumentError:
         return None  # a damaged record costs only a training run
 
 

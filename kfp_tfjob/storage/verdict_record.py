@@ -217,7 +217,7 @@ class ModelVerdict(EvaluatedModel):
         data = store.read(address)
         try:
             return replace(documents.read(cls, data), stored=data)
-        except ValueError as error:
+        except documents.InvalidDocumentError as error:
             raise DataError(
                 Problem(
                     f"{address} is not a verdict",

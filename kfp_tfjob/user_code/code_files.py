@@ -11,6 +11,7 @@ import os
 import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -93,22 +94,32 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
         ConfigurationError: It is damaged, too large, or has entries that cannot be files.
     """
     files = {}
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = {
-                info.filename: (info, info.file_size)
-                for info in archive.infolist()
-                if not info.is_dir() and _wanted(info.filename.split("/"))
-            }
-            _check(entries, source)
-            for name, (info, _) in entries.items():
+    with _zip_of(source):
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    with archive:
+        entries = {
+            info.filename: (info, info.file_size)
+            for info in archive.infolist()
+            if not info.is_dir() and _wanted(info.filename.split("/"))
+        }
+        _check(entries, source)
+        for name, (info, _) in entries.items():
+            with _zip_of(source):
                 if stat.S_ISLNK(info.external_attr >> 16):
                     raise zipfile.BadZipFile(f"{name} is a link; put the file itself into the zip")
                 with archive.open(info) as stream:  # an entry may be longer than it says
                     files[name] = stream.read(info.file_size)
-    except ConfigurationError:
+    return files
+
+
+@contextmanager
+def _zip_of(source: str) -> Iterator[None]:
+    """Turn any error of zipfile, whose documentation does not list them, into a problem."""
+    try:
+        yield
+    except MemoryError:
         raise
-    except Exception as error:  # zipfile's documentation does not list its errors
+    except Exception as error:
         raise ConfigurationError(
             Problem(
                 f"{source} is not a zip file of code",
@@ -117,7 +128,6 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
                 fix="create the zip again",
             )
         ) from error
-    return files
 
 
 def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from kfp_tfjob.storage.errors import DataError, Problem, StepError
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.commands.store import Models
     from kfp_tfjob.serving.request_counts import ColumnDrift, Monitored
+
+log = logging.getLogger(__name__)
 
 _MOST_NAMED = 20  # columns without drift, for people
 
@@ -101,12 +104,12 @@ def monitor(
     except (StepError, click.ClickException):
         raise
     except Exception as error:  # Python would end with 1, which means that something has moved
+        log.exception("kfp-tfjob monitor failed")
         raise DataError(
             Problem(
-                "the requests cannot be compared",
+                "a bug in kfp-tfjob monitor, not in the requests",
                 received=f"{type(error).__name__}: {error}",
-                expected="samples as `kfp-tfjob serve` writes them",
-                fix="report this as a bug, or select other samples with --days",
+                fix="report it with the lines above",
             )
         ) from error
     if as_json:

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -233,8 +234,13 @@ class BackEnd:
         """Return what the back end reports about itself; reject what is not JSON."""
         method = self.sdk.healthzs.healthz_service_get_healthz
         found = method(**named)
-        said = json.loads(method.__self__.api_client.last_response.data)
-        self.version = str(said.get("tag_name") or "unknown")
+        try:
+            health = json.loads(method.__self__.api_client.last_response.data)
+        except ValueError as error:
+            raise no_back_end(self.connection.host, f"no JSON: {error}") from error
+        if not isinstance(health, dict):
+            raise no_back_end(self.connection.host, f"a {type(health).__name__} in JSON")
+        self.version = str(health.get("tag_name") or "unknown")
         return found
 
     def _translated(self, what: str, call: Callable[[], Any]) -> Any:
@@ -255,7 +261,17 @@ class BackEnd:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise away(what, error, self.connection.host) from error
         except (TypeError, ValueError, AttributeError) as error:
+            if not _is_of_reply(error):
+                raise
             raise no_back_end(self.connection.host, f"{type(error).__name__}: {error}") from error
+
+
+def _is_of_reply(error: Exception) -> bool:
+    """Return whether the generated client raised an error while it read a reply."""
+    from kfp_server_api import ApiClient
+
+    frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, UnicodeDecodeError) or ApiClient.deserialize.__code__ in frames
 
 
 def equals(key: str, value: str) -> str:
@@ -304,11 +320,14 @@ def _client(connection: Connection) -> kfp.Client:
         warnings.filterwarnings("ignore", said)
     # Only without a host does the SDK print: what it could not read.
     with contextlib.nullcontext() if connection.host else _silent():
-        return Client(
-            host=connection.host or None,
-            ssl_ca_cert=connection.ca_file or None,
-            credentials=credentials,
-        )
+        try:
+            return Client(
+                host=connection.host or None,
+                ssl_ca_cert=connection.ca_file or None,
+                credentials=credentials,
+            )
+        except (TypeError, ValueError, AttributeError) as error:  # it trusts the first reply
+            raise no_back_end(connection.host, f"{type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager

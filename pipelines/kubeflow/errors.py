@@ -24,6 +24,8 @@ ALLOW_ACCOUNT = (
     "list it in the variable ALLOWEDSERVICEACCOUNTS of the Deployment ml-pipeline; on a multi-user"
     " back end, you also need the permission `use` on the serviceaccount. Or omit --service-account"
 )
+# The generated client has the status 0 for its own errors, and quotes urllib3 about TLS.
+_TLS = "SSLError"
 _QUOTED = re.compile(r"^\w+\(host=[^)]*\): ")
 
 
@@ -74,7 +76,9 @@ def translate(what: str, error: Any, host: str) -> StepError:
         host: URL of the back end as it was given; empty if the SDK chose one.
     """
     message = f"{error.status} {said(error)}".strip()
-    if error.status == 0:  # the generated client's code for a failed TLS handshake
+    if error.status == 0 and not str(error.reason).startswith(_TLS):
+        return no_back_end(host, str(error.reason))  # a value that the generated client cannot read
+    if error.status == 0:
         return ConfigurationError(
             Problem(
                 f"cannot {what}: TLS with Kubeflow Pipelines failed",

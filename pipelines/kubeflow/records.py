@@ -17,6 +17,7 @@ from typing import TypeVar
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.registry.outcome import Outcome, outcome_of
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
@@ -158,7 +159,7 @@ class Records:
             return None
         except StepError as error:
             self.trouble = _first(error)
-        except (ValueError, KeyError, TypeError) as error:
+        except InvalidDocumentError as error:
             self.trouble = f"one of the run's records is damaged: {error}"
         return None
 

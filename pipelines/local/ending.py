@@ -24,6 +24,7 @@ from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.registry.outcome import Outcome
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import code
 from kfp_tfjob.storage.failure_record import Failure
@@ -62,7 +63,7 @@ class Ending:
         path = self._folder / FAILURE_JSON
         try:
             failure = Failure.from_bytes(path.read_bytes())
-        except (OSError, ValueError, TypeError):  # there is none, or the disk was full
+        except (OSError, InvalidDocumentError):  # there is none, or the disk was full
             failure = None
         if stop_signal:
             self._tell_stop()

@@ -19,7 +19,7 @@ from kfp_tfjob.components.launch_tfjob import earlier_job, engine
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.jobs.attempt_record import end_of
-from kfp_tfjob.jobs.job_end import judge_chief
+from kfp_tfjob.jobs.job_end import ChiefEnd, judge_chief
 from kfp_tfjob.jobs.labels import STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.status import is_over
 from kfp_tfjob.jobs.tfjob import TFJOB
@@ -163,7 +163,8 @@ RECORD |= {"code": 143, "signal": 15, "step": 7, "reason": "stopped", "stop_with
     ],
 )
 def test_the_verdict_of_the_chiefs_own_record(chief, verdict):
-    assert judge_chief(RECORD | chief).verdict == verdict
+    end = ChiefEnd.from_bytes(json.dumps(RECORD | chief).encode())
+    assert judge_chief(end).verdict == verdict
 
 
 def test_a_record_of_an_unknown_version_is_no_record(launcher: Launcher):

@@ -191,3 +191,21 @@ def test_wrong_arguments_are_found_before_the_run(evaluator: Made, arguments: st
     problem = problem_of(evaluator, f"def score({arguments}):\n    return {{}}\n")
     shown = "..." if len(arguments) > 400 else arguments
     assert problem.path == "gate.evaluator" and problem.received == f"def score({shown})"
+
+
+def test_only_errors_of_the_function_are_its_own(
+    evaluator: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = evaluator("def score(labels, predictions):\n    return {'cost': 1.0}\n")
+    for place, name in ((own_metrics, "checked"), (Evaluator, "_arguments")):
+        for kind in (ValueError, TypeError, KeyError, AttributeError, MemoryError):
+
+            def fail(*_: object, kind: type[Exception] = kind) -> None:
+                raise kind("planted")
+
+            with monkeypatch.context() as patch, pytest.raises(kind):
+                patch.setattr(place, name, fail)
+                own.of_model(EQUAL)
+    hungry = evaluator("def score(labels, predictions):\n    raise MemoryError\n")
+    with pytest.raises(MemoryError):  # the step names what gives it more
+        hungry.of_model(EQUAL)

@@ -10,6 +10,7 @@ from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.readers import own_reader
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
@@ -17,7 +18,7 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.storage.errors import DataError, StoreUnavailableError
 from tests.problems import problem_of
 
 EXAMPLE = Path(example.__file__)
@@ -182,3 +183,39 @@ def test_wrong_code_is_refused_before_it_runs(tmp_path: Path, code: str | None) 
     chosen = options(tmp_path / "mine.py")
     problem = problem_of(list_source, None, str(tmp_path / "data.bin"), chosen)
     assert problem.path == "data_options.reader" and "model_code" not in str(problem)
+
+
+def test_only_errors_of_the_function_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, chosen = source_of(tmp_path, f"yield {BATCH}")
+    for kind in (ValueError, TypeError, KeyError, AttributeError):
+
+        def fail(*_: object, kind: type[Exception] = kind) -> None:
+            raise kind("planted")
+
+        with monkeypatch.context() as patch, pytest.raises(kind, match="planted"):
+            patch.setattr(own_reader, "_wrong", fail)
+            rows(source, chosen, "a")
+    short, chosen = source_of(tmp_path, "raise MemoryError('of the function')\nyield None")
+    with pytest.raises(MemoryError):
+        rows(short, chosen, "a")
+
+
+def test_a_store_that_is_away_is_not_the_functions_fault(tmp_path: Path) -> None:
+    source, chosen = source_of(tmp_path, f"stream.read()\nyield {BATCH}")
+    away = StoreUnavailableError("the store is away")
+
+    class Broken:
+        def __enter__(self) -> "Broken":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def readinto(self, buffer: object) -> int:
+            raise away
+
+    reader = own_reader.OwnReader.read(str(chosen.reader), None)
+    with pytest.raises(StoreUnavailableError) as caught:
+        list(reader.batches(Broken, source.files[0].name))
+    assert caught.value is away

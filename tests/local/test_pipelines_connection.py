@@ -265,3 +265,32 @@ def test_a_run_that_is_not_over_has_no_end(fake, back_end):
     raw.finished_at = datetime(1970, 1, 1, tzinfo=UTC)
     run = read_run(back_end, raw.run_id)
     assert run.finished == "" and 0 <= run.seconds < 900 and not run.is_over
+
+
+def test_a_bug_of_ours_is_no_wrong_address(back_end, monkeypatch):
+    """A wrong argument is one, as is an error of a function around the call."""
+    method = back_end.sdk.runs.run_service_get_run
+    with pytest.raises(TypeError):
+        back_end.call("read the run", method, "id", unknown=1)
+    for kind in (TypeError, ValueError, AttributeError, KeyError):
+
+        def fail(*_: object, kind: type[Exception] = kind) -> None:
+            raise kind("planted")
+
+        monkeypatch.setattr(module.Patience, "run", fail)
+        with pytest.raises(kind):
+            back_end.call("read the run", method, "id")
+
+
+@pytest.mark.parametrize("reply", [[1], None, "text"])
+def test_a_reply_that_is_no_object_is_no_back_end(fake, reply):
+    fake.answer = lambda *_: reply
+    problem = problem_of(Connection(fake.host).open, patience=1)
+    assert module.ENDPOINT in problem.fix
+
+
+@pytest.mark.parametrize("reply", [{"runtime_config": {"parameters": 3}}, {"created_at": "soon"}])
+def test_a_reply_that_cannot_be_read_is_named(fake, back_end, reply):
+    fake.answer = lambda *_: reply
+    method = back_end.sdk.runs.run_service_get_run
+    assert module.ENDPOINT in problem_of(back_end.call, "read the run", method, "id").fix

@@ -112,6 +112,10 @@ def test_a_finished_dataset_is_reused_and_a_damaged_one_is_made_again(
     base = S3Address.parse(first.dataset_uri)
     store.delete(base / "test-00000.tfrecord")
     assert not run(step, str(path), "species", OPTIONS).reused
+    # A document of the same size that cannot be read.
+    size = len(store.read(base / "schema.json"))
+    store.write(base / "schema.json", b"{".ljust(size))
+    assert not run(step, str(path), "species", OPTIONS).reused
     # What an interrupted run leaves: some shards, other bytes, no manifest.
     store.delete(base / "manifest.json")
     store.write(base / "train-00000.tfrecord", b"half")

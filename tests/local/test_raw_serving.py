@@ -170,3 +170,24 @@ def test_a_damaged_raw_split_is_named(folder: Path, tmp_path: Path, damage: str)
         path.write_bytes(b"PAR1 and nothing")
     with pytest.raises(DataError, match="schema"):
         list(_data(folder, raw=(path,)).batches())
+
+
+def test_only_errors_of_the_model_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ServedModel(_save(tmp_path, TYPES), SCHEMA, "the model")
+    for kind in (ValueError, TypeError, KeyError, AttributeError, MemoryError):
+
+        def fail(*_: object, kind: type[Exception] = kind) -> None:
+            raise kind("planted")
+
+        with monkeypatch.context() as patch, pytest.raises(kind):
+            patch.setattr(model, "_feed", fail)
+            model.predict(ROWS)
+
+    def full(**_: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(model, "_call", full)
+    with pytest.raises(MemoryError, match="OOM"):  # the step names what gives it more
+        model.predict(ROWS)

@@ -1,5 +1,7 @@
 """A reader of Avro, as someone adds a format: one module, and one line in FORMATS."""
 
+import struct
+import zlib
 from collections.abc import Iterator
 from itertools import islice
 from typing import IO, Any
@@ -14,6 +16,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, 
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.options.data import DataOptions
 
+_ERRORS = (ValueError, EOFError, IndexError, OSError, struct.error, zlib.error)
 _TYPES = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -31,7 +34,7 @@ class AvroTable(Reader):
         self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
     ) -> None:
         self._name = name
-        with undamaged(name):
+        with undamaged(name, errors=_ERRORS):
             self._records = fastavro.reader(stream)
             fields: Any = self._records.writer_schema
             self.schema = pa.schema([(item["name"], _type(item)) for item in fields["fields"]])
@@ -45,7 +48,7 @@ class AvroTable(Reader):
         """Yield the columns, at most `rows` records at a time."""
         row = 1
         while True:
-            with undamaged(self._name):
+            with undamaged(self._name, errors=_ERRORS):
                 records: list[Any] = list(islice(self._records, rows))
             if not records:
                 return

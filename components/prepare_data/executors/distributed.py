@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -24,8 +23,9 @@ from uuid import uuid4
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
     Executor,
-    answer,
+    answered,
     result_of,
+    run_task,
 )
 from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.storage.credentials import SecretVolume
@@ -65,6 +65,8 @@ class Distributed(Executor):
             while waiting:
                 found = self._answer(waiting[0], task)
                 waiting.popleft()
+                if isinstance(found, MemoryError):
+                    raise _short_of_memory(found) from found
                 yield result_of(found)
         finally:
             if waiting and self._client.status == "running":  # it may be closed before this
@@ -90,32 +92,35 @@ class Distributed(Executor):
         from distributed import KilledWorker
 
         seen = time.monotonic()
-        try:
-            while True:
-                with suppress(TimeoutError):  # of this call: a task answers in any case
-                    return future.result(timeout=_LOOK_SECONDS)
-                if self._threads():
-                    seen = time.monotonic()
-                elif time.monotonic() - seen > _ALONE_SECONDS:
-                    raise _problem(
-                        "the Dask cluster has no workers",
-                        f"none at {self._address} for {_ALONE_SECONDS:g} s",
-                        "at least one worker",
-                        "start workers, or find out why they are not running",
+        while True:
+            try:
+                return future.result(timeout=_LOOK_SECONDS)
+            except TimeoutError:  # of this call: a task answers in any case
+                pass
+            except KilledWorker as error:
+                raise StepError(
+                    Problem(
+                        f"{counted(error.allowed_failures + 1, 'worker')} died in the same task"
+                        f" {task}",
+                        received=f"task {error.task}",
+                        expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a"
+                        " task",
+                        fix="read the workers' log; give each process at least 400 MiB",
                     )
-        except KilledWorker as error:
-            raise StepError(
-                Problem(
-                    f"{counted(error.allowed_failures + 1, 'worker')} died in the same task {task}",
-                    received=f"task {error.task}",
-                    expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a task",
-                    fix="read the workers' log; give each process at least 400 MiB",
+                ) from error
+            except (OSError, CancelledError) as error:
+                raise self._lost(error) from error
+            except Exception as error:  # a task answers with its own errors: Dask cannot load it
+                raise _refused(f"{type(error).__name__}: {error}") from error
+            if self._threads():
+                seen = time.monotonic()
+            elif time.monotonic() - seen > _ALONE_SECONDS:
+                raise _problem(
+                    "the Dask cluster has no workers",
+                    f"none at {self._address} for {_ALONE_SECONDS:g} s",
+                    "at least one worker",
+                    "start workers, or find out why they are not running",
                 )
-            ) from error
-        except (StepError, OSError, CancelledError) as error:
-            raise error if isinstance(error, StepError) else self._lost(error) from error
-        except Exception as error:  # Dask cannot load the task, or its answer
-            raise _refused(f"{type(error).__name__}: {error}") from error
 
     def _threads(self) -> int:
         """Return how many tasks the workers run at once.
@@ -163,18 +168,22 @@ def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any)
 
     The context is of the place of the exchange, and the endpoint and the region of the store.
     """
-    global _context
     if version != code_version():
         return _refused(code_version(), version)
     # A worker may have several threads. A context has one folder and one cache, and the code of a
     # reader of the user's own is imported for the whole process.
     with _one_at_a_time:
-        wanted = Context(*where)
-        if _context and _context != wanted:
-            _context.close()  # of another run
-            _context = None
-        _context = _context or wanted
-        return answer(_context, task, item)
+        return answered(lambda: _run(where, task, item))
+
+
+def _run(where: tuple[str, str, str], task: str, item: Any) -> Any:
+    global _context
+    wanted = Context(*where)
+    if _context and _context != wanted:
+        _context.close()  # of another run
+        _context = None
+    _context = _context or wanted
+    return run_task(_context, task, item)
 
 
 def _connect(address: str) -> Client:
@@ -209,6 +218,18 @@ def _connect(address: str) -> Client:
             client.close()
             raise _refused(f"{worker}: {code}")
     return client
+
+
+def _short_of_memory(error: MemoryError) -> StepError:
+    return StepError(
+        Problem(
+            "a Dask worker ran out of memory",
+            received=str(error) or "no more memory",
+            expected="at least 400 MiB for each process of a worker",
+            fix="give the workers more memory, or fewer threads and processes each",
+            path="data_options.dask",
+        )
+    )
 
 
 def _refused(received: str, expected: str = "") -> ConfigurationError:

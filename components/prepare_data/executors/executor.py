@@ -216,7 +216,7 @@ class Executor:
             StepError: What a task has raised, or that its worker was lost too often.
         """
         for item in items:
-            yield _run(self.context, task, item)
+            yield run_task(self.context, task, item)
 
     def close(self) -> None:
         """End what the executor has started, and remove its folders."""
@@ -225,9 +225,17 @@ class Executor:
 
 def answer(context: Context, task: str, item: Any) -> Any:
     """Run a task for another process; return its result or its error, for `result_of`."""
+    return answered(lambda: run_task(context, task, item))
+
+
+def answered(call: Callable[[], Any]) -> Any:
+    """Return the result of a call, or its error, for `result_of`.
+
+    So an exception that reaches the other side comes from what carries the answers.
+    """
     try:
-        return _run(context, task, item)
-    except (StepError, OSError) as error:
+        return call()
+    except (StepError, OSError, MemoryError) as error:
         return error
     except Exception:  # not every one can be sent to another process
         return RuntimeError(f"a task failed\n{traceback.format_exc()}")
@@ -237,7 +245,7 @@ def result_of(answer: Any) -> Any:
     """Return the result in an answer.
 
     Raises:
-        StepError, OSError: The error of the task.
+        StepError, OSError, MemoryError: The error of the task.
         RuntimeError: The task has a bug; it has the traceback.
     """
     if isinstance(answer, Exception):
@@ -245,7 +253,8 @@ def result_of(answer: Any) -> Any:
     return answer
 
 
-def _run(context: Context, task: str, item: Any) -> Any:
+def run_task(context: Context, task: str, item: Any) -> Any:
+    """Run a task, named by `module:function`, in this process."""
     module, _, name = task.partition(":")
     return getattr(importlib.import_module(module), name)(context, item)
 

@@ -202,6 +202,8 @@ def decoding_fault(content: bytes) -> str:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as picture:
                 picture.load()
+    except MemoryError:
+        raise
     except Exception as error:  # decoders of damaged files raise many
         return f"{type(error).__name__}: {error}"[:200]
     return ""

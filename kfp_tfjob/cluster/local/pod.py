@@ -7,15 +7,25 @@ After that, the phase of the pod is final.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
+from kfp_tfjob.cluster.local.container import (
+    LocalContainer,
+    MissingSecretError,
+    PodInfo,
+    environment,
+    expand,
+    place,
+)
 from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage import files
+
+log = logging.getLogger(__name__)
 
 # A person at a laptop does not want to wait as long as a node does.
 LONGEST_GRACE = 10.0
@@ -105,9 +115,12 @@ class LocalPod:
             self._make_volumes()
             if self._run_init():
                 succeeded = self._run_main()
-        except (OSError, LookupError) as error:
+        except (OSError, MissingSecretError) as error:
             self.reason = "CreateContainerConfigError"
             self._line("pod", f"{type(error).__name__}: {error}")
+        except Exception:
+            self.reason = "BackEndError"  # nobody else sees what a thread raises
+            log.exception("a bug of the local back end ended the pod %s", self.metadata["name"])
         finally:
             self._end_sidecars()
             self._set("Succeeded" if succeeded else "Failed")
@@ -121,7 +134,7 @@ class LocalPod:
                 path = self._secrets / secret["secretName"]
                 if not path.is_dir():
                     if not secret.get("optional"):
-                        raise LookupError(f"there is no Secret {secret['secretName']}")
+                        raise MissingSecretError(f"there is no Secret {secret['secretName']}")
                     path = self._folder / name
             else:
                 path = self._folder / name

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.features.record_layout import DamagedRecordError
 from kfp_tfjob.features.types.base import (
     ColumnStatistics,
     ColumnType,
@@ -120,7 +121,7 @@ class Category(ColumnType):
         """Return the packed codes.
 
         Raises:
-            DataError: A code is not in its dictionary.
+            DamagedRecordError: A code is not in its dictionary.
         """
         found = np.empty(values.shape, np.float32)
         for j, column in enumerate(columns):
@@ -267,14 +268,10 @@ def refuse_foreign(name: str, codes: np.ndarray, most: int) -> None:
     """Reject codes of a column that are not 0 to `most`.
 
     Raises:
-        DataError: There is one.
+        DamagedRecordError: There is one.
     """
     if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= most:
-        raise DataError(
-            Problem(
-                f"a code of the column {name!r} is not in its dictionary",
-                received=f"codes from {codes.min()} to {codes.max()}",
-                expected=f"codes from 0 to {most} (schema.json)",
-                fix="prepare the dataset again",
-            )
+        raise DamagedRecordError(
+            f"codes of the column {name!r} from {codes.min()} to {codes.max()}, and not from 0 to"
+            f" {most}"
         )

@@ -82,7 +82,7 @@ class String(ColumnType):
         """Return the codes, which are those of the shards.
 
         Raises:
-            DataError: There is no such bin.
+            DamagedRecordError: There is no such bin.
         """
         for j, column in enumerate(columns):
             refuse_foreign(column.name, values[:, j], column.bins)

@@ -170,7 +170,8 @@ class ArrowTable:
         self.reader, self.name = reader, name
         self._chosen = options.columns is not None
         with undamaged(name):
-            repeated = Counter(reader.schema.names)  # names that are not UTF-8 fail here
+            names = reader.schema.names
+        repeated = Counter(names)
         # Columns with the same name are rejected, so they stay as they are.
         once = [item for item in reader.schema if repeated[item.name] == 1]
         self._lengths = {item.name: size for item in once if (size := self._length_of(item))}
@@ -303,11 +304,29 @@ class ArrowTable:
 
 
 @contextmanager
-def undamaged(name: str, expected: str = "a file that can be read to its end") -> Iterator[None]:
-    """Turn pyarrow's errors about a broken file into a DataError."""
+def undamaged(
+    name: str,
+    expected: str = "a file that can be read to its end",
+    errors: tuple[type[Exception], ...] = (pa.ArrowException, OSError, UnicodeDecodeError),
+) -> Iterator[None]:
+    """Turn a library's errors about a broken file into a DataError.
+
+    Only a call of the library belongs inside: an error of our own code is no damage.
+
+    Args:
+        name: The file.
+        expected: What the library reads.
+        errors: What it raises about a file; pyarrow's by default.
+
+    Raises:
+        DataError: The file is damaged.
+        MemoryError: The library needs more memory; it names the file.
+    """
     try:
         yield
-    except (pa.ArrowException, OSError, EOFError, ValueError, MemoryError) as error:
+    except MemoryError as error:  # Arrow's is also an ArrowException
+        raise MemoryError(f"{error} for reading {name}") from error
+    except errors as error:
         raise DataError(
             Problem(
                 f"{name} is damaged",

@@ -382,13 +382,13 @@ class CsvTable(Reader):
         try:
             text = header.decode()
             if not header or "\r" in text.rstrip("\r\n"):
-                raise ValueError("misplaced quotes or line ends")
+                raise csv.Error("misplaced quotes or line ends")
             if "\0" in text:
-                raise ValueError("NUL characters")
+                raise csv.Error("NUL characters")
             return [
                 name.strip() for name in next(csv.reader([text], delimiter=separator, strict=True))
             ]
-        except (ValueError, csv.Error) as error:
+        except (UnicodeDecodeError, csv.Error) as error:
             bad = next(iter(block.bad.examples), None)
             received = bad.value if bad and not header else header.decode(errors="replace")
             raise DataError(

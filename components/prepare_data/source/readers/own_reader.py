@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ PATH = "data_options.reader"
 _EXPECTED = "def read(stream, name), which yields pyarrow.RecordBatch"
 _SHOWN = 10  # columns in a message
 _BUFFER = 1 << 20  # bytes
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -45,20 +46,18 @@ class OwnReader(OwnCode):
             DataError: The function fails, or the file changed since it was listed.
         """
         schema = None
-        try:
-            read = self.load()
-            with open_file() as file:
-                stream = io.BufferedReader(_Forward(file), _BUFFER)
-                for number, batch in enumerate(read(stream, name), 1):
-                    if found := _wrong(number, batch, schema):
-                        raise self._failed(name, *found)
-                    schema = batch.schema
-                    yield batch
-        except DataError:
-            raise
-        except (Exception, SystemExit) as error:
-            fix = "correct it; the log shows more"
-            raise self._failed(name, self.said(error), _EXPECTED, fix) from error
+        with open_file() as file:
+            source = _Forward(file)
+            stream = io.BufferedReader(source, _BUFFER)
+            begun = self._users(source, name, lambda: iter(self.load()(stream, name)))
+            for number in count(1):
+                batch = self._users(source, name, lambda: next(begun, _END))
+                if batch is _END:
+                    break
+                if found := _wrong(number, batch, schema):
+                    raise self._failed(name, *found)
+                schema = batch.schema
+                yield batch
         if schema is None:
             raise self._failed(
                 name,
@@ -67,22 +66,43 @@ class OwnReader(OwnCode):
                 "yield an empty batch for a file without rows",
             )
 
+    def _users(self, source: _Forward, name: str, call: Callable[[], Any]) -> Any:
+        """Return what the function returns; only its own errors are the user's."""
+        try:
+            return call()
+        except MemoryError:
+            raise  # the step names the option that gives it more
+        except (Exception, SystemExit) as error:
+            if source.error:
+                raise source.error from None
+            fix = "correct it; the log shows more"
+            raise self._failed(name, self.said(error), _EXPECTED, fix) from error
+
     def _failed(self, name: str, received: str, expected: str, fix: str) -> DataError:
         what = f"{PATH} {self.module}:{self.function} failed on {name}"
         return DataError(Problem(what, received[:2000], expected, fix, PATH))
 
 
 class _Forward(io.RawIOBase):
-    """A file that is only read forward, and stays open if user code closes this."""
+    """A file that is only read forward, and stays open if user code closes this.
+
+    Attributes:
+        error: Why it could not be read.
+    """
 
     def __init__(self, file: Any) -> None:
         self._file = file
+        self.error: Exception | None = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._file.readinto(buffer)
+        try:
+            return self._file.readinto(buffer)
+        except Exception as error:
+            self.error = error
+            raise
 
 
 class OwnTable(Reader):

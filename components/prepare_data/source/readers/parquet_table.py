@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -82,8 +84,18 @@ class ParquetTable(Reader):
         while True:
             with undamaged(self._name, _EXPECTED):
                 batch = next(batches, None)
+                _check_indices(batch.columns if batch else ())
             if batch is None:
                 return
             faults = BlockFaults(self._name, np.arange(row, row + batch.num_rows))
             row += batch.num_rows
             yield Chunk({name: batch.column(name) for name in wanted}, faults, batch.nbytes)
+
+
+def _check_indices(columns: Iterable[pa.Array]) -> None:
+    """Check what Arrow leaves to whoever looks a value up: the indices of dictionaries."""
+    for column in columns:
+        if isinstance(column, pa.DictionaryArray):
+            ends, size = pc.min_max(column.indices).as_py(), len(column.dictionary)
+            if ends["max"] is not None and not 0 <= ends["min"] <= ends["max"] < size:
+                raise pa.ArrowIndexError(f"index {ends['max']} of {size} values")
