@@ -49,7 +49,6 @@ _GROWTH = 3  # rows as numbers may take more room than as text or packed
 log = logging.getLogger(__name__)
 
 
-@spare()
 def run(
     step: Step,
     data_uri: str,
@@ -72,13 +71,30 @@ def run(
         block: Bytes of a CSV to parse at a time; it does not affect the result.
         part: Bytes of the source that a task reads; it does not affect the result.
         processes: How many read and write at once; 0 for the number of cores.
-        cores: What a pod without a limit of cores requests; 0 if it is unknown.
+        cores: The cores that the pod requests; 0 if they are unknown.
 
     Raises:
         ConfigurationError: The options are wrong.
         DataError: The source is missing, changed since preflight, does not parse, or has too few
             rows for three splits.
     """
+    with spare(processes, cores):
+        return _run(
+            step, data_uri, data_label, data_options, source_digest, block, part, processes, cores
+        )
+
+
+def _run(
+    step: Step,
+    data_uri: str,
+    data_label: str,
+    data_options: Mapping[str, Any],
+    source_digest: str,
+    block: int,
+    part: int,
+    processes: int,
+    cores: int,
+) -> Prepared:
     options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
     source_digest = _unchanged(source, source_digest)
     digest = options.dataset_digest(source_digest, data_label)

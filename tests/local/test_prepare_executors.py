@@ -11,9 +11,12 @@ import pytest
 from kfp_tfjob.components.prepare_data.executors import processes
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Example, Problem, StepError
 from tests.environments import run_python
 from tests.problems import problem_of
+from tests.unit.prepared_files import write_table
 
 HERE = __name__
 
@@ -140,20 +143,18 @@ import os
 import sys
 import threading
 from kfp_tfjob.components.prepare_data import engine
-from kfp_tfjob.components.prepare_data.executors import processes
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, spare
 
 if __name__ == "__main__":
-    processes.count_for = lambda parts: 2  # on a machine with one core, too
-    with spare():
+    with spare(2):
         executor = Processes(Context(sys.argv[1]), 2)
         print(executor._pool is not None)  # before any task
         items = [[i, os.getpid()] for i in range(4)]
         print(list(executor.map("tests.local.test_prepare_executors:die_once", items)))
         executor.close()
     threading.Thread(target=threading.Event().wait, daemon=True).start()
-    with spare():
+    with spare(2):
         print(Processes(Context(sys.argv[1]), 2)._pool is not None)
 """
 
@@ -164,6 +165,39 @@ def test_the_first_processes_are_forks_unless_a_thread_could_hold_a_lock(tmp_pat
     assert done.stdout.split("\n") == ["True", "[0, 1, 2, 3]", "False", ""], done.stderr
     # Processes that were killed were replaced, by the server.
     assert "process died" in done.stderr
+
+
+_COUNT = """
+import os
+import sys
+from kfp_tfjob.components.prepare_data import engine, scan
+from kfp_tfjob.components.prepare_data.executors import processes
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
+
+def counted(source, label, options, executor, *sizes):
+    print(len(executor._pool._processes))
+    sys.exit()
+
+if __name__ == "__main__":
+    scan.read, processes.memory_left = counted, lambda: float("inf")
+    os.sched_getaffinity = lambda _: set(range(64))
+    step = Step("prepare_data", "r", Layout.parse(sys.argv[1]), Store())
+    engine.run(step, sys.argv[2], "y", {}, part=1, cores=int(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize(("cores", "host"), [("2", "10.96.0.1"), ("7", "10.96.0.1"), ("3", "")])
+def test_the_forks_are_as_many_as_the_pod_requests(
+    step: Step, base: S3Address, tmp_path: Path, cores: str, host: str
+) -> None:
+    """In a pod without a limit of cores, and on a machine with more of them."""
+    (tmp_path / "count.py").write_text(_COUNT)
+    table = write_table(tmp_path / "t.csv", {"a": range(90), "y": ["u", "v", "w"] * 30})
+    given = (tmp_path / "count.py", base, table, cores)
+    found = run_python(*given, timeout=180, KUBERNETES_SERVICE_HOST=host)
+    assert found.stdout.split() == [cores], found.stderr
 
 
 def cannot_begin(environment: dict[str, str]) -> None:

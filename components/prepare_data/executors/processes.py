@@ -137,17 +137,26 @@ def _processes(pool: ProcessPoolExecutor | None) -> list[Any]:
 def count_for(parts: int, cores: int = 0) -> int:
     """Return how many processes there are cores, memory and parts of the source for: 1 or more.
 
-    A pod without a limit of cores requests `cores`; 0 if that is unknown.
+    Args:
+        parts: The parts of the source.
+        cores: How many the pod requests; 0 if that is unknown. It may have a higher limit, and a
+            local run has the cores of its machine.
     """
     fitting = int(memory_left() // _MEMORY) if memory_left() < math.inf else parts
-    return max(1, min(available_cores(shared=cores or _MOST_SHARED), fitting, parts))
+    available = available_cores(shared=cores or _MOST_SHARED)
+    return max(1, min(available, cores or available, fitting, parts))
 
 
 @contextmanager
-def spare() -> Iterator[None]:
-    """Fork the processes for what follows, if that is safe now."""
+def spare(count: int = 0, cores: int = 0) -> Iterator[None]:
+    """Fork the processes for what follows, if that is safe now.
+
+    Args:
+        count: How many; 0 for as many as fit a source of any size.
+        cores: As of `count_for`.
+    """
     global _spare
-    count, found = count_for(_MANY), _threads()
+    count, found = count or count_for(_MANY, cores), _threads()
     # Another thread could hold a lock.
     is_safe = threading.active_count() == 1 and bool(found) and found <= _OF_LIBRARIES
     if count > 1 and is_safe and _spare is None:
