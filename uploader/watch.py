@@ -309,8 +309,14 @@ class _Sidecar:
         if self._complete_at_end:
             os._exit(exit_codes.DONE)
         self._mirror.away = True
-        self._scan = scan(self._settings.folder)
-        os._exit(self._not_stored(self._missing()))
+        code = exit_codes.NOT_STORED
+        try:
+            self._scan = scan(self._settings.folder)
+            code = self._not_stored(self._missing())
+        except Exception:
+            log.exception("a bug hides what is not stored")
+        finally:
+            os._exit(code)
 
 
 def _leave(text: str) -> None:

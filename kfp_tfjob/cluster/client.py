@@ -23,6 +23,7 @@ from kubernetes import config
 from kubernetes.client import ApiClient, ApiException, Configuration
 
 from kfp_tfjob.cluster.errors import (
+    UNREADABLE,
     ApiError,
     ClusterUnavailableError,
     NotFoundError,
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 PATIENCE = Patience(seconds=900, party="the cluster", error=ClusterUnavailableError)
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # The errors of one failed call: an error response, or no response.
-CALL_FAILED = (ApiError, urllib3.exceptions.HTTPError, OSError, ValueError)
+CALL_FAILED = (ApiError, urllib3.exceptions.HTTPError, OSError, *UNREADABLE)
 CALL_SECONDS = (5, 30)  # to connect, and between two bytes
 _CONNECTIONS = 1000  # every log and every watch holds one
 _LONGEST_LINE = 64 * 1024

@@ -17,6 +17,8 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 _PASSING = frozenset({401, 408, 410, 429, 500, 502, 503, 504})
+# A reply that is not JSON was truncated on the way.
+UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
 _WEBHOOK_AWAY = "failed calling webhook"
 
 
@@ -87,8 +89,7 @@ def transient(error: Exception) -> bool:
         if error.status == 409:
             return error.code == "Conflict"
         return error.status in _PASSING
-    # A reply that is not JSON was truncated on the way.
-    return isinstance(error, urllib3.exceptions.HTTPError | OSError | json.JSONDecodeError)
+    return isinstance(error, (urllib3.exceptions.HTTPError, OSError, *UNREADABLE))
 
 
 def webhook_is_away(error: BaseException | None) -> bool:

@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 
 from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.cluster.backend import Backend
+from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.jobs.kinds import kind_of
@@ -116,19 +117,31 @@ class Follower:
         return list(self._lines[container])[-number:]
 
     def _read(self) -> None:
+        """Take every line; a reader that ends would block the streams, as if the job were silent.
+
+        A line that cannot be taken, for example because nothing reads standard output any more, is
+        dropped.
+        """
+        mask, failed = Mask(), False
         try:
-            self._read_lines()
+            for line in self._backend.logs(self._name):
+                try:
+                    self._take(line, mask)
+                except Exception:
+                    if not failed:
+                        failed = True
+                        log.exception("a line of %s is dropped", line.where)
+        except Exception:
+            log.exception("the lines of %s are not followed any more", self._name)
         finally:
             if self._keep:
                 self._keep.end()
 
-    def _read_lines(self) -> None:
-        mask = Mask()
-        for line in self._backend.logs(self._name):
-            text = mask(line.text)
-            if line.stamp and _SUPERVISOR not in text:  # without one, it is the kubelet that speaks
-                self._lines[line.where].append(text)
-            if self._keep:
-                self._keep.put(line if text == line.text else line._replace(text=text))
-            # Not logged, because it has its own timestamp.
-            print(lines(f"[{line.where}] {text}"), flush=True)
+    def _take(self, line: LogLine, mask: Mask) -> None:
+        text = mask(line.text)
+        if line.stamp and _SUPERVISOR not in text:  # without one, it is the kubelet that speaks
+            self._lines[line.where].append(text)
+        if self._keep:
+            self._keep.put(line if text == line.text else line._replace(text=text))
+        # Not logged, because it has its own timestamp.
+        print(lines(f"[{line.where}] {text}"), flush=True)

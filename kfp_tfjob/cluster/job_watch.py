@@ -25,7 +25,7 @@ def watch(
     closed: threading.Event,
     broken: Callable[[str], None],
 ) -> None:
-    """Watch objects until `closed` is set; a broken watch does no harm.
+    """Watch objects until `closed` is set; a broken watch does no harm, and no error ends it.
 
     The next one begins with the current state, as ADDED; only a deletion in between is missed.
 
@@ -49,6 +49,11 @@ def watch(
                 told = True
                 status = getattr(error, "status", None)
                 broken(f"HTTP {status}" if status else type(error).__name__)
+        except Exception as error:
+            if not told:
+                told = True
+                log.exception("a bug interrupted the watch on %s", path)
+                broken(type(error).__name__)
         if time.monotonic() - began > _LONGEST_PAUSE:
             pause, told = 0.1, False
         # Without jitter, all launchers of a cluster would reconnect at the same time.

@@ -70,7 +70,8 @@ class LogWriter:
         self._change = threading.Condition()
         self._hurry = threading.Event()  # the process is about to end: lines are stored at once
         self._ended = threading.Event()
-        self._closed = self._told = False
+        self._closed = False
+        self._failures: dict[type[Exception], Exception] = {}  # the first of each kind is logged
 
     def put(self, line: LogLine) -> None:
         """Store a line soon; messages of the kubelet are not stored."""
@@ -115,24 +116,30 @@ class LogWriter:
             self._closed = True
         if not stored:
             log.warning(
-                "the end of attempt %d's log is not stored (%s): the store did not accept it within"
-                " %.0f s",
+                "the end of attempt %d's log was not stored within %.0f s (%s): %s",
                 self._attempt,
-                counted(self._unstored(), "line"),
                 seconds,
+                counted(self._unstored(), "line"),
+                "; ".join(map(str, self._failures.values())) or "the store is slow",
             )
 
     def _unstored(self) -> int:
         return sum(tail.unstored for tail in self._tails.values())
 
     def _send(self, number: int) -> None:
-        """Store the new lines of every _SENDERS-th replica until the writer is closed."""
+        """Store the new lines of every _SENDERS-th replica until the writer is closed.
+
+        No error ends this thread: nobody would notice that it stores nothing any more.
+        """
         while not self._closed:
             hurries = self._hurry.wait(STORE_SECONDS)
             with self._change:
                 mine = list(self._tails.items())[number::_SENDERS]
             for replica, tail in mine:
-                self._store_tail(replica, tail)
+                try:
+                    self._store_tail(replica, tail)
+                except Exception as error:
+                    self._warn(replica, error)
             if hurries:
                 time.sleep(_HURRY_SECONDS)
 
@@ -143,16 +150,17 @@ class LogWriter:
             return
         address = self._run.replica_log(self._attempt, replica, self._launcher)
         data = gzip.compress(text, _LEVEL, mtime=0)
-        try:
-            self._store.write(address, data, "application/gzip")
-        except StepError as error:
-            if not self._told:
-                self._told = True
-                log.warning("the log of %s will be stored later: %s", replica, error)
-            return
+        self._store.write(address, data, "application/gzip")
         with self._change:
             tail.unstored -= lines
             self._change.notify_all()
+
+    def _warn(self, replica: str, error: Exception) -> None:
+        if type(error) in self._failures:
+            return
+        self._failures[type(error)] = error
+        is_bug = not isinstance(error, StepError)
+        log.warning("the log of %s will be stored later: %s", replica, error, exc_info=is_bug)
 
 
 class RunLogs:

@@ -73,6 +73,16 @@ class PodLogs:
                     reader.start()
 
     def _read(self, pod: Object, container: str) -> None:
+        """Forward the lines of a container; after a bug, its replica counts as not heard."""
+        try:
+            self._follow(pod, container)
+        except Exception:
+            log.exception("the log of %s is not followed any more", pod["metadata"]["name"])
+        finally:
+            if container == self._api.kind.container:  # or it would seem to be silent
+                self._heard.pop(replica_of(pod), None)
+
+    def _follow(self, pod: Object, container: str) -> None:
         replica, name = replica_of(pod), pod["metadata"]["name"]
         main = self._api.kind.container
         where = self._api.kind.log_name(replica, container)
@@ -125,8 +135,6 @@ class PodLogs:
                     break
             self._ended.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        if container == main:
-            self._heard.pop(replica, None)
 
     def _is_done(self, pod: Object, container: str) -> bool:
         """Return whether a container has ended for good, so that its stream ends by itself."""

@@ -99,17 +99,12 @@ class WorkflowWatcher:
 
     def _work(self) -> None:
         """Stop the jobs and exit; wait only for responses that are needed."""
-        self._stopping.keep_warm()
+        self._keep_warm()
         while (told := self._next()) != _CLOSED:
             if told == _TERMINATED and not self._why:
                 self._look_again()
             if self._why and not self._stopped.is_set():
-                try:
-                    self._stopping.stop(self._jobs())
-                finally:
-                    self._stopped.set()
-                log.info("the run was stopped: %s; so were its jobs", self._why)
-                self._take_leave()
+                self._stop()
             if told == _TERMINATED:
                 if not self._why:
                     log.info("received SIGTERM, but the run was not stopped, so its job continues")
@@ -119,7 +114,24 @@ class WorkflowWatcher:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             if not self._why:
-                self._stopping.keep_warm()
+                self._keep_warm()
+
+    def _keep_warm(self) -> None:
+        try:
+            self._stopping.keep_warm()
+        except Exception:  # without this thread, a run that ends would not stop its jobs
+            log.exception("the connections for stopping the run are not kept open")
+
+    def _stop(self) -> None:
+        """Stop the run's jobs, and call the farewell."""
+        try:
+            self._stopping.stop(self._jobs())
+            log.info("the run was stopped: %s; so were its jobs", self._why)
+        except Exception:
+            log.exception("the run was stopped (%s), but a bug kept its jobs running", self._why)
+        finally:
+            self._stopped.set()
+        self._take_leave()
 
     def _take_leave(self) -> None:
         """Call the farewell; it must not delay the run's events."""
@@ -151,6 +163,8 @@ class WorkflowWatcher:
             except CALL_FAILED as error:
                 if getattr(error, "status", None):
                     break  # an error response means a drain, unless the end was known before
+            except Exception:
+                log.exception("the Workflow of this run cannot be understood")
         self._why = self._why or why_ended(self._workflow, datetime.now(UTC) + _SKEW)
 
     def _follow(self) -> None:

@@ -176,6 +176,8 @@ class Stopping:
             return  # the connection is open, whatever the response was
         except threading.BrokenBarrierError:
             return
+        except Exception:  # nobody asks for the result
+            log.exception("a connection for stopping the run is not kept open")
 
 
 def _words(error: Exception) -> str:

@@ -93,6 +93,18 @@ class Stop:
         threading.Thread(target=self._follow, args=(podinfo, orphan_timeout), daemon=True).start()
 
     def _follow(self, podinfo: Path, orphan_timeout: float) -> None:
+        """Begin again after a bug: otherwise, a job without a launcher would keep its GPUs."""
+        failed = False
+        while not self.by_force:
+            try:
+                self._look(podinfo, orphan_timeout)
+            except Exception as error:
+                if not failed:
+                    log(f"the annotations cannot be read: {type(error).__name__}: {error}")
+                failed = True
+                time.sleep(_LOOK_SECONDS)
+
+    def _look(self, podinfo: Path, orphan_timeout: float) -> None:
         """Use only this machine's clock, from the start: the launcher may already be gone."""
         stop_within, told = StopWithin(podinfo, log), False
         heartbeat, heard, kill_at = "", time.monotonic(), math.inf

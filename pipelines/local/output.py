@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.storage.escaping import lines as safe_lines
+
+log = logging.getLogger(__name__)
 
 _TASK = re.compile(r"Executing task '([^']+)'")
 _ENDED = re.compile(r" - INFO - Task '[^']+' ")
@@ -64,13 +68,19 @@ class Relay(threading.Thread):
         self.is_full = False  # the disk of the file
 
     def run(self) -> None:
-        """Read until the pipeline ends."""
-        for step, text in readable(self._kept()):
-            now = time.monotonic()
-            if step != self._step:
-                self._step, self._began, self._shown = step, now, now
-            if text:
-                self._say(text)
+        """Read until the pipeline ends: a pipe that is not read would stop it."""
+        lines = self._kept()
+        try:
+            for step, text in readable(lines):
+                now = time.monotonic()
+                if step != self._step:
+                    self._step, self._began, self._shown = step, now, now
+                if text:
+                    self._say(text)
+        except Exception as error:  # for example, nothing reads standard output any more
+            log.warning("the steps' lines are not shown any more: %s", error)
+            for _ in chain(lines, self._pipeline.stdout or ()):
+                continue
 
     def sign_of_life(self) -> None:
         """Show that the step is still running, if it has printed nothing for a while."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,8 @@ from pathlib import Path
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import RESERVED
+
+log = logging.getLogger(__name__)
 
 # A pod has these only from its manifest; DATA_DIR of the user's shell names the user's own files.
 _OF_REPLICAS = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH"}  # this one is for the steps
@@ -129,6 +132,7 @@ class LocalContainer:
         self._signal: signal.Signals | None = None
         self._lock = threading.Lock()
         self._restart_count = 0
+        self._drops = False  # lines that cannot be shown
         self._state: Object = {"waiting": {"reason": "PodInitializing"}}
         threading.Thread(target=self._run, name=f"container {name}", daemon=True).start()
 
@@ -165,14 +169,20 @@ class LocalContainer:
 
     def _run(self) -> None:
         pause = 0.5
-        while True:
-            self._once()
-            if not self._restarts or self._stopping.wait(pause):
-                break
-            self._restart_count += 1
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        self.ended.set()
-        self._changed()
+        try:
+            while True:
+                self._once()
+                if not self._restarts or self._stopping.wait(pause):
+                    break
+                self._restart_count += 1
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        except Exception:  # the pod waits for the end
+            log.exception("a bug of the local back end ended the container %s", self.name)
+            self.kill()
+            self._end(now(), 128, "BackEndError")
+        finally:
+            self.ended.set()
+            self._changed()
 
     def _once(self) -> None:
         started = now()
@@ -231,9 +241,17 @@ class LocalContainer:
                     lines.append(bar.rpartition(b"\r")[2])
                 for line in lines:
                     said = time.monotonic()
-                    self._line(line.decode(errors="replace").rstrip())
+                    self._say(line)
         if rest:
-            self._line(rest.decode(errors="replace").rstrip())
+            self._say(rest)
+
+    def _say(self, line: bytes) -> None:
+        try:
+            self._line(line.decode(errors="replace").rstrip())
+        except Exception:  # a pipe that is not read would stop the program
+            if not self._drops:
+                self._drops = True
+                log.exception("lines of the container %s are dropped", self.name)
 
 
 def now() -> str:
