@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -65,17 +65,10 @@ class Patience:
                 deadline = now + self.seconds if deadline is None else deadline
                 failures += 1
                 if now >= deadline:
-                    raise self.error(
-                        Problem(
-                            f"{self.party} did not respond for {self.seconds:.0f} s: {what}",
-                            received=f"{type(error).__name__}: {error}",
-                            expected="an answer",
-                            fix="check that the endpoint is up and reachable, then run again",
-                        )
-                    ) from error
+                    raise self.error(self._problem(what, error)) from error
                 if failures == 1:
-                    said = " ".join(str(error).splitlines()[:2])  # some errors quote whole replies
-                    log.warning("%s: %s; trying again", what, said)
+                    text = answer_of(error) or _short(error)
+                    log.warning("%s: %s; trying again", what, text)
                 # Full jitter: replicas that lost the store together must not all retry at once.
                 self.sleep(min(random.uniform(0, pause) + 0.01, max(deadline - now, 0.01)))
                 pause = min(pause * 2, self.longest)
@@ -83,3 +76,40 @@ class Patience:
                 if failures:
                     log.info("%s: succeeded after %s", what, counted(failures, "failure"))
                 return result
+
+    def _problem(self, what: str, error: Exception) -> Problem:
+        """Return the problem after the time limit: it answered with an error, or not at all."""
+        time = f" for {self.seconds:.0f} s" if self.seconds >= 1 else ""
+        if answer := answer_of(error):
+            return Problem(
+                f"{self.party} answered with an error{time}: {what}",
+                received=answer,
+                expected="an answer without an error",
+                fix="find the cause, for example in its log, then run again",
+            )
+        return Problem(
+            f"{self.party} did not respond{time}: {what}",
+            received=f"{type(error).__name__}: {error}",
+            expected="an answer",
+            fix="check that the endpoint is up and reachable, then run again",
+        )
+
+
+def answer_of(error: Exception) -> str:
+    """Return the status, the code and the message of an error response; empty if there was none.
+
+    boto3's own text says "reached max retries: 0", because the retries are those of this module.
+    """
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping) and "Error" in response:  # of boto3
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
+        code, message = (str(response["Error"].get(key, "")) for key in ("Code", "Message"))
+        parts = [f"HTTP {status}" if status else "", code if code != str(status) else ""]
+        return ": ".join(filter(None, [" ".join(filter(None, parts)), message]))
+    status = getattr(error, "status", None)  # of Kubernetes and of Kubeflow Pipelines
+    return _short(error) if isinstance(status, int) and status else ""
+
+
+def _short(error: Exception) -> str:
+    """Return the beginning of an error's text, because some quote whole replies."""
+    return " ".join(str(error).splitlines()[:2])

@@ -231,6 +231,24 @@ def test_an_endpoint_that_does_not_answer_ends_the_wait(
     assert "bucket" in str(caught.value)
 
 
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("status", "code"), [(500, "InternalError"), (503, "SlowDown")])
+def test_an_answer_that_is_an_error_is_quoted(
+    server: FaultProxy, call: str, status: int, code: str, tmp_path: Path, caplog
+) -> None:
+    """It was called a store that does not respond, with botocore's own count of retries."""
+    server.faults = [Fault(refuse(status, code), ".*", times=EVER)]
+    store = Store(server.endpoint, secret=SecretVolume(tmp_path), patience=SILENCE)
+    problem = problem_of(CALLS[call], store, kind=StoreUnavailableError)
+    assert problem.received.startswith(f"HTTP {status}") and problem.fix
+    assert "respond" not in problem.what
+    (line,) = [it.getMessage() for it in caplog.records if "trying again" in it.getMessage()]
+    assert f"HTTP {status}" in line
+    if call != "probe":  # a HEAD has no body to quote
+        assert f"HTTP {status} {code}" in problem.received
+    assert "retries" not in line + problem.received
+
+
 def test_half_of_the_keys_are_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError, SSLError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kfp_tfjob.cluster.errors import ApiError
 from kfp_tfjob.storage import manifest as manifests
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
@@ -27,7 +28,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.fast_put import FastPut
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
-from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.retry import Patience, answer_of
 from kfp_tfjob.storage.s3_errors import explain, transient
 from kfp_tfjob.storage.store import PART, Store
 from tests.fuzz.bounds import bounded
@@ -267,3 +268,43 @@ def test_an_answer_without_a_code_of_s3_is_not_from_its_api(operation: str, kind
     said = {"Error": {"Code": "400", "Message": "Client sent an HTTP request to an HTTPS server."}}
     error = ClientError({**said, "ResponseMetadata": {"HTTPStatusCode": 400}}, operation)
     assert type(explain(error, "list", S3Address("rows"), "http://a.example")) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (
+            ClientError(
+                {
+                    "Error": {"Code": "InternalError", "Message": "We failed."},
+                    "ResponseMetadata": {
+                        "HTTPStatusCode": 500,
+                        "RetryAttempts": 0,
+                        "MaxAttemptsReached": True,
+                    },
+                },
+                "PutObject",
+            ),
+            "HTTP 500 InternalError: We failed.",
+        ),
+        (
+            ClientError(
+                {
+                    "Error": {"Code": "500", "Message": "Internal Server Error"},
+                    "ResponseMetadata": {"HTTPStatusCode": 500},
+                },
+                "HeadBucket",
+            ),
+            "HTTP 500: Internal Server Error",
+        ),
+        (ApiError(503, "Unavailable", '{"message": "wait"}'), "HTTP 503 Unavailable: wait"),
+        (OSError("refused"), ""),
+    ],
+)
+def test_what_was_answered_is_quoted(error: Exception, answer: str, patience: Patience) -> None:
+    assert answer_of(error) == answer
+    problem = problem_of(
+        patience.run, "read x", Mock(side_effect=error), lambda it: True, kind=StepError
+    )
+    assert problem.received == (answer or "OSError: refused")
+    assert ("did not respond" in problem.what) is not bool(answer)
