@@ -88,6 +88,7 @@ def _launch(store: Store, logs: str, port: int) -> str:
             Problem(
                 "TensorBoard cannot be started",
                 received=str(error),
+                expected="a free port",
                 fix="choose another --port",
             )
         ) from None

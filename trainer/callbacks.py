@@ -317,7 +317,10 @@ def _failure(error: BaseException, hook: str) -> StepError:
         Problem(
             f"the callback {name} failed in {hook}",
             received=where(error),
-            fix="" if kind is StepError else f"correct {name}, or its arguments",
+            expected="a callback that raises no error",
+            fix="free space, or start what it connects to, then start the run again"
+            if kind is StepError
+            else f"correct {name}, or its arguments",
         )
     )
 

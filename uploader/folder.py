@@ -253,9 +253,24 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
     found = scan(folder, lambda name: not name.startswith("."))
     for path, kind in sorted(found.skipped.items()):
         log.warning("%r is a %s, so it is not sent", path, kind)
-    problems = [Problem(f"{folder} cannot be read", received=error) for error in found.errors]
+    problems = [
+        Problem(
+            f"{folder} cannot be read",
+            received=error,
+            expected="a folder that this process may read",
+            fix="correct its permissions, or the path",
+        )
+        for error in found.errors
+    ]
     if not problems and not found.files:
-        problems.append(Problem(f"{folder} has no files to send"))
+        problems.append(
+            Problem(
+                f"{folder} has no files to send",
+                received="no regular file whose name does not begin with a dot",
+                expected="at least one file",
+                fix="correct the path, or write the files first",
+            )
+        )
     problems += [problem for path in found.files if (problem := name_problem(path))]
     if MANIFEST in found.files:
         problems.append(
@@ -290,4 +305,4 @@ def _problems(address: S3Address, error: DataError) -> list[Problem]:
         return [
             Problem(f"{address} is missing", expected="the object that its manifest lists", fix=fix)
         ]
-    return [p if isinstance(p, Problem) else Problem(p) for p in error.problems]
+    return error.as_problems

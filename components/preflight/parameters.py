@@ -65,7 +65,7 @@ def check(values: RunParameters) -> None:
 def _check_output(output_uri: str) -> None:
     layout = Layout.parse(output_uri)
     ConfigurationError.raise_if(
-        address_fields.check(layout.template, "output_uri", address_fields.IN_FOLDER)
+        address_fields.check(output_uri, "output_uri", address_fields.IN_FOLDER)
     )
     if address_fields.has_user(layout.template):
         raise ConfigurationError(

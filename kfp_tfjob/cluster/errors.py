@@ -121,14 +121,29 @@ def translate(error: ApiError, what: str) -> StepError:
     """Return our error for an API error, with the server's message."""
     said, status = error.message, error.status
     if status == 404:
-        return NotFoundError(Problem(f"there is nothing to {what}", received=said))
+        return NotFoundError(
+            Problem(
+                f"there is nothing to {what}",
+                received=said,
+                expected="an object of that name in the namespace",
+                fix="check the name and the namespace; something else may have deleted it",
+            )
+        )
     if status == 409:
-        return JobExistsError(Problem(f"cannot {what}", received=said))
+        return JobExistsError(
+            Problem(
+                f"cannot {what}",
+                received=said,
+                expected="a name that no other job has",
+                fix="delete the other job, or start a new run",
+            )
+        )
     if status == 403 and "admission webhook" in said:
         return JobRefusedError(
             Problem(
                 f"the cluster refuses to {what}",
                 received=said,
+                expected="an object that the cluster's policies allow",
                 fix="correct what the message describes; it comes from an admission webhook",
             )
         )
@@ -155,7 +170,15 @@ def translate(error: ApiError, what: str) -> StepError:
             Problem(
                 f"the cluster refuses to {what}",
                 received=said,
+                expected="an object that this API server accepts",
                 fix="correct what the message names",
             )
         )
-    return StepError(Problem(f"cannot {what}", received=f"HTTP {status}: {said}"))
+    return StepError(
+        Problem(
+            f"cannot {what}",
+            received=f"HTTP {status}: {said}",
+            expected="a response of the API server without an error",
+            fix="repeat it; if the error stays, ask an administrator of the cluster",
+        )
+    )

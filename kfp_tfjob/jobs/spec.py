@@ -207,6 +207,8 @@ class JobSpec:
                 yield Problem(
                     "model_hyperparameters is not JSON",
                     received=str(error),
+                    expected="strings, finite numbers, booleans, null, lists and objects",
+                    fix="write other values as strings, and convert them in the model function",
                     path="model_hyperparameters",
                 )
         if not self.options.command and not _ENTRY.fullmatch(self.model_entry):

@@ -9,7 +9,7 @@ from kfp_tfjob.features.schema import Schema, SchemaLabel
 from kfp_tfjob.options.gate import Slice, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import OF_SEVERAL_CLASSES
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
-from kfp_tfjob.storage.formatting import choices, nearest
+from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 
 def check_gate(gate: Mapping[str, Any], schema: Schema) -> None:
@@ -40,11 +40,11 @@ def _slice_problem(one: Slice, schema: Schema) -> Problem | None:
     known = [*schema.names, label]
     if one.column not in known:
         meant = nearest(one.column, known)
-        question = f"did you mean {meant!r}? " if meant else ""
         return Problem(
             f"the data has no column {one.column!r}",
             received=one.column,
-            fix=f"{question}It has {choices(known, meant)}",
+            expected=f"one of {choices(known, meant)}",
+            fix=did_you_mean(meant, "name one of these columns"),
             path="gate.slices",
         )
     if not one.edges:
@@ -75,6 +75,7 @@ def _one_class(one: Slice, metric: str, label: SchemaLabel) -> Problem | None:
     return Problem(
         f"each slice of {one.column!r} has one class, so {metric} has no value there",
         received=metric,
+        expected="a metric that one class is enough for, or thresholds",
         fix="set gate.primary_metric to accuracy, give these slices thresholds for it, or remove"
         " them",
         path="gate.slices",

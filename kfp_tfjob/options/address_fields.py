@@ -97,6 +97,15 @@ def check(text: str, name: str, known: Sequence[str]) -> list[Problem]:
         name: The parameter.
         known: The fields that it may have.
     """
+
+    def meant(match: re.Match[str]) -> str:
+        """Return a field that exists, for one that does not; itself if none is like it."""
+        field = match[1]
+        if field is None or _is_known(field, known):
+            return match[0]
+        near = nearest(field, known, alike=0.6)
+        return f"{{{near}}}" if near else match[0]
+
     problems = []
     for match in _PARTS.finditer(text):
         part, field = match[0], match[1]
@@ -111,15 +120,15 @@ def check(text: str, name: str, known: Sequence[str]) -> list[Problem]:
                 )
             )
         elif not _is_known(field, known):
-            meant = nearest(field, known, alike=0.6)
+            better = meant(match) if meant(match) != part else ""
             problems.append(
                 Problem(
                     f"{name} has an unknown field",
                     received=part,
                     expected=_words(known),
-                    fix=did_you_mean(f"{{{meant}}}" if meant else "", f"correct {name}"),
+                    fix=did_you_mean(better, f"correct {name}"),
                     path=name,
-                    suggestion=f"{{{meant}}}" if meant else "",
+                    suggestion=_PARTS.sub(meant, text) if better else "",
                 )
             )
     return problems

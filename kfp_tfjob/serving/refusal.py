@@ -25,5 +25,4 @@ class RefusedRequest(DataError):
 
 def answer(error: StepError) -> dict[str, Any]:
     """Return the body of the answer: `error` for people, `problems` for programs."""
-    problems = [it if isinstance(it, Problem) else Problem(it) for it in error.problems]
-    return {"error": str(error), "problems": [problem.parts for problem in problems]}
+    return {"error": str(error), "problems": [problem.parts for problem in error.as_problems]}

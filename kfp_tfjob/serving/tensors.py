@@ -36,7 +36,12 @@ def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
         column = columns.types.get(name)
         if name in found:
             wrong.append(
-                Problem(f"the input {name!r} appears twice", fix="send it once", path=name)
+                Problem(
+                    f"the input {name!r} appears twice",
+                    expected="each column once",
+                    fix="send it once",
+                    path=name,
+                )
             )
         elif column and item.datatype not in column.datatypes:
             wrong.append(

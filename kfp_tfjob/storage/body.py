@@ -26,14 +26,28 @@ class FileChangedError(StepError):
     """A file changed while it was being sent."""
 
     def __init__(self, path: object) -> None:
-        super().__init__(Problem(f"{path} changed while it was being sent"))
+        super().__init__(
+            Problem(
+                f"{path} changed while it was being sent",
+                expected="a file that nothing writes to meanwhile",
+                fix="wait until it is complete, then send it again; or write it under a name that"
+                " ends in .tmp, and rename it",
+            )
+        )
 
 
 class FileUnreadableError(StepError):
     """A file could not be read."""
 
     def __init__(self, path: object, error: OSError) -> None:
-        super().__init__(Problem(f"{path} cannot be read", received=str(error)))
+        super().__init__(
+            Problem(
+                f"{path} cannot be read",
+                received=str(error),
+                expected="a file that this process may read",
+                fix="correct its permissions, or check the disk",
+            )
+        )
 
 
 def open_file(path: Path | str) -> int:

@@ -125,6 +125,11 @@ class StepError(Exception):
         return "\n".join(said)
 
     @property
+    def as_problems(self) -> list[Problem]:
+        """All problems; a text is one without a remedy."""
+        return [it if isinstance(it, Problem) else Problem(it) for it in self.problems]
+
+    @property
     def first(self) -> str:
         """What is wrong first, in a few words."""
         problem = self.problems[0]

@@ -84,5 +84,11 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
         session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
     except StepError as error:
         deletes = False
-        log.warning("%s", Problem("objects cannot be deleted there", received=error))
+        problem = Problem(
+            f"objects cannot be deleted below {prefix}",
+            received=error,
+            expected="credentials that may read, write, list and delete there",
+            fix="allow s3:DeleteObject; until then, old checkpoints stay in the store",
+        )
+        log.warning("%s", problem)
     return Probed(latency, deletes)

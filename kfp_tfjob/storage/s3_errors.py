@@ -152,7 +152,8 @@ def explain(
             Problem(
                 f"cannot {what}",
                 received=str(error),
-                fix=_tls_remedy(error),
+                expected=f"a store at {endpoint or 'AWS'}, and credentials for it",
+                fix=_tls_remedy(error) or "correct storage_endpoint, or the AWS environment",
                 path="storage_endpoint" if plain else "",
                 suggestion=plain,
             )
@@ -160,9 +161,21 @@ def explain(
     code = code_of(error)
     received = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(": .")
     if code in _TAKEN:
-        return ObjectExistsError(Problem(f"cannot {what}: it already exists"))
+        return ObjectExistsError(
+            Problem(
+                f"cannot {what}: it already exists",
+                expected="an address without an object, because this one is created only once",
+                fix="start the run again; another program has written it",
+            )
+        )
     if code in _MISSING:
-        return ObjectNotFoundError(Problem(f"cannot {what}: it does not exist"))
+        return ObjectNotFoundError(
+            Problem(
+                f"cannot {what}: it does not exist",
+                expected="an object at this address",
+                fix="correct the address; if the object was deleted, start the run again",
+            )
+        )
     if code in ("NoSuchBucket", "InvalidBucketName"):
         return ConfigurationError(
             Problem(
@@ -189,6 +202,7 @@ def explain(
             Problem(
                 f"cannot {what}: this machine's clock differs too much from the store's",
                 received=received,
+                expected="a difference of less than 15 minutes",
                 fix="set this machine's clock, for example with NTP",
             )
         )
@@ -211,4 +225,11 @@ def explain(
                 fix=_ENDPOINT,
             )
         )
-    return StepError(Problem(f"cannot {what}", received=received))
+    return StepError(
+        Problem(
+            f"cannot {what}",
+            received=received,
+            expected="an answer of the store without an error",
+            fix="look this code up in the store's documentation, or ask whoever runs the store",
+        )
+    )

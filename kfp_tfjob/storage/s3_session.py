@@ -84,6 +84,7 @@ class S3Session:
                 Problem(
                     "the AWS profile cannot be found",
                     received=str(error),
+                    expected="a profile of the AWS configuration of this machine",
                     fix="correct AWS_PROFILE, or unset it",
                 )
             ) from None

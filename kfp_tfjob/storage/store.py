@@ -194,7 +194,15 @@ class Store:
                 )
             )
         if offset and reply["ResponseMetadata"]["HTTPStatusCode"] != 206:
-            raise StepError(Problem(f"the store ignores Range and sends {address} from the start"))
+            raise StepError(
+                Problem(
+                    f"the store ignores Range and sends {address} from the start",
+                    received=f"HTTP {reply['ResponseMetadata']['HTTPStatusCode']}",
+                    expected="206 Partial Content",
+                    fix="update the store or the proxy in front of it, or set another one in"
+                    " storage_endpoint",
+                )
+            )
         return reply["Body"]
 
     def fetch(self, address: S3Address, folder: Path, expected: ManifestObject) -> None:

@@ -51,6 +51,7 @@ def local(path: Path) -> dict[str, bytes]:
             Problem(
                 "model_code cannot be read",
                 received=error,
+                expected="files that this process may read",
                 fix="correct its permissions",
                 path="model_code",
             )

@@ -214,6 +214,7 @@ def _person() -> str:
             Problem(
                 "your user name is unknown",
                 received=str(error),
+                expected="a name for the history of the champions",
                 fix="set the environment variable LOGNAME to your name",
             )
         ) from error

@@ -166,6 +166,7 @@ def _read(file: Path) -> dict[str, Any]:
                 f"{file} is not YAML or JSON",
                 received=" ".join(str(error).split()),
                 expected="run parameters, for example `train_epochs: 5`",
+                fix="correct this line, or name another file with --params",
             )
         ) from None
     if not isinstance(found, dict):
@@ -174,6 +175,7 @@ def _read(file: Path) -> dict[str, Any]:
                 f"{file} has no run parameters",
                 received=type(found).__name__,
                 expected="a mapping, for example `train_epochs: 5`",
+                fix="write one parameter on each line, or name another file with --params",
             )
         )
     ConfigurationError.raise_if(

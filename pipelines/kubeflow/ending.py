@@ -51,6 +51,7 @@ def cancel(
                 f"the run {run.name} has already ended, so it cannot be cancelled",
                 received=f"{run.state}, finished {run.finished}" if run.finished else run.state,
                 expected="a run that is pending or running",
+                fix="list the runs that are not over with `kfp-tfjob runs`",
             )
         )
     cluster = RunOnCluster(run.run_id, back_end.namespace)

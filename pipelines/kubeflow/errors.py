@@ -111,15 +111,34 @@ def translate(what: str, error: Any, host: str) -> StepError:
         return no_back_end(host, f"{error.status}, an HTML page")
     if error.status == 404:
         return UnknownRunError(
-            Problem(f"cannot {what}: Kubeflow Pipelines does not have it", received=message)
+            Problem(
+                f"cannot {what}: Kubeflow Pipelines does not have it",
+                received=message,
+                expected="an object of this back end and of this namespace",
+                fix="look it up with `kfp-tfjob runs` or `kfp-tfjob schedule list`; check --host"
+                " and --namespace",
+            )
         )
     if error.status in _PASSING:
         return away(what, message, host)
     if error.status == 400:
         return ConfigurationError(
-            Problem(f"Kubeflow Pipelines refuses to {what}", received=message)
+            Problem(
+                f"Kubeflow Pipelines refuses to {what}",
+                received=message,
+                expected="a request that the back end accepts",
+                fix="correct what the message names",
+            )
         )
-    return BackEndError(Problem(f"cannot {what}", received=message))
+    return BackEndError(
+        Problem(
+            f"cannot {what}",
+            received=message,
+            expected="an answer of Kubeflow Pipelines without an error",
+            fix="repeat the command; if the error stays, read the log of the Deployment"
+            " ml-pipeline",
+        )
+    )
 
 
 def away(what: str, error: object, host: str) -> StepError:

@@ -107,6 +107,7 @@ def _parsed(path: Path) -> dict[str, Any]:
                 f"{path} is not a compiled pipeline",
                 received=" ".join(str(error).split()),
                 expected="the YAML that `kfp-tfjob compile` writes",
+                fix="write it with `kfp-tfjob compile`, and name it with --pipeline",
             )
         ) from None
     names = ("pipeline_spec", "platform_spec")

@@ -158,6 +158,7 @@ class Server:
             Problem(
                 "the embedded S3 server did not start",
                 received=log.read_text(errors="replace")[-500:].strip(),
+                expected="a server on a free port of this machine",
                 fix=f"read {log}, or use another store with --endpoint",
             )
         )

@@ -52,15 +52,15 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     ("path", "text", "suggestion"),
     [
         ("data_uri", "s3://bkt/{day}", ""),
-        ("data_uri", "s3://bkt/{dat}", "{date}"),
-        ("data_uri", "s3://bkt/{date-1m}", "{date}"),
+        ("data_uri", "s3://bkt/{dat}", "s3://bkt/{date}"),
+        ("data_uri", "s3://bkt/{date-1m}/x", "s3://bkt/{date}/x"),
         ("data_uri", "s3://bkt/{user}", ""),
         ("data_uri", "s3://bkt/{date", ""),
         ("output_uri", "s3://bkt/p/{date}", ""),  # only below runs/
         ("output_uri", "s3://bkt/{date}/runs/x", ""),
         ("output_uri", "s3://bkt/runs/{date}//x", ""),
         ("output_uri", "s3://bkt/runs/../{date}", ""),
-        ("output_uri", "s3://bkt/p/runs/{model}", "{model_name}"),
+        ("output_uri", "s3://bkt/p/runs/{model}", "s3://bkt/p/runs/{model_name}"),
         ("output_uri", "s3://bkt/p/runs/{user}", ""),  # which the back end cannot fill in
     ],
 )

@@ -164,6 +164,7 @@ def _options(options: DataOptions) -> list[Problem]:
         Problem(
             f"data_options.{name} applies to tables, but data_uri contains images",
             received=repr(value),
+            expected="only options that apply to images",
             fix=fix,
             path=f"data_options.{name}",
         )

@@ -163,6 +163,7 @@ def _closed(file: SourceFile, error: OSError) -> DataError:
         Problem(
             f"{file.location} cannot be opened",
             received=error.strerror,
+            expected="a file that this process may read",
             fix="correct data_uri, or the file's permissions",
         )
     )

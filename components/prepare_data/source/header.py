@@ -20,6 +20,7 @@ _LONGEST_COLUMN = 1000  # characters of a name
 _MOST_CHARACTERS = 200  # of each name
 _MOST_NAMED = 30  # of the columns of a file without a header
 _MOST_COMPARED = 1000  # names to compare with an unknown one
+_MOST_TYPED = 20  # names of a list to type
 # Delimiters that are rare inside names come first.
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*$')  # for Excel
 _DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space", BLANKS: BLANKS}
@@ -105,7 +106,7 @@ def choose(
     for key, used in uses.items():
         others = elsewhere if key == "drop" else ()
         unknown = (name for name in used if name not in there and name not in others)
-        problems += [_unknown(key, name, names, file) for name in unknown]
+        problems += [_unknown(key, name, used, names, file) for name in unknown]
     problems += _other_uses(label, options, uses)
     # A column that names the split or the group says nothing about a row that is new.
     groups = (name for key, name in split.items() if key != "time")
@@ -276,15 +277,18 @@ def _no_label(header: Header, label: str, options: DataOptions, file: str) -> Pr
     )
 
 
-def _unknown(key: str, name: str, names: list[str], file: str) -> Problem:
-    meant = nearest(name, _comparable(names))
+def _unknown(key: str, name: str, used: Collection[str], names: list[str], file: str) -> Problem:
+    meant = suggestion = nearest(name, _comparable(names))
+    if key in ("columns", "drop") and meant:  # a list is set as a whole
+        better = [meant if it == name else it for it in used]
+        suggestion = json.dumps(better, ensure_ascii=False) if len(used) <= _MOST_TYPED else ""
     return Problem(
         f"data_options.{key} names {name!r}, which {file} does not have",
         received=name,
         expected=f"one of {_listed(names, meant)}",
         fix=did_you_mean(meant, f"remove it from data_options.{key}"),
-        path=f"data_options.{key}",
-        suggestion=meant,
+        path=f"data_options.{key}" + (f".{name}" if key in ("types", "missing") else ""),
+        suggestion=suggestion,
     )
 
 

@@ -127,7 +127,7 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
         _, _, problems = first_block(source, data_label, options)
         return [*folder_problems(source, options), *problems]
     except DataError as error:
-        return _problems(error)
+        return error.as_problems
 
 
 def first_block(
@@ -154,7 +154,7 @@ def first_block(
         try:
             return columns, *_looked_at(source, table, columns, options)
         except DataError as error:
-            return columns, NO_KINDS, _problems(error)
+            return columns, NO_KINDS, error.as_problems
 
 
 def _dropped_elsewhere(source: Source, header: Header, options: DataOptions) -> set[str]:
@@ -215,7 +215,3 @@ def _padded(chunk: Chunk, kinds: Kinds, options: DataOptions) -> frozenset[str]:
         if matches(texts, _PADDED).any() and matches(texts, _WHOLE).all():
             found.add(name)
     return frozenset(found)
-
-
-def _problems(error: DataError) -> list[Problem]:
-    return [item if isinstance(item, Problem) else Problem(item) for item in error.problems]

@@ -60,7 +60,13 @@ class LocalBackend(Backend):
         """Start a job's pods."""
         name = manifest["metadata"]["name"]
         if name in self._jobs:
-            raise JobExistsError(Problem(f"a job {name} already exists"))
+            raise JobExistsError(
+                Problem(
+                    f"a job {name} already exists",
+                    expected="a name that no other job of this run has",
+                    fix="start a new run",
+                )
+            )
         JobRefusedError.raise_if(_missing_secrets(manifest, self._secrets))
         self._jobs[name] = _Job(manifest, self._folder, self._secrets)
         self._jobs[name].start()
@@ -285,6 +291,7 @@ def _missing_secrets(manifest: Object, secrets: Path) -> Iterator[Problem]:
             yield Problem(
                 f"there is no Secret {name} with the key {key}, which {variable} needs",
                 received=f"no file {secrets / name / key}",
+                expected="the value as the content of that file",
                 fix="write the value to that file, readable only by you",
             )
 
@@ -302,7 +309,15 @@ def _free_ports(count: int) -> list[int]:
         if port not in found:
             found.append(port)
     if len(found) < count:
-        raise JobRefusedError(Problem(f"this machine has no {count} free ports", found))
+        raise JobRefusedError(
+            Problem(
+                f"this machine has no {count} free ports",
+                received=f"{len(found)} free ports from {_PORTS.start} to {_PORTS.stop - 1}",
+                expected="a port for each replica",
+                fix="end programs that listen on this machine, or lower train_workers",
+                path="train_workers",
+            )
+        )
     return found
 
 
