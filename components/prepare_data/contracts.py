@@ -19,7 +19,7 @@ from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.storage.errors import Problem, first
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.formatting import listed, setting
 
 _MOST_NAMED = 20  # columns or classes in one problem
 _MOST_VALUES = 5  # unseen values of a column
@@ -73,11 +73,16 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
         lost.append(problem)
     yield from first(lost, _MOST_NAMED, "columns are missing")
     if new := [name for name in now if name not in before]:
+        dropped = [it.name for it in schema.left_out if it.reason == "data_options.drop"]
         yield Problem(
             f"the data has columns that {reference.name} does not have",
             received=listed([f"{name!r} ({_kind(now[name])})" for name in new], _MOST_NAMED),
             expected=f"its {len(before):,} columns",
-            fix=f"drop them with data_options.drop={_json(new[:_MOST_NAMED])}",
+            fix=f"drop them with {setting('data_options.drop', [*dropped, *new])}"
+            if len(dropped) + len(new) <= _MOST_NAMED
+            else f"set {setting('data_options.columns', list(before))}"
+            if len(before) <= _MOST_NAMED
+            else "list only the champion's columns, in their order, in data_options.columns",
         )
     retyped = [
         Problem(

@@ -234,13 +234,13 @@ def _drifted(
     if far:
         far.sort(reverse=True)
         listing = listed([f"{words} {value:.3g}" for value, words, _ in far], _MOST_NAMED)
-        names = json.dumps([name for *_, name in far][:_MOST_NAMED], ensure_ascii=False)
+        names = listed([json.dumps(name, ensure_ascii=False) for *_, name in far], _MOST_NAMED)
         yield Problem(
             f"the data has drifted from that of {found.name}",
             received=f"PSI of {listing}",
             expected=f"at most {limit:g} (data_options.contract.max_psi)",
-            fix="look at these columns in data_report; if they are right, raise the limit, or"
-            f" name them in data_options.contract.ignore={names}",
+            fix="look at these columns in data_report; if they are right, raise the limit, or add"
+            f" {names} to data_options.contract.ignore",
         )
 
 

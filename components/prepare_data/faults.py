@@ -16,7 +16,7 @@ from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import Example, Problem, first
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.formatting import listed, setting
 
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20
@@ -201,7 +201,7 @@ class Faults:
         value, is_label = self.values.get(column, ""), column == self.label
         if option := self._option_of(column):
             return self._other_column(option, column, value, rules)
-        drop = f'drop it with data_options.drop=["{column}"]'
+        drop = f"drop it with {setting('data_options.drop', [column])}"
         avoid = "choose a different data_label" if is_label else drop
         if rules == ["missing"]:
             other = f"drop the rows without one with {self._dropping()}"
@@ -217,7 +217,7 @@ class Faults:
         elif is_label:
             other = "correct data_options.task"
         else:
-            other = f'set its type with data_options.types={{"{column}": "category"}}'
+            other = f"set its type with {setting('data_options.types', {column: 'category'})}"
         return f"{avoid}, or {other}"
 
     def _option_of(self, column: str) -> str:

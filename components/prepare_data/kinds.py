@@ -42,7 +42,7 @@ from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
 from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
 from kfp_tfjob.storage.errors import Example, Problem, first
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.formatting import listed, setting
 
 _HASHED = next(it.kind for it in TYPES.values() if it.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log
@@ -223,7 +223,7 @@ def _unclear(
         received=received,
         expected=like.expected,
         fix=(f"{instead}; or {fix}" if instead and fixes else instead or fix)
-        + f'; or drop the column with data_options.drop=["{name}"]; for codes rather than'
+        + f"; or drop the column with {setting('data_options.drop', [name])}; for codes rather than"
         f" amounts or dates: data_options.types={options.types_with({name: 'category'})}",
         path="data_options.types",
         suggestion=settings[0] if len(settings) == 1 else "",
@@ -265,7 +265,7 @@ def too_many(name: str) -> Problem:
         f"the category {name!r} has too many different values",
         received=TOO_MANY_TEXTS,
         expected=f"at most {MOST_TEXTS:,}",
-        fix=f'hash them into bins with data_options.types={{"{name}": "{_HASHED}"}}, or drop'
+        fix=f"hash them into bins with {setting('data_options.types', {name: _HASHED})}, or drop"
         " this or other text columns with data_options.drop",
         path="data_options.types",
     )

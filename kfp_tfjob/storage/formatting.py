@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable
 
 SHOWN = 8  # names that a message lists; a person looks for one of them
@@ -62,6 +63,11 @@ def nearest(word: str, known: Iterable[str], alike: float = 0.5) -> str:
         alike: The required similarity of the two words, from 0 to 1.
     """
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=alike)), "")
+
+
+def setting(option: str, value: object) -> str:
+    """Return an option with a value in JSON, whatever characters a name in it has."""
+    return f"{option}={json.dumps(value, ensure_ascii=False)}"
 
 
 def did_you_mean(suggestion: str, otherwise: str = "") -> str:

@@ -243,7 +243,8 @@ class Code:
             received=f"{self.module}:{function}",
             expected=f"one of {choices(public, meant)}" if public else "a public function",
             fix=did_you_mean(meant, "correct model_code"),
-            suggestion=meant,
+            path="model_code",
+            suggestion=f"{self.place.source if self.place else self.module}:{meant}" if meant else "",
         )
         return path, None, [*imported, problem]
 

@@ -70,8 +70,7 @@ class OwnCode:
         except ConfigurationError as error:
             problems = list(error.problems)
         if problems:
-            source = str(text).strip().rpartition(":")[0]
-            raise ConfigurationError(*(_renamed(it, cls.path, source) for it in problems))
+            raise ConfigurationError(*(_renamed(it, cls.path) for it in problems))
         return cls(code.module, wanted.function, code.files, code.in_image)
 
     @classmethod
@@ -160,14 +159,8 @@ def place_of(path: str, text: str) -> dict[str, str]:
     return {} if code.in_image else {path: code.source}
 
 
-def _renamed(problem: Problem | str, path: str, source: str) -> Problem | str:
-    """Return a problem of model_code, whose rules are the same, with the name of this option.
-
-    Args:
-        problem: The problem; it may suggest another function.
-        path: The option.
-        source: Where the code is.
-    """
+def _renamed(problem: Problem | str, path: str) -> Problem | str:
+    """Return a problem of model_code, whose rules are the same, with the name of this option."""
     if isinstance(problem, str):
         return problem.replace("model_code", path)
     words = {
@@ -175,6 +168,4 @@ def _renamed(problem: Problem | str, path: str, source: str) -> Problem | str:
         for name, value in vars(problem).items()
         if isinstance(value, str)
     }
-    if problem.suggestion.isidentifier():
-        words["suggestion"] = f"{source}:{problem.suggestion}"
     return replace(problem, **words | {"path": path})

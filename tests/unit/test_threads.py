@@ -202,7 +202,7 @@ def test_a_sidecar_without_time_exits_whatever_happens(monkeypatch, logged) -> N
     codes: list[int] = []
     monkeypatch.setattr(sidecar.os, "_exit", codes.append)
     monkeypatch.setattr(sidecar, "scan", failing(KeyError, 1, dict))
-    own = Mock(returned=False, _grace=Mock(over=lambda _: True))
+    own = Mock(returned=False, _complete_at_end=False, _grace=Mock(over=lambda _: True))
     sidecar._Sidecar._give_up(own)
     assert codes == [145] and len(logged()) == 1
 

@@ -28,6 +28,7 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.features.cells import Cells, numeric, temporal, textual
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import setting
 
 # pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
@@ -226,7 +227,7 @@ class ArrowTable:
             if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
                 found.append(_pandas_index(name, self.name))
             if not _usable(self._types[name]):
-                fix = f'drop it with data_options.drop=["{name}"]'
+                fix = f"drop it with {setting('data_options.drop', [name])}"
                 found.append(self._wrong_type(name, "a model cannot learn from", fix))
         for name in columns.extra:
             kind = self._types[name]
@@ -363,5 +364,6 @@ def _pandas_index(name: str, file: str) -> Problem:
     return Problem(
         f"column {name!r} of {file} is the index of a pandas table",
         expected="columns that a model may learn from",
-        fix=f'drop it with data_options.drop=["{name}"], or write the file with index=False',
+        fix=f"drop it with {setting('data_options.drop', [name])}, or write the file with"
+        " index=False",
     )

@@ -1,0 +1,1384 @@
+"""A remedy is a promise: applied to the input that caused the problem, it makes the problem go.
+
+Each case has an input, the place in the code that makes its problem, and how the remedy is applied:
+as the command line says, or as the text spells it. Where a remedy cannot be applied here, a reason
+stands in NOT_HERE.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from kubernetes.client import ApiClient
+
+from kfp_tfjob.checks import step_pods
+from kfp_tfjob.cluster.create_job import lost_field, lost_fields
+from kfp_tfjob.components import code_copy
+from kfp_tfjob.components.launch_tfjob import records, standalone
+from kfp_tfjob.components.preflight import engine as preflight
+from kfp_tfjob.components.preflight import parameters as run_parameters
+from kfp_tfjob.components.prepare_data import (
+    column_profile,
+    contracts,
+    dataset,
+    dictionary,
+    kinds,
+    labels,
+    row_requirements,
+    scan,
+)
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
+from kfp_tfjob.components.prepare_data.images import engine
+from kfp_tfjob.components.prepare_data.reference import Reference
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.judging.gate_columns import check_gate
+from kfp_tfjob.options import address_fields
+from kfp_tfjob.options.address_fields import Tick
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.removed import REMOVED
+from kfp_tfjob.pipelines import step_resources
+from kfp_tfjob.pipelines.commands import compile as compiling
+from kfp_tfjob.pipelines.commands import parameters
+from kfp_tfjob.pipelines.commands import run as running
+from kfp_tfjob.pipelines.kubeflow.package import Package
+from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
+from kfp_tfjob.registry import view
+from kfp_tfjob.serving import listening, tensors
+from kfp_tfjob.serving.request_columns import RequestColumns
+from kfp_tfjob.serving.server import _check_left_out
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.names import check_task_key
+from kfp_tfjob.trainer.config import Config
+from tests.fuzz.targets import FolderStore
+from tests.typed_schema import typed as schema_of
+from tests.unit import launch_parameters
+from tests.unit.picture_files import animals, drawn, encoded, tree
+from tests.unit.prepared_files import write_table
+from tests.unit.remedies import (
+    Case,
+    Values,
+    literal,
+    problems_of,
+    put,
+    removed,
+    sites,
+    typed,
+    values,
+    without,
+)
+from tests.unit.test_serve_columns import ROW, Tensor
+from tests.unit.test_serve_columns import SCHEMA as REQUESTS
+
+BASE = S3Address("bucket", "d")
+PREPARE = "components/prepare_data"
+DATA_SOURCE, IMAGES = f"{PREPARE}/source", f"{PREPARE}/images/folders"
+HEADER, LISTING = f"{DATA_SOURCE}/header", f"{DATA_SOURCE}/listing"
+ARROW = f"{DATA_SOURCE}/readers/arrow_table"
+COMMAND = ["python3", "train.py"]
+
+
+# -- what an input may be wrong for ---------------------------------------------------------------
+
+
+def params(given: Values) -> list[Problem]:
+    """Return what preflight says of the run parameters alone."""
+    return problems_of(lambda: run_parameters.check(given))
+
+
+def at_tick(given: Values) -> list[Problem]:
+    """Return what preflight says of a time of the back end and of data for it."""
+
+    def read() -> None:
+        tick = preflight._tick(given, given["tick"])
+        uri = address_fields.fill(str(given["data_uri"]), tick)
+        step: Any = SimpleNamespace(store=None)
+        _, problems = preflight._check_data(step, given | {"data_uri": uri}, tick)
+        ConfigurationError.raise_if(problems)
+
+    return problems_of(read)
+
+
+def job(given: Values) -> list[Problem]:
+    """Return what the launcher says of a job."""
+    return problems_of(lambda: JobSpec.parse(**given))
+
+
+def table(given: Values) -> list[Problem]:
+    """Return what preflight and prepare_data say of the files of the working folder."""
+
+    def prepare() -> None:
+        store: Any = FolderStore({})
+        options = parse(DataOptions, "data_options", given["data_options"])
+        source = list_source(store, given["data_uri"], options)
+        ConfigurationError.raise_if(check_header(source, given["data_label"], options))
+        spill = Path("spill")
+        spill.mkdir(exist_ok=True)
+        executor = Executor(Context(str(spill), opened=store))
+        if source.pictures:
+            engine.prepare(executor, source, given["data_label"], options, BASE)
+            return
+        found = scan.read(source, given["data_label"], options, executor, 1 << 20)
+        given["done"] = dataset.write(BASE, found, row_requirements.decide(found))
+
+    return problems_of(prepare)
+
+
+def contract(given: Values) -> list[Problem]:
+    """Return how a dataset differs from that of the champion, whose parameters are `before`."""
+    before = given["before"] | {"before": None}
+    assert not table(before) and not (problems := table(given)), problems
+    done = before["done"]
+    reference = Reference("m", 1, "r", "d", done.schema, done.statistics)
+    return contracts.changes(reference, given["done"].schema)
+
+
+GATE_SCHEMA = schema_of(
+    {
+        "features": {"city": "category", "age": "float32", "day": "date"},
+        "label": {"name": "y", "classes": ["no", "yes"]},
+        "coding": [{"vocabulary": ["Rome"], "dictionary": ["Rome"]}, {}, {"origin": 0}],
+    }
+)
+
+
+def gate(given: Values) -> list[Problem]:
+    """Return what evaluate says of `gate` for a table with a category, a number and a date."""
+    return problems_of(lambda: check_gate(given["gate"], GATE_SCHEMA))
+
+
+def code(given: Values) -> list[Problem]:
+    """Return what preflight says of the model code."""
+    step: Any = SimpleNamespace(store=None)
+    found: list[Any] = []
+
+    def check() -> None:
+        _, problems = code_copy.check_code(step, given)
+        found.extend(problems)
+
+    return [*problems_of(check), *found]
+
+
+def launch(given: Values) -> list[Problem]:
+    """Return what a launch outside the pipeline lacks."""
+    has = given.pop("there", ())
+    step: Any = SimpleNamespace(store=SimpleNamespace(has=lambda address: str(address) in has))
+    return list(standalone._missing(step, JobSpec.parse(**given)))
+
+
+def continued(given: Values) -> list[Problem]:
+    """Return what a run that is continued may not change."""
+    before = JobSpec.parse(**launch_parameters.DEFAULTS).for_result
+    now = JobSpec.parse(**given).for_result
+    return problems_of(lambda: records.require_same(before, now))
+
+
+def step_pod(given: Values) -> list[Problem]:
+    """Return what the pipeline cannot give to the pods of its steps."""
+    pods = step_pods.step_pods(parse(PodOptions, "pod", given["pod"]), given["compiled"])
+    return list(step_pods.check(pods))
+
+
+def rows(given: Any) -> list[Problem]:
+    """Return what the server says of a request in V1."""
+    return problems_of(lambda: RequestColumns(REQUESTS).of_rows(given["instances"]))
+
+
+def inputs(given: Any) -> list[Problem]:
+    """Return what the server says of a request in V2."""
+    return problems_of(
+        lambda: tensors.read(RequestColumns(REQUESTS), [Tensor(*it) for it in given["inputs"]])
+    )
+
+
+def port(given: Any) -> list[Problem]:
+    """Return what the server says of its port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = 0 if given["port"] == 0 else taken.getsockname()[1]
+        return problems_of(lambda: listening.listen("127.0.0.1", number).close())
+
+
+def in_request(name: str, value: Any) -> Callable[[Any, Problem], Any]:
+    """Set a column of the only row."""
+
+    def apply(given: Any, problem: Problem) -> Any:
+        return {"instances": [{**given["instances"][0], name: value}]}
+
+    return apply
+
+
+def renamed(given: Any, problem: Problem) -> Any:
+    """Rename the column of the only row to the suggestion; remove one without a suggestion."""
+    row = dict(given["instances"][0])
+    value = row.pop(problem.path)
+    return {"instances": [row | ({problem.suggestion: value} if problem.suggestion else {})]}
+
+
+# -- run parameters -------------------------------------------------------------------------------
+
+JOB = launch_parameters.DEFAULTS
+PARAMETERS = [
+    Case("components/preflight/parameters:check", params, values(model_name=""), typed("churn")),
+    Case(
+        "components/preflight/parameters:_check_output",
+        params,
+        values(output_uri="s3://bucket/p/runs/{user}"),
+        typed("s3://bucket/p/runs/ann"),
+    ),
+    Case("jobs/spec:whole", params, values(train_epochs=0.5), typed(3)),
+    Case("jobs/spec:_wrong_names[0]", params, values(storage_secret=""), typed("objstore-cred")),
+    Case("jobs/spec:_wrong_names[1]", params, values(train_image="a b"), typed("r.io/img:1")),
+    Case(
+        "jobs/spec:_wrong_model[0]",
+        params,
+        values(model_hyperparameters=[3]),
+        typed({"units": [3]}),
+    ),
+    Case(
+        "jobs/spec:_wrong_model[1]",
+        params,
+        values(model_hyperparameters={"rate": float("inf")}),
+        typed({"rate": "inf"}),
+    ),
+    Case(
+        "jobs/spec:_wrong_model[2]",
+        job,
+        JOB | {"model_entry": ""},
+        put("model_entry", "kfp_tfjob.trainer.models:mlp"),
+        "model_code",
+    ),
+    Case(
+        "jobs/spec:_wrong_model[2]",
+        job,
+        JOB | {"model_entry": ""},
+        put("train_options.command", COMMAND),
+        "command",
+    ),
+    Case(
+        "jobs/spec:_wrong_model[3]",
+        params,
+        values(
+            train_options={"job": "pytorchjob", "command": COMMAND}, pod={"ps": {"replicas": 1}}
+        ),
+        typed(),
+    ),
+    Case("jobs/spec:_wrong_model[4]", params, values(pod={"ps": {"replicas": 1}}), typed()),
+    Case(
+        "jobs/spec:_wrong_model[4]",
+        params,
+        values(pod={"ps": {"replicas": 1}}),
+        put("train_options.command", COMMAND),
+        "command",
+    ),
+    Case("jobs/spec:_wrong_batch", params, values(train_workers=2), typed()),
+    Case(
+        "jobs/spec:_wrong_batch",
+        params,
+        values(train_workers=2),
+        lambda given, problem: put("train_batch_size", int(problem.fix.rpartition(" ")[2]))(
+            given, problem
+        ),
+        "the next",
+    ),
+    Case("jobs/spec:_wrong_pod[0]", params, values(pod={"all": {"env": {"HOME": "/x"}}}), removed),
+    Case(
+        "jobs/spec:_wrong_pod[1]",
+        params,
+        values(pod={"all": {"volumes": [{"claim": "c", "path": "/dev/x"}]}}),
+        typed([{"claim": "c", "path": "/x"}]),
+    ),
+    Case("options/parse:parse", params, values(data_options="x"), typed({})),
+    Case(
+        "options/parse:bad_texts[0]",
+        params,
+        values(model_hyperparameters={"a": "\ud800"}),
+        typed("x"),
+    ),
+    Case(
+        "options/parse:bad_texts[1]",
+        params,
+        values(model_hyperparameters={"a": "{{$.inputs.parameters['x']}}"}),
+        typed("x"),
+    ),
+    Case("options/parse:unknown_key[1]", params, values(train_options={"sed": 3}), typed(3)),
+    Case(
+        "options/parse:unknown_key[1]",
+        params,
+        values(train_options={"zzzz": 3}),
+        removed,
+        "without a suggestion",
+    ),
+    Case("options/parse:unknown_key[1]", params, values(train_epoch=3), typed(3), "parameter"),
+    Case(
+        "options/parse:unknown_key[1]",
+        params,
+        values(pod={"all": {"affinty": {}}}),
+        typed({}),
+        "a group",
+    ),
+    Case("options/parse:_problems", params, values(train_options={"job": "tfjb"}), typed("tfjob")),
+    Case("options/parse:_problems", params, values(train_options={"seed": "x"}), typed(7), "type"),
+    Case(
+        "options/parse:_problems",
+        params,
+        values(gate={"mode": "point", "primary_metric": "acuracy"}),
+        typed(),
+        "metric",
+    ),
+    Case(
+        "options/parse:_problems",
+        params,
+        values(gate={"mode": "point", "thresholds": {"acuracy": {"min": 0.5}}}),
+        typed({"min": 0.5}),
+        "a wrong name as a key",
+    ),
+    Case(
+        "options/parse:_problems",
+        params,
+        values(pod={"all": {"node_selector": {"a b": "c"}}}),
+        removed,
+        "a key",
+    ),
+    Case(
+        "options/address_fields:check[0]",
+        params,
+        values(data_uri="s3://b/{date/x.csv"),
+        typed("s3://b/{date}/x.csv"),
+    ),
+    Case(
+        "options/address_fields:check[1]",
+        params,
+        values(data_uri="s3://b/{dat}/x.csv"),
+        typed(),
+        then=lambda it: it["data_uri"] == "s3://b/{date}/x.csv",
+    ),
+    Case(
+        "options/address_fields:check[1]",
+        params,
+        values(output_uri="s3://bucket/p/runs/{model_nme}/{date}"),
+        typed(),
+        "output_uri",
+        lambda it: it["output_uri"] == "s3://bucket/p/runs/{model_name}/{date}",
+    ),
+    Case(
+        "options/address_fields:parse",
+        lambda given: problems_of(lambda: Tick.parse(given["tick"], "--tick")),
+        {"tick": "now"},
+        lambda given, problem: {"tick": problem.expected.rpartition(" ")[2]},
+    ),
+    Case("storage/address:parse", params, values(output_uri="bucket/p"), typed("s3://bucket/p")),
+    Case(
+        "storage/layout:_misplaced",
+        params,
+        values(output_uri="s3://bucket/{date}/p"),
+        typed("s3://bucket/p/runs/{model_name}/{date}"),
+    ),
+    Case(
+        "storage/names:check_model_name",
+        params,
+        values(model_name="a b"),
+        lambda given, problem: typed(problem.fix.rpartition(" ")[2])(given, problem),
+    ),
+    Case(
+        "storage/names:check_task_key",
+        lambda given: check_task_key(given["task_key"]),
+        {"task_key": "A"},
+        lambda given, problem: {"task_key": problem.fix.rpartition(" ")[2]},
+    ),
+    Case(
+        "storage/store:check_endpoint[0]",
+        params,
+        values(storage_endpoint="http://ann:pw@host:9000"),
+        typed("http://host:9000"),
+    ),
+    Case(
+        "storage/store:check_endpoint[1]", params, values(storage_endpoint="host:9000"), typed("")
+    ),
+    Case(
+        "user_code/model_code:parse",
+        params,
+        values(model_code="models.py"),
+        lambda given, problem: typed(problem.expected.partition(",")[0])(given, problem),
+    ),
+    Case(
+        "checks/step_pods:check[0]",
+        step_pod,
+        {"pod": {"prepare": {"cpu": "8"}}, "compiled": {}},
+        put("compiled.prepare_data", {"cpu": "1", "memory": "2Gi"}),
+        "without --plain-steps",
+    ),
+    Case(
+        "checks/step_pods:check[0]",
+        step_pod,
+        {"pod": {"prepare": {"cpu": "8"}}, "compiled": {}},
+        removed,
+    ),
+    Case(
+        "checks/step_pods:check[1]",
+        step_pod,
+        {
+            "pod": {"prepare": {"cpu": "8"}},
+            "compiled": {"prepare_data": {"cpu": "1", "cpu_limit": "4"}},
+        },
+        put("pod.prepare.cpu", "4"),
+    ),
+    Case(
+        "components/launch_tfjob/standalone:_missing[0]",
+        launch,
+        JOB | {"train_image": TRAINER},
+        put("train_image", "r.io/trainer:1"),
+    ),
+    Case(
+        "components/launch_tfjob/standalone:_missing[1]",
+        launch,
+        JOB | {"dataset_uri": ""},
+        put("train_options.command", COMMAND),
+    ),
+    Case(
+        "components/launch_tfjob/standalone:_missing[2]",
+        launch,
+        JOB,
+        put("there", ["s3://kfp-tfjob/datasets/5f3a/manifest.json"]),
+    ),
+    Case(
+        "components/launch_tfjob/standalone:_missing[2]",
+        launch,
+        JOB | {"train_options": {"command": COMMAND}},
+        put("train_options.stage_data", False),
+        "a program",
+    ),
+    Case(
+        "components/launch_tfjob/records:require_same",
+        continued,
+        JOB | {"train_epochs": 3},
+        lambda given, problem: put(problem.path, json.loads(problem.expected))(given, problem),
+    ),
+]
+# What a removed option is replaced with, where its remedy names something to set.
+SUCCESSORS: dict[str, tuple[Any, str, Any]] = {
+    "gate.relative_margin": (0.1, "gate", {"mode": "non_inferior", "margin": 0.1}),
+    "train_options.checkpoint_best": (
+        True,
+        "train_options.early_stopping",
+        {"patience": 3, "restore_best_weights": True},
+    ),
+    "train_options.run_deadline_seconds": (60, "train_options.deadline_seconds", 60),
+    "data_options.contract.max_js": (0.1, "data_options.contract.max_psi", 0.1),
+    "data_options.workers": (4, "data_options.dask", "tcp://scheduler:8786"),
+    "pod.prepare.affinity": ({}, "pod.prepare.node_selector", {"disk": "ssd"}),
+    "pod.evaluate.ephemeral_storage": ("9Gi", "pod.evaluate.node_selector", {"disk": "ssd"}),
+}
+GONE = [
+    Case(
+        "options/parse:unknown_key[0]",
+        params,
+        put(path, SUCCESSORS.get(path, (1,))[0])(values(), Problem("")),
+        lambda given, problem, path=path: (
+            put(*SUCCESSORS[path][1:])(without(given, path), problem)
+            if path in SUCCESSORS
+            else without(given, path)
+        ),
+        path,
+    )
+    for path in REMOVED
+]
+
+# -- gate and code --------------------------------------------------------------------------------
+
+THRESHOLD = {"min": 0.5}
+GATES = [
+    Case(
+        "options/gate:_of_other_label[0]",
+        gate,
+        values(gate={"mode": "point", "primary_metric": "rmse"}),
+        typed("accuracy"),
+    ),
+    Case(
+        "options/gate:_of_other_label[1]",
+        gate,
+        values(gate={"mode": "point", "primary_metric": "recall/yess"}),
+        typed(),
+    ),
+    Case(
+        "options/gate:_of_other_label[1]",
+        gate,
+        values(gate={"mode": "point", "thresholds": {"recall/yess": THRESHOLD}}),
+        typed(THRESHOLD),
+        "a threshold",
+    ),
+    Case(
+        "options/gate:_of_other_label[2]",
+        gate,
+        values(gate={"mode": "point", "primary_metric": "top_2_accuracy"}),
+        typed(),
+    ),
+    Case(
+        "options/gate:_of_other_label[2]",
+        gate,
+        values(gate={"mode": "point", "thresholds": {"top_2_accuracy": THRESHOLD}}),
+        typed(THRESHOLD),
+        "a threshold",
+    ),
+    Case(
+        "judging/gate_columns:_slice_problem[0]",
+        gate,
+        values(gate={"mode": "point", "slices": [{"column": "cty"}]}),
+        lambda given, problem: typed([{"column": problem.fix.split("'")[1]}])(given, problem),
+    ),
+    Case(
+        "judging/gate_columns:_slice_problem[1]",
+        gate,
+        values(gate={"mode": "point", "slices": [{"column": "city", "edges": [1, 2]}]}),
+        typed([{"column": "city"}]),
+    ),
+    Case(
+        "judging/gate_columns:_slice_problem[1]",
+        gate,
+        values(gate={"mode": "point", "slices": [{"column": "age", "edges": ["2026-01-31"]}]}),
+        typed([{"column": "age", "edges": [30]}]),
+        "numbers",
+    ),
+    Case(
+        "judging/gate_columns:_slice_problem[1]",
+        gate,
+        values(gate={"mode": "point", "slices": [{"column": "day", "edges": [1]}]}),
+        lambda given, problem: typed([{"column": "day", "edges": [problem.fix.split('"')[1]]}])(
+            given, problem
+        ),
+        "dates",
+    ),
+    Case(
+        "judging/gate_columns:_one_class",
+        gate,
+        values(gate={"mode": "point", "slices": [{"column": "y"}], "primary_metric": "auc"}),
+        put("gate.primary_metric", "accuracy"),
+    ),
+    Case(
+        "judging/gate_columns:_one_class",
+        gate,
+        values(gate={"mode": "point", "slices": [{"column": "y"}], "primary_metric": "auc"}),
+        typed([{"column": "y", "thresholds": {"accuracy": THRESHOLD}}]),
+        "thresholds",
+    ),
+]
+
+
+def code_files() -> None:
+    """Write model code of several kinds."""
+    build = "def build(dataset, units=3): ...\n"
+    texts = {"model.py": build, "needs.py": "def build(dataset, depth): ...\n"}
+    texts |= {"large/model.py": build, "broken.py": "def build(dataset:\n"}
+    tree(Path(), {name: text.encode() for name, text in texts.items()})
+    Path("empty").mkdir()
+    with open("large/weights.bin", "wb") as weights:
+        weights.truncate(60 << 20)
+
+
+CODE = [
+    Case(
+        "components/code_copy:check_code",
+        code,
+        values(model_code="mymodels:build", train_image=TRAINER),
+        typed("model.py:build"),
+    ),
+    Case("user_code/model_code:definition[1]", code, values(model_code="model.py:bild"), typed()),
+    Case(
+        "user_code/model_code:_signature[1]",
+        code,
+        values(model_code="model.py:build", model_hyperparameters={"unit": 3}),
+        typed(3),
+    ),
+    Case(
+        "user_code/model_code:_signature[1]",
+        code,
+        values(model_code="model.py:build", model_hyperparameters={"zzzz": 3}),
+        removed,
+        "without a suggestion",
+    ),
+    Case(
+        "user_code/model_code:_signature[2]",
+        code,
+        values(model_code="needs.py:build"),
+        put("model_hyperparameters.depth", 2),
+    ),
+    Case(
+        "user_code/model_code:read",
+        code,
+        values(model_code="./empty:build"),
+        typed("model.py:build"),
+    ),
+    Case(
+        "user_code/code_files:_too_large",
+        code,
+        values(model_code="./large:build"),
+        typed("model.py:build"),
+    ),
+]
+
+
+# -- data -----------------------------------------------------------------------------------------
+
+Y = ["no", "yes", "no"] * 40
+ROWS = range(len(Y))
+CITIES = ["Rome", "Oslo", "Bonn"] * 40
+ODD = 'a "b"'  # a name that JSON has to escape
+
+
+def data(uri: str = "d.csv", label: str = "y", before: Any = None, **options: Any) -> Values:
+    """Return the parameters for data, and for those of the champion before."""
+    found = values(data_uri=uri, data_label=label, data_options=options)
+    return found | ({"before": before} if before else {})
+
+
+def after(act: Callable[[], object]) -> Callable[[Values, Problem], Values]:
+    """Change files as the remedy says."""
+
+    def apply(given: Values, problem: Problem) -> Values:
+        act()
+        return given | {"changed": True}
+
+    return apply
+
+
+def file(name: str = "d.csv", /, **columns: Any) -> None:
+    """Write a table with the label `y`."""
+    write_table(Path(name), {"y": Y} | columns)
+
+
+def arrow(table: pa.Table) -> None:
+    pa.parquet.write_table(table, "d.parquet")
+
+
+def spread() -> None:
+    """Write a table to folders of which only one names a split."""
+    for folder in ("DATA/train", "DATA/test", "DATA/other"):
+        file(f"{folder}/d.csv", a=[f"{folder}{i}" for i in ROWS], b=ROWS)
+
+
+def pictures(*names: str) -> None:
+    """Write images of two classes, with these names."""
+    for number, name in enumerate(names):
+        tree(Path("p"), {name: encoded(drawn(number))})
+
+
+def drawers(each: int = 30) -> None:
+    tree(Path("p"), animals(each))
+
+
+def _rare(salt: int) -> list[str]:
+    """Return labels of which one is rare."""
+    return ["7" if i == salt else str(i % 2) for i in ROWS]
+
+
+FORMATS = {"numbers": ["1,234", "5,678", "1.234"] * 40, "dates": ["01/02/2024", "3/4/2023"] * 60}
+DATA: list[tuple[Case, Callable[[], object]]] = [
+    (
+        Case(
+            "components/preflight/engine:_tick",
+            at_tick,
+            data("{date}.csv") | {"tick": "{{unknown}}"},
+            typed("2026-01-31.csv"),
+        ),
+        lambda: file("2026-01-31.csv", a=ROWS),
+    ),
+    (
+        Case(
+            "components/preflight/engine:_no_data_at",
+            at_tick,
+            data("{date}.csv") | {"tick": "2026-01-31T05:00:00Z"},
+            typed("{date-1d}.csv"),
+        ),
+        lambda: file("2026-01-30.csv", a=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_unknown", table, data(drop=["cty", "b"]), typed(), "drop"),
+        lambda: file(city=CITIES, a=ROWS, b=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_unknown", table, data(columns=["a", "cty"]), typed(), "columns"),
+        lambda: file(city=CITIES, a=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_unknown", table, data(types={"cty": "text"}), typed("text"), "types"),
+        lambda: file(city=CITIES, a=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_unknown", table, data(missing={"cty": "drop"}), typed("drop"), "missing"),
+        lambda: file(city=CITIES, a=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_unknown", table, data(split={"group": "cty"}), typed(), "group"),
+        lambda: file(city=[str(i % 40) for i in ROWS], a=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_unknown", table, data(weight="weigt"), typed(), "weight"),
+        lambda: file(weight=[1.5] * len(Y), a=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_used", table, data(drop=["y"]), put("data_options.drop", []), "drop"),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_used", table, data(types={"y": "category"}), removed, "types"),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(f"{HEADER}:_used", table, data(split={"group": "y"}), typed("g"), "group"),
+        lambda: file(a=ROWS, g=[i % 40 for i in ROWS]),
+    ),
+    (Case(f"{HEADER}:_no_label[0]", table, data(label=""), typed("y")), lambda: file(a=ROWS)),
+    (Case(f"{HEADER}:_no_label[1]", table, data(label="Y"), typed()), lambda: file(a=ROWS)),
+    *(
+        (
+            Case(f"{HEADER}:_no_label[1]", table, data(), typed(), f"delimited by {delimiter!r}"),
+            lambda delimiter=delimiter: write_table(
+                Path("d.csv"), {"a": ROWS, "b": CITIES, "y": Y}, delimiter
+            ),
+        )
+        for delimiter in ";\t| "
+    ),
+    (
+        Case(f"{HEADER}:no_rows", table, data(), typed("e.csv")),
+        lambda: (Path("d.csv").write_text("a,y\n"), file("e.csv", a=ROWS)),
+    ),
+    (
+        Case(f"{HEADER}:_unusable_names[0]", table, data(), put("data_options.drop", ["a"])),
+        lambda: (
+            file(a=ROWS, b=ROWS, c=ROWS),
+            Path("d.csv").write_text(Path("d.csv").read_text().replace("a,b", "a,a", 1)),
+        ),
+    ),
+    (
+        Case(f"{HEADER}:_unusable_names[1]", table, data(), literal()),
+        lambda: (
+            file(b=ROWS, c=ROWS),
+            Path("d.csv").write_text(Path("d.csv").read_text().replace("b,", ",", 1)),
+        ),
+    ),
+    (
+        Case(f"{HEADER}:choose", table, data(drop=["a"]), put("data_options.drop", [])),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case("options/parse:no_path", table, data("d.cvs"), typed()),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(f"{LISTING}:list_address[0]", table, data("gs://b/d.csv"), typed("d.csv")),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(
+            f"{LISTING}:list_address[1]",
+            table,
+            data("p"),
+            after(lambda: os.rename(b"p/\xff.csv", b"p/d.csv")),
+        ),
+        lambda: (file("p/e.csv", a=ROWS), os.rename(b"p/e.csv", b"p/\xff.csv")),
+    ),
+    (
+        Case(f"{LISTING}:table_files[0]", table, data("*.cvs"), typed("*.csv"), "a pattern"),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(f"{LISTING}:table_files[0]", table, data("p"), typed("d.csv"), "a folder"),
+        lambda: (file(a=ROWS), Path("p").mkdir(), Path("p/x.log").write_text("")),
+    ),
+    (
+        Case(f"{LISTING}:table_files[1]", table, data("d.csv, d.csv"), typed("d.csv")),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(f"{LISTING}:_walk", table, data("p"), typed("q"), "the linked folder itself"),
+        lambda: (file("q/d.csv", a=ROWS), Path("p").mkdir(), Path("p/l").symlink_to("../q")),
+    ),
+    (
+        Case(f"{LISTING}:_walk", table, data("p"), after(lambda: Path("p/l").unlink()), "remove"),
+        lambda: (file("p/d.csv", a=ROWS), Path("p/l").symlink_to("nothing")),
+    ),
+    (
+        Case(f"{ARROW}:_pandas_index", table, data("d.parquet"), literal()),
+        lambda: arrow(pa.table({"a": ROWS, "y": Y, "__index_level_0__": ROWS})),
+    ),
+    (
+        Case(f"{ARROW}:_wrong_type", table, data("d.parquet"), literal()),
+        lambda: arrow(pa.table({"a": ROWS, "y": Y, ODD: [["x"]] * len(Y)})),
+    ),
+    (
+        Case(f"{DATA_SOURCE}/resolve:_not_the_table", table, data("p"), typed("p/**/*.csv")),
+        lambda: (file("p/year=1/d.csv", a=ROWS, b=ROWS), file("p/year=2/d.csv", a=ROWS, b=Y)),
+    ),
+    (
+        Case(
+            f"{PREPARE}/split_rules:time_limits",
+            table,
+            data(split={"time": "t"}),
+            after(lambda: file(a=ROWS, t=ROWS)),
+        ),
+        lambda: file(a=ROWS, t=[str(i) if i % 2 else f"2024-01-{i % 27 + 1:02}" for i in ROWS]),
+    ),
+    (Case(f"{PREPARE}/split_rules:folder_problems", table, data("DATA"), literal()), spread),
+    (
+        Case(
+            f"{PREPARE}/split_rules:folder_problems",
+            table,
+            data("DATA"),
+            lambda given, problem: typed(problem.fix.split('"')[1])(given, problem),
+            "addresses",
+        ),
+        spread,
+    ),
+    (
+        Case(f"{PREPARE}/weights:check", table, data(weight="w"), typed("v")),
+        lambda: file(a=ROWS, w=[0.0] * len(Y), v=[1.0] * len(Y)),
+    ),
+    *(
+        (
+            Case(
+                f"{PREPARE}/kinds:_unclear",
+                table,
+                data("d.parquet"),
+                literal(number),
+                f"{what} {number}",
+            ),
+            lambda what=what: arrow(pa.table({ODD: FORMATS[what], "a": ROWS, "y": Y})),
+        )
+        for what in FORMATS
+        for number in range(4)
+    ),
+    (
+        Case(
+            f"{PREPARE}/kinds:_gaps_problem",
+            table,
+            data(missing={"c": "mean"}),
+            typed("drop"),
+            "the rule",
+        ),
+        lambda: file(c=CITIES, a=ROWS),
+    ),
+    (
+        Case(f"{PREPARE}/kinds:too_many", table, data(types={ODD: "category"}), literal()),
+        lambda: file(**{ODD: [f"t{i}" for i in ROWS], "a": ROWS}),
+    ),
+    (
+        Case(f"{PREPARE}/dictionary:too_large", table, data(), put("data_options.drop", ["c"])),
+        lambda: file(c=CITIES, a=ROWS),
+    ),
+    (
+        Case(
+            f"{PREPARE}/dictionary:too_large",
+            table,
+            data(),
+            put("data_options.types", {"c": "text"}),
+            "types",
+        ),
+        lambda: file(c=CITIES, a=ROWS),
+    ),
+    (
+        Case(f"{PREPARE}/column_profile:too_many_others", table, data(), typed(["a", "c0"])),
+        lambda: file(a=ROWS, **{f"c{i}": CITIES for i in range(9)}),
+    ),
+    (
+        Case(f"{PREPARE}/labels:problem", table, data(), typed("a")),
+        lambda: file(y=[1e9 + i / 1e3 for i in ROWS], a=[i / 7 for i in ROWS], b=ROWS),
+    ),
+    (
+        Case(f"{PREPARE}/labels:decide[1]", table, data(task="classification"), literal()),
+        lambda: file(y=[i / 7 for i in ROWS], a=ROWS),
+    ),
+    (
+        Case(f"{PREPARE}/labels:decide[1]", table, data("d.parquet"), literal(1), "a format"),
+        lambda: arrow(pa.table({"a": ROWS, "y": [f"{i + 1},{i:03}.5" for i in ROWS]})),
+    ),
+    (
+        Case(f"{PREPARE}/row_requirements:check[1]", table, data(), literal()),
+        lambda: file(y=_rare(2), a=ROWS),
+    ),
+    (
+        Case(
+            f"{PREPARE}/row_requirements:check_bad",
+            table,
+            data(on_bad_row="drop", max_bad_fraction=0.01),
+            put("data_options.max_bad_fraction", 0.2),
+        ),
+        lambda: file(a=["x", "y", *map(str, ROWS[2:])]),
+    ),
+    (
+        Case(f"{PREPARE}/faults:problems", table, data(max_bad_fraction=0.2), literal()),
+        lambda: file(a=["x", *map(str, ROWS[1:])], b=ROWS),
+    ),
+    (
+        Case(
+            f"{PREPARE}/faults:column_problems",
+            table,
+            data("d.parquet", types={ODD: "number"}),
+            literal(1),
+        ),
+        lambda: arrow(pa.table({ODD: CITIES, "a": ROWS, "y": Y})),
+    ),
+    (
+        Case(
+            f"{DATA_SOURCE}/decompression:_recoded",
+            table,
+            data(encoding="ascii"),
+            typed("cp1252"),
+        ),
+        lambda: Path("d.csv").write_bytes(
+            b"a,c,y\n"
+            + "".join(f"{i},Köln,{y}\n" for i, y in zip(ROWS, Y, strict=True)).encode("cp1252")
+        ),
+    ),
+    (
+        Case(
+            f"{DATA_SOURCE}/readers/open_table:_reader_of",
+            table,
+            data(format="jsonl"),
+            lambda given, problem: without(given, "data_options.format"),
+        ),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(f"{IMAGES}:_none", table, data("d.csv", "", format="pictures"), typed("p")),
+        lambda: (file(a=ROWS), drawers()),
+    ),
+    (
+        Case(
+            f"{PREPARE}/faults:image_problems",
+            table,
+            data("p", "", max_bad_fraction=0.1),
+            literal(),
+        ),
+        lambda: (drawers(), Path("p/cat/x.jpg").write_bytes(encoded(drawn())[:-9])),
+    ),
+    (
+        Case(f"{IMAGES}:_options", table, data("p", "", delimiter=";"), removed),
+        drawers,
+    ),
+    (
+        Case(f"{IMAGES}:_options", table, data("p", "", task="regression"), removed, "task"),
+        drawers,
+    ),
+    (
+        Case(
+            f"{IMAGES}:_folders[0]",
+            table,
+            data("p", ""),
+            after(lambda: os.rename("p/9.jpg", "p/cat/9.jpg")),
+        ),
+        lambda: (drawers(), pictures("9.jpg")),
+    ),
+    (
+        Case(f"{IMAGES}:_folders[0]", table, data("p/cat", ""), typed("p"), "one class"),
+        drawers,
+    ),
+    (
+        Case(
+            f"{IMAGES}:_folders[1]",
+            table,
+            data(".", ""),
+            lambda given, problem: typed(
+                problem.fix.removeprefix("set data_uri to ").partition(" if ")[0]
+            )(given, problem),
+            "the folder above",
+        ),
+        drawers,
+    ),
+]
+# Limits that take too much data to reach.
+LIMITS: dict[str, tuple[tuple[Any, str, int], ...]] = {
+    f"{PREPARE}/kinds:too_many": (
+        (kinds, "MOST_TEXTS", 50),
+        (column_profile, "MOST_TEXTS", 50),
+        (dictionary, "MOST_TEXTS", 50),
+    ),
+    f"{PREPARE}/dictionary:too_large": ((dictionary, "_MOST_BYTES", 5),),
+    f"{PREPARE}/column_profile:too_many_others": (
+        (column_profile, "MOST_OTHERS", 5),
+        (kinds, "MOST_OTHERS", 5),
+    ),
+    f"{PREPARE}/labels:decide[1]": ((labels, "MOST_CLASSES", 50),),
+}
+
+
+# -- the data of a champion -----------------------------------------------------------------------
+
+BEFORE = data("before.csv")
+
+
+def both(before: dict[str, Any], now: dict[str, Any]) -> Callable[[], None]:
+    def write() -> None:
+        file("before.csv", **before)
+        file(**now)
+
+    return write
+
+
+PLAIN = {"a": ROWS, "c": CITIES}
+MANY = {f"n{i}": ROWS for i in range(25)}
+CONTRACT = f"{PREPARE}/contracts"
+CONTRACTS: list[tuple[Case, Callable[[], object]]] = [
+    (
+        Case(f"{CONTRACT}:_columns[0]", contract, data(before=BEFORE), literal()),
+        both(PLAIN | {"d": CITIES}, PLAIN | {"d": [f"t{i}" for i in ROWS]}),
+    ),
+    (
+        Case(f"{CONTRACT}:_columns[1]", contract, data(before=BEFORE), literal()),
+        both(PLAIN, PLAIN | {"b'": ROWS}),
+    ),
+    (
+        Case(
+            f"{CONTRACT}:_columns[1]", contract, data(before=BEFORE, drop=["c"]), literal(), "drop"
+        ),
+        both({"a": ROWS}, PLAIN | {"e": ROWS}),
+    ),
+    (
+        Case(
+            f"{CONTRACT}:_columns[1]",
+            contract,
+            data(before=BEFORE, drop=["n0"]),
+            literal(),
+            "many",
+        ),
+        both(PLAIN, PLAIN | MANY),
+    ),
+    (
+        Case(f"{CONTRACT}:_columns[2]", contract, data(before=BEFORE), literal()),
+        both(PLAIN | {"d": CITIES}, PLAIN | {"d": [i % 9 for i in ROWS]}),
+    ),
+    (
+        Case(f"{CONTRACT}:_columns[3]", contract, data(before=BEFORE), literal()),
+        both(PLAIN, {"c": CITIES, "a": ROWS}),
+    ),
+    (
+        Case(
+            f"{CONTRACT}:_rules",
+            contract,
+            data(before=BEFORE, task="regression"),
+            literal(),
+            "task",
+        ),
+        both(PLAIN | {"y": [i % 2 for i in ROWS]}, PLAIN | {"y": [i % 2 for i in ROWS]}),
+    ),
+    (
+        Case(
+            f"{CONTRACT}:_rules",
+            contract,
+            data(before=BEFORE, split={"train": 0.6, "validation": 0.2, "test": 0.2}),
+            literal(),
+            "split",
+        ),
+        both(PLAIN, PLAIN),
+    ),
+]
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+ANSWERED = [
+    ("age", "FP64", [30.0]),
+    ("job", "BYTES", ["nurse"]),
+    ("signed up", "BYTES", ["2012-03-01"]),
+    ("member", "BOOL", [True]),
+    ("note", "BYTES", ["x"]),
+    ("height", "FP64", [1.5]),
+]
+
+
+def _input(name: str, *other: Any) -> dict[str, Any]:
+    return {"inputs": [(name, *other) if it[0] == name else it for it in ANSWERED]}
+
+
+COLUMNS, TENSORS = "serving/request_columns", "serving/tensors"
+SERVING = [
+    Case(
+        f"{COLUMNS}:of_rows",
+        rows,
+        {"instances": []},
+        lambda given, problem: {"instances": [ROW]},
+    ),
+    Case(
+        f"{COLUMNS}:_refuse_names",
+        rows,
+        {"instances": [[1, 2]]},
+        lambda given, problem: {"instances": [ROW]},
+    ),
+    Case(
+        f"{COLUMNS}:_other_columns[0]",
+        rows,
+        {"instances": [{key: it for key, it in ROW.items() if key != "job"}]},
+        lambda given, problem: in_request(problem.path, "nurse")(given, problem),
+    ),
+    Case(
+        f"{COLUMNS}:_other_columns[1]",
+        rows,
+        {"instances": [{"jb" if key == "job" else key: it for key, it in ROW.items()}]},
+        renamed,
+        "renamed",
+    ),
+    Case(f"{COLUMNS}:_other_columns[1]", rows, {"instances": [ROW | {"income": 1}]}, renamed),
+    Case(
+        f"{COLUMNS}:_described[0]",
+        rows,
+        {"instances": [ROW | {"age": "x"}]},
+        in_request("age", 30),
+    ),
+    Case(
+        f"{COLUMNS}:_gaps", rows, {"instances": [ROW | {"height": None}]}, in_request("height", 1.5)
+    ),
+    Case(
+        f"{TENSORS}:read[0]",
+        inputs,
+        {"inputs": [*ANSWERED, ANSWERED[0]]},
+        lambda given, problem: {"inputs": ANSWERED},
+    ),
+    Case(
+        f"{TENSORS}:read[1]",
+        inputs,
+        _input("age", "BYTES", [30.0]),
+        lambda given, problem: _input("age", problem.fix.rpartition(" ")[2], [30.0]),
+    ),
+    Case(
+        f"{TENSORS}:_flat",
+        inputs,
+        _input("age", "FP64", [30.0, 31.0], [1, 2]),
+        lambda given, problem: _input("age", "FP64", [30.0], [1, 1]),
+    ),
+    Case(
+        "serving/server:_check_left_out",
+        lambda given: problems_of(lambda: _check_left_out(LOADED, given["names"])),
+        {"names": ("heigth",)},
+        lambda given, problem: {"names": (problem.suggestion,)},
+    ),
+    Case(
+        "serving/listening:listen",
+        port,
+        {"port": "one that is taken"},
+        lambda given, problem: {"port": 0},
+    ),
+]
+LOADED: Any = SimpleNamespace(current=SimpleNamespace(columns=RequestColumns(REQUESTS)))
+
+
+# -- the command line -----------------------------------------------------------------------------
+
+
+def settings(given: Any) -> list[Problem]:
+    """Return what is wrong with values of `--set`."""
+    return problems_of(lambda: parameters._apply(values(), [(it, "--set") for it in given["set"]]))
+
+
+def command(given: Any) -> list[Problem]:
+    """Return what is wrong with the arguments of a command."""
+    called: Any = {"compile": compiling.compile_}[given["command"]]
+    return problems_of(lambda: called.main(given["arguments"], standalone_mode=False))
+
+
+def arguments(*more: str) -> Callable[[Any, Problem], Any]:
+    return lambda given, problem: given | {"arguments": [*given["arguments"], *more]}
+
+
+def typed_again(given: Any, problem: Problem) -> Any:
+    """Type what the remedy spells out after `--set`."""
+    text = problem.fix.partition("--set ")[2]
+    return {"set": [text.replace("VALUE", "3").replace("KEY", "mode")]}
+
+
+def models(given: Any) -> list[Problem]:
+    store: Any = SimpleNamespace(folders=lambda address: ["churn", "fraud"])
+    return problems_of(lambda: view.require(store, Layout.parse("s3://bucket"), given["model"]))
+
+
+def trainer(given: Any) -> list[Problem]:
+    """Return what the trainer says of its environment."""
+    return problems_of(lambda: Config.from_environment(given))
+
+
+ENVIRONMENT = {
+    "RUN_ID": "r",
+    "ATTEMPT": "1",
+    "DATASET_URI": "s3://bucket/d",
+    "MODEL_CODE": "m:f",
+    "EPOCHS": "1",
+    "BATCH_SIZE": "4",
+    "JOB_DIR": "/tmp/j",
+    "OUTPUT_DIR": "/tmp/o",
+    "EXPECTED_REPLICAS": "1",
+}
+PIPELINE = ["--registry", "r.io/team", "--output", "compiled"]
+COMMANDS = [
+    Case(
+        "pipelines/commands/parameters:_apply[0]",
+        settings,
+        {"set": ["gate"]},
+        put("set", ['gate={"mode": "point"}']),
+    ),
+    Case(
+        "pipelines/commands/parameters:_apply[1]",
+        settings,
+        {"set": ["train_epochs.x=3"]},
+        typed_again,
+    ),
+    Case("pipelines/commands/parameters:_apply[2]", settings, {"set": ["gate=x"]}, typed_again),
+    Case(
+        "pipelines/commands/compile:compile_[0]",
+        command,
+        {"command": "compile", "arguments": [*PIPELINE, "--run-as-user", "0"]},
+        put("arguments", PIPELINE),
+    ),
+    Case(
+        "pipelines/commands/compile:compile_[1]",
+        command,
+        {"command": "compile", "arguments": ["--gpu", "--output", "compiled"]},
+        arguments("--registry", "r.io/team"),
+    ),
+    Case(
+        "pipelines/commands/compile:compile_[2]",
+        command,
+        {"command": "compile", "arguments": ["--registry", "a b", "--output", "compiled"]},
+        put("arguments", PIPELINE),
+    ),
+    Case(
+        "pipelines/step_resources:parse",
+        lambda given: problems_of(lambda: step_resources.parse(given["settings"])),
+        {"settings": ["prepare.memory=8Gi"]},
+        lambda given, problem: {"settings": [problem.fix.rpartition(" ")[2]]},
+    ),
+    Case(
+        "pipelines/kubeflow/schedules:__post_init__",
+        lambda given: problems_of(lambda: Trigger(given["cron"])),
+        {"cron": "0 3 * * *"},
+        lambda given, problem: {"cron": problem.fix.split("'")[1]},
+    ),
+    Case(
+        "pipelines/kubeflow/schedules:__post_init__",
+        lambda given: problems_of(lambda: Trigger(given["cron"])),
+        {"cron": "daily"},
+        lambda given, problem: {"cron": problem.fix.split("'")[1]},
+        "an example",
+    ),
+    Case(
+        "pipelines/commands/run:_not_kept",
+        lambda given: list(running._not_kept(given)),
+        values(pod={"all": {"env": {"API_KEY": "******"}}}),
+        typed("k"),
+    ),
+    Case(
+        "registry/view:require",
+        models,
+        {"model": "chrun"},
+        lambda given, problem: {"model": problem.suggestion},
+    ),
+    Case(
+        "trainer/config:_wrong",
+        trainer,
+        ENVIRONMENT | {"EPOCHS": "0"},
+        lambda given, problem: given | {problem.path: "1"},
+    ),
+    Case(
+        "trainer/config:problem_of",
+        trainer,
+        ENVIRONMENT | {"TF_CONFIG": "{"},
+        lambda given, problem: {key: it for key, it in given.items() if key != problem.path},
+    ),
+    Case(
+        "cluster/create_job:lost_field",
+        lambda given: [
+            lost_field(path, it) for path, it in lost_fields(ApiClient(), given["job"], "V1Pod")
+        ],
+        {"job": {"kind": "Pod", "spec": {"containers": [], "nodeSelecter": {"a": "b"}}}},
+        lambda given, problem: {"job": {"kind": "Pod", "spec": {"containers": []}}},
+    ),
+    Case(
+        "pipelines/kubeflow/package:problems[1]",
+        lambda given: list(Package("p", {"pipeline_spec": {}}).problems(given["train_image"])),
+        values(train_image=TRAINER),
+        typed("r.io/trainer:1"),
+    ),
+]
+
+# Where the remedy cannot be applied here, and what else holds it.
+_OF_TRAINER = "tests/local/test_trainer_remedies.py: it needs TensorFlow"
+NOT_HERE = {
+    "checks/step_memory:out_of_memory": "it needs a pod with more memory",
+    "cluster/local/backend:_free_ports": "it needs a machine without free ports",
+    "components/task_claim:_taken": "tests/local/test_launch_alone.py sets another task_key",
+    f"{PREPARE}/contracts:consequence": "tests/local/test_evaluate_publish.py treats it as first",
+    f"{PREPARE}/data_validation:_drifted": "tests/local/test_data_validation.py ignores columns",
+    f"{PREPARE}/data_validation:_unknown": "tests/local/test_data_validation.py has warnings",
+    f"{PREPARE}/executors/distributed:_problem": "tests/local/test_prepare_dask.py has a cluster",
+    f"{PREPARE}/executors/distributed:_short_of_memory": "it needs a worker with more memory",
+    f"{PREPARE}/reference:find": "tests/local/test_data_validation.py has warnings",
+    f"{LISTING}:refuse": "the tests may run as root, who reads every folder",
+    f"{DATA_SOURCE}/readers/own_reader:_failed": "the user's own code",
+    "judging/judge:_load": "it needs a GPU",
+    "judging/own_metrics:_failed": "the user's own code",
+    "pipelines/commands/parameters:_user": "it needs a machine without the user's name",
+    "pipelines/kubeflow/code_upload:_copied": "it needs a store that refuses",
+    "serving/protocol:_outputs": "it needs kserve: tests/serve",
+    "serving/protocol:_predicted": "it needs kserve: tests/serve",
+    "serving/protocol:_require_version": "it needs kserve: tests/serve",
+    "trainer/__main__:_explained[0]": "it needs a pod with more memory",
+    "trainer/__main__:_explained[2]": _OF_TRAINER,
+    "trainer/callback_choice:_monitor_problems[0]": _OF_TRAINER,
+    "trainer/callback_choice:_monitor_problems[1]": _OF_TRAINER,
+    "trainer/models:_no_pixels": _OF_TRAINER,
+    "trainer/models:module[0]": _OF_TRAINER,
+    "trainer/models:module[1]": _OF_TRAINER,
+    "trainer/user_model:_no_function": _OF_TRAINER,
+    "user_code/code_files:local": "the tests may run as root, who reads every file",
+}
+WITHOUT_REMEDY = {
+    "serving/request_columns:_described[1]": "it counts others",
+    "storage/errors:first": "it counts others",
+    "storage/errors:as_problems": "a text that another error has",
+    "storage/failure_record:reason": "its remedy is shown beside it",
+}
+
+
+@pytest.mark.parametrize("case", [*PARAMETERS, *GONE, *GATES, *CODE, *SERVING, *COMMANDS], ids=str)
+def test_a_remedy_works(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if case in CODE:
+        code_files()
+    case.prove()
+
+
+@pytest.mark.parametrize(
+    ("case", "write"),
+    [*DATA, *CONTRACTS],
+    ids=lambda it: str(it) if isinstance(it, Case) else "",
+)
+def test_a_remedy_for_data_works(
+    case: Case,
+    write: Callable[[], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module, name, value in LIMITS.get(case.site, ()):
+        monkeypatch.setattr(module, name, value)
+    write()
+    case.prove()
+
+
+def test_every_problem_has_a_remedy_and_every_value_is_proven() -> None:
+    without = {name for name, it in sites().items() if it.parts.get("fix", "''") in ("''", '""')}
+    assert without == WITHOUT_REMEDY.keys(), "say what to do: fix=..."
+    cases = [*PARAMETERS, *GONE, *GATES, *CODE, *SERVING, *COMMANDS]
+    proven = {it.site for it in (*cases, *(case for case, _ in (*DATA, *CONTRACTS)))}
+    named = {name for name, it in sites().items() if it.names_a_value}
+    assert named - proven - NOT_HERE.keys() == set(), "add a case that applies the remedy"
+    assert (proven | NOT_HERE.keys()) - sites().keys() == set()
+    assert not NOT_HERE.keys() & proven
