@@ -144,7 +144,7 @@ def _not_in_train(
         # By a hash, the salt decides. Otherwise the classes may stand for no label, as in the
         # test of a competition.
         provide = (
-            f"provide more of these {noun}s, remove them, or use a different data_options.split.salt"
+            f"provide more of these {noun}s, remove them, or use another data_options.split.salt"
             if not rule or "group" in rule
             else f"provide some of these {noun}s in train, or remove them if they have no label"
         )

@@ -238,13 +238,14 @@ class Code:
             return path, None, imported
         public = sorted(name for name in defined if not name.startswith("_"))
         meant = nearest(function, public)
+        source = self.place.source if self.place else self.module
         problem = Problem(
             f"{path} has no function {function}",
             received=f"{self.module}:{function}",
             expected=f"one of {choices(public, meant)}" if public else "a public function",
             fix=did_you_mean(meant, "correct model_code"),
             path="model_code",
-            suggestion=f"{self.place.source if self.place else self.module}:{meant}" if meant else "",
+            suggestion=f"{source}:{meant}" if meant else "",
         )
         return path, None, [*imported, problem]
 

@@ -24,7 +24,6 @@ from kfp_tfjob.features.types.base import (
 from kfp_tfjob.features.types.lookalikes import NULLS, are_booleans, described, spellings
 from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import counted, listed
 
 UNKNOWN, GAP, FIRST = 0, 1, 2  # packed codes: of an unknown or rare string, a missing one, the rest
