@@ -55,8 +55,8 @@ from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
 from kfp_tfjob.registry import view
 from kfp_tfjob.serving import listening, tensors
+from kfp_tfjob.serving.column_names import check_columns
 from kfp_tfjob.serving.request_columns import RequestColumns
-from kfp_tfjob.serving.server import _check_left_out
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import Layout
@@ -1156,8 +1156,10 @@ SERVING = [
         lambda given, problem: _input("age", "FP64", [30.0], [1, 1]),
     ),
     Case(
-        "serving/server:_check_left_out",
-        lambda given: problems_of(lambda: _check_left_out(LOADED, given["names"])),
+        "serving/column_names:check_columns",
+        lambda given: problems_of(
+            lambda: check_columns("--sample-without", given["names"], REQUESTS)
+        ),
         {"names": ("heigth",)},
         lambda given, problem: {"names": (problem.suggestion,)},
     ),
@@ -1168,7 +1170,6 @@ SERVING = [
         lambda given, problem: {"port": 0},
     ),
 ]
-LOADED: Any = SimpleNamespace(current=SimpleNamespace(columns=RequestColumns(REQUESTS)))
 
 
 # -- the command line -----------------------------------------------------------------------------
