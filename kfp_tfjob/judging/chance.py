@@ -40,6 +40,7 @@ _FREQUENCIES = np.arange(_POINTS // 2 + 1)
 _MOST_EXACT = 10_000  # rows of a kind, or with a label; with more, the normal rest is as good
 _MOST_SUMS = 4096  # as many are enumerated, which is exact
 _MOST_KINDS = 400
+_MOST_DRAWN = 600  # kinds of rows times rows, which takes 15 ms
 _NONE = np.empty(0, np.int64)
 _MOST_WHOLE = 1.2
 # Of 50 rows of a normal distribution, 7 hold half of the variance, and of more rows, more.
@@ -100,17 +101,18 @@ class ChanceSum:
         """
         if not len(self.points):
             return _NORMAL.inv_cdf(confidence) * self.deviation
-        at_least = np.cumsum(self.probabilities[::-1])[::-1]
+        possible = self.probabilities > _EMPTY
+        points, probabilities = self.points[possible], self.probabilities[possible]
+        at_least = np.cumsum(probabilities[::-1])[::-1]
         level = 1 - confidence
-        passes = (at_least - self.probabilities / 2 <= level) & (at_least <= _MOST_WHOLE * level)
+        passes = (at_least - probabilities / 2 <= level) & (at_least <= _MOST_WHOLE * level)
         rare = int(np.argmax(np.append(passes, True)))
         if rare == 0:
-            return float(self.points[0])
-        possible = np.flatnonzero(self.probabilities[rare:] > _EMPTY)
-        last = float(self.points[rare - 1])
-        if not len(possible):
+            return float(points[0])
+        last = float(points[rare - 1])
+        if rare == len(points):
             return last + self.deviation / _PER_DEVIATION + 1e-9 * abs(last)
-        return (last + float(self.points[rare + possible[0]])) / 2
+        return (last + float(points[rare])) / 2
 
     def tail(self, value: float) -> float:
         """Return the probability of a sum of at least this value."""
@@ -142,10 +144,19 @@ def _enumerated(
 def _on_grid(
     counts: NDArray[np.int64], values: _Floats, shares: _Floats, rest: float, deviation: float
 ) -> tuple[_Floats, _Floats]:
-    """Return the sums on a grid and their probabilities, by the transform of the terms."""
+    """Return the sums on a grid and their probabilities, by the transform of the terms.
+
+    The grid begins where every term has its lowest value, so that this sum is exact, and the sums
+    of many equal terms are where they belong.
+    """
+    lowest = values.min(axis=1)
+    least = float(counts @ lowest)
+    rises = values - lowest[:, None]
     step = deviation / _PER_DEVIATION
-    most = _POINTS // 2 - 1
-    steps = np.clip(np.rint(values / step), -most, most).astype(np.int64)
+    # Most of the variance is on the grid, if it comes from equal terms.
+    largest = rises[np.argmax(counts * (values**2 @ shares))].max()
+    step = largest / max(round(largest / step), 1)
+    steps = np.clip(np.rint(rises / step), 0, _POINTS // 2 - 1).astype(np.int64)
     kinds, where = np.unique(steps, axis=0, return_inverse=True)
     numbers = np.bincount(where.ravel(), counts, len(kinds))
     angles = 2 * np.pi * _FREQUENCIES / _POINTS
@@ -159,13 +170,12 @@ def _on_grid(
             levels, at = np.unique(kind, return_inverse=True)
             turns = _ROOTS[np.outer(_FREQUENCIES, levels) % _POINTS] @ np.bincount(at, shares)
             transform *= turns**number
-    probabilities = np.roll(np.fft.irfft(transform.conj(), _POINTS), _POINTS // 2)
-    probabilities = np.maximum(probabilities, 0.0)
-    points = np.arange(-_POINTS // 2, _POINTS // 2) * step
-    # Rounding to the grid changes the mean and the variance slightly.
-    mean = float(points @ probabilities)
-    scale = deviation / math.sqrt(float((points - mean) ** 2 @ probabilities))
-    return np.asarray((points - mean) * scale, np.float64), probabilities.astype(np.float64)
+    mean = float(numbers @ (kinds @ shares))
+    # The grid is a circle: its points are those around the mean.
+    places = np.arange(_POINTS) + round(mean) - _POINTS // 2
+    probabilities = np.maximum(np.fft.irfft(transform.conj(), _POINTS)[places % _POINTS], 0.0)
+    # Rounding to the grid changes the mean, which is zero.
+    return least - least / mean * places, probabilities.astype(np.float64)
 
 
 def _hypergeometric(step: float, rows: int, of_label: int, of_kind: int) -> ChanceSum:
@@ -291,7 +301,8 @@ class LabelTerms:
 
     def shuffled(self) -> ChanceSum:
         """Return the distribution of the metric, less its mean, if the labels are shuffled."""
-        if (exact := self._of_two_kinds()) is not None:
+        exact = self._of_two_kinds() or self._of_few_kinds()
+        if exact is not None:
             return exact
         rows, totals = 0, np.zeros(len(self.shares))
         for counts, values in self.blocks():
@@ -334,6 +345,88 @@ class LabelTerms:
             return None
         rise = values[:, 1] - values[:, 0]
         return _hypergeometric(float(rise[1] - rise[0]), rows, of_label, int(counts[1]))
+
+    def _of_few_kinds(self) -> ChanceSum | None:
+        """Return the distribution for two labels if all but a few kinds of rows are about equal.
+
+        So it is where most rows have the same score. Only the others decide, and how many of them
+        have a label is not independent of each other: the labels are drawn without replacement.
+        """
+        equal = np.abs(self.shares - self.spreads).max() < 1e-9
+        if len(self.shares) != 2 or self.more or not equal:
+            return None
+        blocks = [(counts, values[:, 1] - values[:, 0]) for counts, values in self.blocks()]
+        counts = np.concatenate([block[0] for block in blocks])
+        rises = np.concatenate([block[1] for block in blocks])
+        rows, share = int(counts.sum()), float(self.shares[1])
+        rises = rises - counts @ rises / rows
+        variance = share * (1 - share) * rows / max(rows - 1, 1)
+        deviation = math.sqrt(variance * float(counts @ rises**2))
+        if not deviation:
+            return None
+        large = max(share, 1 - share) * np.abs(rises) > _LARGE * deviation
+        if large.all() or not 0 < int(counts[large].sum()) <= MOST_LARGE:
+            return None
+        # What all rows share has no effect, so the many count nothing but for their differences.
+        rises -= counts[~large] @ rises[~large] / counts[~large].sum()
+        rest = variance * float(counts[~large] @ rises[~large] ** 2)
+        return _drawn(counts[large], rises[large], rows, round(share * rows), rest, deviation)
+
+
+def _drawn(
+    counts: NDArray[np.int64],
+    rises: _Floats,
+    rows: int,
+    of_label: int,
+    rest: float,
+    deviation: float,
+) -> ChanceSum | None:
+    """Return the sum of the rises of those rows of some kinds that get a label, less its mean.
+
+    It is the product of independent terms, corrected by how often as many of these rows have the
+    label; None if that would take long.
+
+    Args:
+        counts: (kinds,) the rows of each kind.
+        rises: (kinds,) what such a row adds if it has the label.
+        rows: The number of all rows.
+        of_label: How many of all rows have the label.
+        rest: The variance of the other rows.
+        deviation: The standard deviation of the sum.
+    """
+    largest = float(np.abs(rises[np.argmax(counts * rises**2)]))
+    step = largest / max(round(largest / (deviation / _PER_DEVIATION)), 1)
+    steps = np.clip(np.rint(rises / step), 1 - _POINTS // 2, _POINTS // 2 - 1).astype(np.int64)
+    kinds, where = np.unique(steps, return_inverse=True)
+    numbers = np.bincount(where.ravel(), counts, len(kinds))
+    chosen, share = int(counts.sum()), of_label / rows
+    if len(kinds) * (chosen + 1) > _MOST_DRAWN or not 0 < share < 1:
+        return None
+    low, high = max(0, of_label + chosen - rows), min(of_label, chosen)
+    labeled = np.arange(low, high + 1)
+    odds = [
+        _log_choose(chosen, j)
+        + _log_choose(rows - chosen, of_label - j)
+        - _log_choose(rows, of_label)
+        - (_log_choose(chosen, j) + j * math.log(share) + (chosen - j) * math.log1p(-share))
+        for j in labeled.tolist()
+    ]
+    # The coefficient of the power j of `unit` is the part in which j rows have the label.
+    unit = np.exp(2j * np.pi * np.arange(chosen + 1) / (chosen + 1))
+    turns = _ROOTS[kinds[:, None] * _FREQUENCIES % _POINTS][:, :, None]
+    product = np.prod((1 - share + share * turns * unit) ** numbers[:, None, None], axis=0)
+    parts = np.fft.fft(product, axis=1)[:, labeled] / (chosen + 1)
+    angles = 2 * np.pi * _FREQUENCIES / _POINTS
+    transform = parts @ np.exp(odds) * np.exp(-0.5 * rest / step**2 * angles**2)
+    mean, exact = share * float(numbers @ kinds), share * float(counts @ rises)
+    places = np.arange(_POINTS) + round(mean) - _POINTS // 2
+    probabilities = np.maximum(np.fft.irfft(transform.conj(), _POINTS)[places % _POINTS], 0.0)
+    stretch = exact / mean if mean * exact > 0 else step
+    return ChanceSum(deviation, places * stretch - exact, probabilities)
+
+
+def _log_choose(of: int, number: int) -> float:
+    return math.lgamma(of + 1) - math.lgamma(number + 1) - math.lgamma(of - number + 1)
 
 
 def _large_kinds(

@@ -110,11 +110,14 @@ def compare(
 
     Args:
         challenger: The new model.
-        other: The champion.
+        other: The champion. If it predicts the same for all rows, it is compared as a baseline.
         metric: A metric of the task.
         confidence: The confidence of each one-sided bound, for example 0.95.
     """
     ours, theirs = challenger.estimate(metric), other.estimate(metric)
+    if other.predictions.constant and not ours.against_guess:
+        # So may a champion be within a slice, and two models that differ so are not exchangeable.
+        return compare_with_baseline(challenger, other, metric, confidence)
     gain = ours.sign * (ours.value - theirs.value)
     support = min(ours.support, theirs.support)
     if not math.isfinite(gain) or support < LEAST_ROWS:

@@ -57,10 +57,12 @@ def _with_baseline(
 ) -> Pair:
     share = np.full(len(labels), labels.mean())
     model, baseline = two_classes(labels, scores), two_classes(labels, share)
-    if weights is None:
-        return model, baseline
-    weights = weights.astype(np.float32)
-    return replace(model, weights=weights), replace(baseline, weights=weights)
+    return (model, baseline) if weights is None else _weighted((model, baseline), weights)
+
+
+def _weighted(pair: Pair, weights: _Floats) -> Pair:
+    one, other = (replace(it, weights=weights.astype(np.float32)) for it in pair)
+    return one, other
 
 
 def mostly_yes(rng: Random, rows: int, signal: float, share: float = 0.4, count: int = 8) -> Pair:
@@ -73,6 +75,16 @@ def mostly_yes(rng: Random, rows: int, signal: float, share: float = 0.4, count:
 def mostly_yes_rare(rng: Random, rows: int, signal: float) -> Pair:
     """Do the same where few rows are of class 1."""
     return mostly_yes(rng, rows, signal, 0.1, 12)
+
+
+def twenty_rows(rng: Random, rows: int, signal: float) -> Pair:
+    """Do the same with so many other rows that chance often gives all of them class 0."""
+    return mostly_yes(rng, rows, signal, 0.1, 20)
+
+
+def twenty_weighted_rows(rng: Random, rows: int, signal: float) -> Pair:
+    """Do the same where rows have weights."""
+    return _weighted(twenty_rows(rng, rows, signal), np.exp(0.7 * rng.normal(size=rows)))
 
 
 def mostly_no(rng: Random, rows: int, signal: float, count: int = 8) -> Pair:
@@ -279,7 +291,8 @@ def few_costs(rng: Random, rows: int, signal: float) -> Pair:
 AGAINST_BASELINE: dict[str, tuple[Situation, list[str]]] = {
     it.__name__: (it, metrics)
     for metrics, situations in (
-        (BINARY, (mostly_yes, mostly_yes_rare, mostly_no, three_rows, three_scores)),
+        (BINARY, (mostly_yes, mostly_yes_rare, twenty_rows, twenty_weighted_rows, mostly_no)),
+        (BINARY, (three_rows, three_scores)),
         (BINARY, (few_positives, smooth, weighted)),
         (MANY, (four_classes, mostly_one_class)),
         (VALUES, (any_value, mostly_the_mean)),

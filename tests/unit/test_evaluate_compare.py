@@ -76,6 +76,20 @@ def test_the_accuracy_needs_what_the_exact_test_needs() -> None:
         assert (compare(challenger, champion, "accuracy").low > 0) is enough
 
 
+@pytest.mark.parametrize(("few", "enough"), [(3, False), (20, False), (25, False), (26, True)])
+def test_the_auc_of_a_near_constant_model_needs_what_the_exact_test_needs(
+    few: int, enough: bool
+) -> None:
+    """All rows with a lower score are of the other class; 1.2 times 5% by chance is the most."""
+    labels = np.repeat([0, 1], [270, 30])
+    scores = np.ones(300)
+    scores[:few] = np.linspace(0.1, 0.9, few)  # no two of them are equal
+    chance = math.comb(270, few) / math.comb(300, few)
+    found = compare(two_classes(labels, scores), two_classes(labels, np.full(300, 0.1)), "auc")
+    assert found.with_baseline and (found.low > 0) is enough
+    assert found.tail and found.tail(found.gain) == pytest.approx(chance, rel=0.02)
+
+
 def test_too_few_rows_of_one_class_give_no_bound() -> None:
     rng = np.random.default_rng(4)
     labels = np.array([1] * (LEAST_ROWS - 1) + [0] * 500)
