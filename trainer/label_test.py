@@ -74,9 +74,9 @@ def check_shapes(
     y = keras.KerasTensor((rows,), label)
     predicted = keras.KerasTensor((rows, output.shape[1]), output.dtype)
     weight = keras.KerasTensor((rows,)) if is_weighted(dataset, options) else None
+    function, loss = loss_of(model), None
     try:
-        loss = None
-        if function := loss_of(model):
+        if function:
             loss = compute_output_spec(function, x, y, predicted, weight)
         compute_output_spec(model.compute_metrics, x, y, predicted, weight)
     except Exception as error:

@@ -45,6 +45,10 @@ def serving_in(registry: str) -> str:
     return f"{registry}/kfp-tfjob-serving:{VERSION}"
 
 
+class InvalidReferenceError(ValueError):
+    """A text is not an image reference; the message says what the wrong part should be."""
+
+
 @dataclass(frozen=True)
 class Reference:
     """An image reference, as a node's container runtime parses it.
@@ -72,7 +76,7 @@ class Reference:
             text: For example, `ghcr.io/team/trainer:1.0`.
 
         Raises:
-            ValueError: No node can parse it; the message says what the wrong part should be.
+            InvalidReferenceError: No node can parse it.
         """
         name, at, digest = text.partition("@")
         domain, path = _split_domain(name)
@@ -80,23 +84,23 @@ class Reference:
         if not _DOMAIN.fullmatch(domain):
             # The grammar takes `my_host.io`, which no domain may be called, for a part of the path.
             if not _PATH.fullmatch(f"{domain}/{path}"):
-                raise ValueError(f"the host of a registry, without a scheme, instead of {domain!r}")
+                raise InvalidReferenceError(f"the host of a registry, without a scheme, instead of {domain!r}")
             domain, path = "", f"{domain}/{path}"
         if not _PATH.fullmatch(path) or re.fullmatch("[a-f0-9]{64}", text):
-            raise ValueError(
+            raise InvalidReferenceError(
                 "a repository of lowercase letters and digits, joined by /, -, __, or one . or _"
             )
         if len(path) > _LONGEST_PATH:
-            raise ValueError(f"a repository of at most {_LONGEST_PATH} characters, not {len(path)}")
+            raise InvalidReferenceError(f"a repository of at most {_LONGEST_PATH} characters, not {len(path)}")
         if colon and not _TAG.fullmatch(tag):
-            raise ValueError(
+            raise InvalidReferenceError(
                 "a tag of 1 to 128 letters, digits, _, . and -, the first neither . nor -"
             )
         match = _DIGEST.fullmatch(digest)
         if at and not match:
-            raise ValueError("a digest: sha256, sha384 or sha512, a colon, lowercase hex digits")
+            raise InvalidReferenceError("a digest: sha256, sha384 or sha512, a colon, lowercase hex digits")
         if match and len(match["digits"]) != _DIGITS[match["algorithm"]]:
-            raise ValueError(
+            raise InvalidReferenceError(
                 f"{_DIGITS[match['algorithm']]} hex digits after {match['algorithm']}:, not"
                 f" {len(match['digits'])}"
             )
@@ -117,7 +121,7 @@ def reference_problems(
     """
     try:
         Reference.parse(text + suffix)
-    except ValueError as error:
+    except InvalidReferenceError as error:
         correction = _corrected(text + suffix).removesuffix(suffix)
         yield Problem(
             what,
@@ -162,7 +166,7 @@ def _corrected(text: str) -> str:
     candidate = match[1].lower() + match[2] if match else ""
     try:
         Reference.parse(candidate)
-    except ValueError:
+    except InvalidReferenceError:
         return ""
     return candidate
 

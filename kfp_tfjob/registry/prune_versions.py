@@ -223,7 +223,7 @@ def _held_for(store: Store, place: ModelLayout, version: int) -> float:
         return documents.read(Hold, store.read(address)).champion
     except ObjectNotFoundError:
         return 0
-    except ValueError:
+    except documents.InvalidDocumentError:
         return math.inf if age(store, address) < _OLD_HOLD_SECONDS else 0
 
 

@@ -99,7 +99,7 @@ def _first_number(store: Store, record: S3Address, run_id: str, free: int) -> in
         stored = store.read(record)
     try:
         return documents.read(FirstTry, stored).number
-    except ValueError as error:
+    except documents.InvalidDocumentError as error:
         raise DataError(
             Problem(
                 f"{record} is not the record of a claim",

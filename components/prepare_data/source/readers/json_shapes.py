@@ -26,7 +26,11 @@ class Literal(str):
     """A number as it is written."""
 
 
-class _KeyTwiceError(ValueError):
+class _NotJsonError(Exception):
+    """A line is not JSON with each key once, or is nested too deeply."""
+
+
+class _KeyTwiceError(_NotJsonError):
     """An object has a key twice; the argument is the key."""
 
 
@@ -47,17 +51,20 @@ def _decoded(line: bytes) -> Any:
     """Return the value of a line.
 
     Raises:
-        ValueError: It is no JSON, or has a key twice.
-        RecursionError: It is nested too deeply.
+        _NotJsonError: It is no JSON, has a key twice, or is nested too deeply.
     """
-    return _decoder.decode(line.decode(errors="surrogateescape").strip())
+    text = line.decode(errors="surrogateescape").strip()
+    try:
+        return _decoder.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise _NotJsonError from error
 
 
 def object_of(line: bytes) -> dict[str, Any] | None:
     """Return the object on a line, with each key once; None for anything else."""
     try:
         row = _decoded(line)
-    except (ValueError, RecursionError):
+    except _NotJsonError:
         return None
     return row if isinstance(row, dict) else None
 
@@ -68,7 +75,7 @@ def key_twice(line: bytes) -> str | None:
         _decoded(line)
     except _KeyTwiceError as error:
         return str(error)
-    except (ValueError, RecursionError):
+    except _NotJsonError:
         pass
     return None
 
@@ -163,7 +170,7 @@ def shape_of(text: bytes, is_whole: bool) -> Shape:
 def _is_array(line: bytes) -> bool:
     try:
         return isinstance(_decoded(line), list)
-    except (ValueError, RecursionError):
+    except _NotJsonError:
         return False
 
 
