@@ -74,7 +74,6 @@ _EXPECTED_OF = {
     "split.time": "a number, or a date with a day such as 2024-12-31, in every row",
     "weight": "a plain number of 0 or more in every row",
 }
-_DROP = "data_options.on_bad_row=drop"
 
 
 @dataclass(frozen=True, order=True)
@@ -296,16 +295,19 @@ class Faults:
         return self.options.on_bad_row == "drop" and few and self.bad < self.seen
 
     def _without_label(self) -> Problem:
-        what = f"{self.unlabelled:,} of {self.seen:,} rows have no label"
-        if self._are_dropped:
-            return Problem(f"{what} and are dropped: no value in {self.label!r}")
+        fix, options = "add the labels", {}
+        if not self._are_dropped:
+            fix += f", or drop these rows with {self._dropping()}"
+            options = self._dropping_options()
+        # Where it takes two options, one of them alone leads to the next error.
+        path, suggestion = next(iter(options.items())) if len(options) == 1 else ("", "")
         return Problem(
-            f"{what}: no value in {self.label!r}",
+            f"{self.unlabelled:,} of {self.seen:,} rows have no label"
+            f"{' and are dropped' * self._are_dropped}: no value in {self.label!r}",
             expected="a label in every row of the training data",
-            fix=f"add the labels, or drop these rows with {self._dropping()}; a model can predict"
-            " their labels later",
-            path="data_options.on_bad_row",
-            suggestion="drop",
+            fix=f"{fix}; a model can predict their labels later",
+            path=path,
+            suggestion=suggestion,
         )
 
     def _invalid_rows(self) -> Problem:
@@ -347,12 +349,16 @@ class Faults:
         return f"set data_options.null_values={option} if {means} a missing value in a CSV"
 
     def _dropping(self) -> str:
+        """Return the options that drop the rows as text."""
+        return " and ".join(f"{name}={value}" for name, value in self._dropping_options().items())
+
+    def _dropping_options(self) -> dict[str, str]:
         """Return the options that drop the rows, with the share that these are of all."""
         share = math.ceil(100 * self.bad / max(self.seen, 1)) / 100
-        return _DROP + (
-            f" and data_options.max_bad_fraction={share:g}"
-            * (share > self.options.max_bad_fraction)
-        )
+        options = {"data_options.on_bad_row": "drop"}
+        if share > self.options.max_bad_fraction:
+            options["data_options.max_bad_fraction"] = f"{share:g}"
+        return options
 
     def image_problems(self) -> list[Problem]:
         """Describe files that cannot be used as images: the counts, and ten of them."""

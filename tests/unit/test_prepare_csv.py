@@ -339,7 +339,9 @@ def test_rows_without_a_label_are_named_with_options_that_drop_them(tmp_path, la
         assert f"data_options.{name}={value}" in problem.fix
     assert ("max_bad_fraction" in problem.fix) == bool(most)
     if lacking <= 50:
-        assert (problem.path, problem.suggestion) == ("data_options.on_bad_row", "drop")
+        # With one option of two, the next run would fail as well.
+        alone = ("", "") if most else ("data_options.on_bad_row", "drop")
+        assert (problem.path, problem.suggestion) == alone
         assert len(examples) == min(lacking, 10)
     decide(read(path, **given))
 

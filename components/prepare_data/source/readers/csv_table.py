@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -63,10 +63,20 @@ _LOOKED = 16  # records by which the start of a range, or a column without a nam
 _LOOKED_BYTES = 1 << 20
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
 _MARK = codecs.BOM_UTF8
-_LINE_ENDS = {"fix": "end each line with LF or CRLF, not with CR or several of them"}
 _BLANKS = re.compile(rb"[ \t]+")
 _BLANKS_OR_QUOTED = re.compile(rb'((?<![^ \t\n])"(?:[^"\n]++|"")*+"(?![^ \t\r\n]))|[ \t]+')
 _AT_ENDS = re.compile(rb"(?m)^ +| +(?=\r?$)")
+
+
+class _Remedy(NamedTuple):
+    """What to do about a header that cannot be read, with the option to set where one is likely."""
+
+    fix: str
+    path: str = ""
+    suggestion: str = ""
+
+
+_LINE_ENDS = _Remedy("end each line with LF or CRLF, not with CR or several of them")
 
 
 @dataclass(frozen=True)
@@ -391,12 +401,15 @@ class CsvTable(Reader):
         except (UnicodeDecodeError, csv.Error) as error:
             bad = next(iter(block.bad.examples), None)
             received = bad.value if bad and not header else header.decode(errors="replace")
+            remedy = _header_remedy(header) if header or '"' in received else _LINE_ENDS
             raise DataError(
                 Problem(
                     f"{self._name}: the header cannot be read ({error})",
                     received=repr(received[:200]),
                     expected="the names of the columns on the first line, in UTF-8",
-                    **(_header_fix(header) if header or '"' in received else _LINE_ENDS),
+                    fix=remedy.fix,
+                    path=remedy.path,
+                    suggestion=remedy.suggestion,
                 )
             ) from error
 
@@ -606,13 +619,13 @@ def _shown(record: bytes) -> str:
     return record[:_SHOWN].decode(errors="replace").rstrip("\r\n")
 
 
-def _header_fix(header: bytes) -> dict[str, str]:
-    """Return `fix`, and the option where one is likely, for a header that cannot be read."""
+def _header_remedy(header: bytes) -> _Remedy:
+    """Return what to do about a header that cannot be read."""
     path = "data_options.encoding"
     if b"\0" in header:  # every second byte, if the text is English
         wide = "utf-16-be" if header.startswith(b"\0") else "utf-16-le"
         fix = f"set {path}={wide} if the file is UTF-16, or write it as UTF-8"
-        return {"fix": fix, "path": path, "suggestion": wide}
+        return _Remedy(fix, path, wide)
     if b"\r" in header.rstrip(b"\r\n"):
         return _LINE_ENDS
     try:
@@ -622,14 +635,14 @@ def _header_fix(header: bytes) -> dict[str, str]:
             text = header[:200].decode("cp1252").rstrip("\r\n")
         except UnicodeDecodeError:
             fix = f"set {path} to that of the file, or write the file as UTF-8"
-            return {"fix": fix, "path": path}
+            return _Remedy(fix, path)
         fix = (
             f"set {path}=cp1252 if {text!r} is right, as in Western European files from Windows;"
             " otherwise, set it to that of the file, or write the file as UTF-8"
         )
-        return {"fix": fix, "path": path, "suggestion": "cp1252"}
+        return _Remedy(fix, path, "cp1252")
     fix = "correct data_options.delimiter, or write the file as CSV in UTF-8 with one row on each"
-    return {"fix": f"{fix} line"}
+    return _Remedy(f"{fix} line")
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
