@@ -94,9 +94,11 @@ class Label:
 def number_fix(name: str, classes: Sequence[str], options: DataOptions) -> str:
     """Return what to set if classes are in truth the numbers of a regression."""
     some = classes[:_MOST_TRIED]
-    if are_formatted(classes) and (formats := Number.named_formats(name, some, options)):
-        return f"name the format of the numbers: {formats}"
-    return 'set data_options.task to "regression"'
+    task = 'set data_options.task to "regression"'
+    if not are_formatted(classes) or not (formats := Number.named_formats(name, some, options)):
+        return task
+    named = f"name the format of the numbers: {formats}"
+    return named if options.task == "auto" else f"{task}, and {named}"
 
 
 def _no_counts() -> np.ndarray:

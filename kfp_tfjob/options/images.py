@@ -84,21 +84,27 @@ class Reference:
         if not _DOMAIN.fullmatch(domain):
             # The grammar takes `my_host.io`, which no domain may be called, for a part of the path.
             if not _PATH.fullmatch(f"{domain}/{path}"):
-                raise InvalidReferenceError(f"the host of a registry, without a scheme, instead of {domain!r}")
+                raise InvalidReferenceError(
+                    f"the host of a registry, without a scheme, instead of {domain!r}"
+                )
             domain, path = "", f"{domain}/{path}"
         if not _PATH.fullmatch(path) or re.fullmatch("[a-f0-9]{64}", text):
             raise InvalidReferenceError(
                 "a repository of lowercase letters and digits, joined by /, -, __, or one . or _"
             )
         if len(path) > _LONGEST_PATH:
-            raise InvalidReferenceError(f"a repository of at most {_LONGEST_PATH} characters, not {len(path)}")
+            raise InvalidReferenceError(
+                f"a repository of at most {_LONGEST_PATH} characters, not {len(path)}"
+            )
         if colon and not _TAG.fullmatch(tag):
             raise InvalidReferenceError(
                 "a tag of 1 to 128 letters, digits, _, . and -, the first neither . nor -"
             )
         match = _DIGEST.fullmatch(digest)
         if at and not match:
-            raise InvalidReferenceError("a digest: sha256, sha384 or sha512, a colon, lowercase hex digits")
+            raise InvalidReferenceError(
+                "a digest: sha256, sha384 or sha512, a colon, lowercase hex digits"
+            )
         if match and len(match["digits"]) != _DIGITS[match["algorithm"]]:
             raise InvalidReferenceError(
                 f"{_DIGITS[match['algorithm']]} hex digits after {match['algorithm']}:, not"

@@ -5,14 +5,22 @@ as the command line says, or as the text spells it. Where a remedy cannot be app
 stands in NOT_HERE.
 """
 
+import asyncio
+import gzip
 import json
 import os
+import re
 import socket
 from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -56,11 +64,14 @@ from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
 from kfp_tfjob.registry import view
 from kfp_tfjob.serving import listening, tensors
 from kfp_tfjob.serving.column_names import check_columns
+from kfp_tfjob.serving.limits import Limits
 from kfp_tfjob.serving.request_columns import RequestColumns
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.names import check_task_key
+from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.config import Config
 from tests.fuzz.targets import FolderStore
 from tests.typed_schema import typed as schema_of
@@ -81,12 +92,15 @@ from tests.unit.remedies import (
 )
 from tests.unit.test_serve_columns import ROW, Tensor
 from tests.unit.test_serve_columns import SCHEMA as REQUESTS
+from tests.unit.test_serve_limits import Client, Counts, application
 
 BASE = S3Address("bucket", "d")
 PREPARE = "components/prepare_data"
 DATA_SOURCE, IMAGES = f"{PREPARE}/source", f"{PREPARE}/images/folders"
 HEADER, LISTING = f"{DATA_SOURCE}/header", f"{DATA_SOURCE}/listing"
 ARROW = f"{DATA_SOURCE}/readers/arrow_table"
+ENCODED = f"{DATA_SOURCE}/decompression"
+CODE_ARGUMENTS, REFERENCE = "user_code/arguments", "options/images:reference_problems"
 COMMAND = ["python3", "train.py"]
 
 
@@ -210,6 +224,18 @@ def port(given: Any) -> list[Problem]:
         return problems_of(lambda: listening.listen("127.0.0.1", number).close())
 
 
+def request(given: Any) -> list[Problem]:
+    """Return what the server says of a request before it reads its body."""
+    client = Client([given["body"]])
+    counts: Any = Counts()
+    asyncio.run(client.ask(Limits(application, 1000, counts), headers=given["headers"]))
+    start, *bodies = client.sent
+    if start["status"] == HTTPStatus.OK:
+        return []
+    answer = json.loads(b"".join(it["body"] for it in bodies))
+    return [Problem(**parts) for parts in answer["problems"]]
+
+
 def in_request(name: str, value: Any) -> Callable[[Any, Problem], Any]:
     """Set a column of the only row."""
 
@@ -226,6 +252,31 @@ def renamed(given: Any, problem: Problem) -> Any:
     return {"instances": [row | ({problem.suggestion: value} if problem.suggestion else {})]}
 
 
+class _Empty(BaseHTTPRequestHandler):
+    """A store without objects and without TLS."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def stored(given: Any) -> list[Problem]:
+    """Return what reading from a store says; PORT stands for the port of one without TLS."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as server:
+        Thread(target=server.serve_forever).start()
+        port = str(server.server_port)
+        endpoint = given["storage_endpoint"].replace("PORT", port)
+        store = Store(endpoint, patience=Patience(5))
+        found = problems_of(lambda: store.has(S3Address("bucket", "key")))
+        server.shutdown()
+    return [replace(it, suggestion=it.suggestion.replace(port, "PORT")) for it in found]
+
+
 # -- run parameters -------------------------------------------------------------------------------
 
 JOB = launch_parameters.DEFAULTS
@@ -238,8 +289,9 @@ PARAMETERS = [
         typed("s3://bucket/p/runs/ann"),
     ),
     Case("jobs/spec:whole", params, values(train_epochs=0.5), typed(3)),
-    Case("jobs/spec:_wrong_names[0]", params, values(storage_secret=""), typed("objstore-cred")),
-    Case("jobs/spec:_wrong_names[1]", params, values(train_image="a b"), typed("r.io/img:1")),
+    Case("jobs/spec:_wrong_names", params, values(storage_secret=""), typed("objstore-cred")),
+    Case(REFERENCE, params, values(train_image="a b"), typed("r.io/img:1")),
+    Case(REFERENCE, params, values(train_image="https://R.io/Img:1"), typed(), "a correction"),
     Case(
         "jobs/spec:_wrong_model[0]",
         params,
@@ -405,6 +457,18 @@ PARAMETERS = [
     ),
     Case(
         "storage/store:check_endpoint[1]", params, values(storage_endpoint="host:9000"), typed("")
+    ),
+    Case(
+        "storage/s3_errors:explain[1]",
+        stored,
+        values(storage_endpoint="https://127.0.0.1:PORT"),
+        typed(),
+    ),
+    Case(
+        "storage/s3_session:_check_bucket",
+        stored,
+        values(storage_endpoint="http://127.0.0.1:PORT/bucket"),
+        typed(),
     ),
     Case(
         "user_code/model_code:parse",
@@ -586,6 +650,12 @@ def code_files() -> None:
         weights.truncate(60 << 20)
 
 
+def declare(given: Values, argument: str) -> Values:
+    """Declare an argument of the function as the remedy spells it out."""
+    Path("declared.py").write_text(f"def build(dataset, {argument} = 3): ...\n")
+    return given | {"model_code": "declared.py:build"}
+
+
 CODE = [
     Case(
         "components/code_copy:check_code",
@@ -593,25 +663,46 @@ CODE = [
         values(model_code="mymodels:build", train_image=TRAINER),
         typed("model.py:build"),
     ),
-    Case("user_code/model_code:definition[1]", code, values(model_code="model.py:bild"), typed()),
+    Case("user_code/model_code:definition", code, values(model_code="model.py:bild"), typed()),
     Case(
-        "user_code/model_code:_signature[1]",
+        f"{CODE_ARGUMENTS}:wrong_arguments[1]",
         code,
         values(model_code="model.py:build", model_hyperparameters={"unit": 3}),
         typed(3),
     ),
     Case(
-        "user_code/model_code:_signature[1]",
+        f"{CODE_ARGUMENTS}:wrong_arguments[1]",
         code,
         values(model_code="model.py:build", model_hyperparameters={"zzzz": 3}),
         removed,
         "without a suggestion",
     ),
     Case(
-        "user_code/model_code:_signature[2]",
+        f"{CODE_ARGUMENTS}:wrong_arguments[2]",
         code,
         values(model_code="needs.py:build"),
         put("model_hyperparameters.depth", 2),
+    ),
+    Case(
+        f"{CODE_ARGUMENTS}:_wrong_texts",
+        code,
+        values(model_code="model.py:build", model_hyperparameters={"units": "7"}),
+        typed(),
+        then=lambda it: it["model_hyperparameters"]["units"] == 7,
+    ),
+    Case(
+        f"{CODE_ARGUMENTS}:_wrong_texts",
+        code,
+        values(model_code="model.py:build", model_hyperparameters={"units": "many"}),
+        typed(7),
+        "without a suggestion",
+    ),
+    Case(
+        f"{CODE_ARGUMENTS}:_wrong_texts",
+        code,
+        values(model_code="model.py:build", model_hyperparameters={"units": "many"}),
+        lambda given, problem: declare(given, problem.fix.rpartition("declare it: ")[2]),
+        "declared",
     ),
     Case(
         "user_code/model_code:read",
@@ -677,11 +768,57 @@ def drawers(each: int = 30) -> None:
     tree(Path("p"), animals(each))
 
 
+def without_labels(label: str | None) -> None:
+    """Write a table in which this stands for some labels."""
+    arrow(pa.table({"a": ROWS, "y": [label if i % 20 == 0 else Y[i] for i in ROWS]}))
+
+
+def joined() -> None:
+    """Write two files with their columns in different orders, and one that joins them."""
+    file("p/1.csv", a=ROWS, b=CITIES)
+    write_table(Path("p/2.csv"), {"b": CITIES, "y": Y, "a": ROWS})
+    Path("d.csv").write_text(Path("p/1.csv").read_text() + Path("p/2.csv").read_text())
+
+
+def recoded(encoding: str) -> None:
+    """Write a table in an encoding, with characters that are not ASCII in header and rows."""
+    rows = [f"{i},{'5 €' if i % 2 else 'Köln'},{y}" for i, y in zip(ROWS, Y, strict=True)]
+    Path("d.csv").write_bytes("".join(f"{it}\n" for it in ("a,Größe,y", *rows)).encode(encoding))
+
+
+def written(*lines: str) -> None:
+    """Write a table as these lines."""
+    Path("d.csv").write_text("".join(f"{line}\n" for line in lines))
+
+
+def cut(lines: int) -> None:
+    """Delete the first lines of a table."""
+    written(*Path("d.csv").read_text().splitlines()[lines:])
+
+
+def write_first(line: str) -> None:
+    """Write a line above a table."""
+    written(line, *Path("d.csv").read_text().splitlines())
+
+
+def convert(before: str = ".gif", after: str = ".png") -> None:
+    """Write all images in another format, as the remedy says."""
+    for path in list(Path("p").rglob(f"*{before}")):
+        PIL.Image.open(path).save(path.with_suffix(after))
+        path.unlink()
+
+
+def _after(option: str, fix: str) -> str:
+    """Return the word or number after an option in a remedy."""
+    return re.split("[;, ]", fix.partition(option)[2])[0]
+
+
 def _rare(salt: int) -> list[str]:
     """Return labels of which one is rare."""
     return ["7" if i == salt else str(i % 2) for i in ROWS]
 
 
+AMOUNTS = [f"{i + 1},{i:03}.5" for i in ROWS]
 FORMATS = {"numbers": ["1,234", "5,678", "1.234"] * 40, "dates": ["01/02/2024", "3/4/2023"] * 60}
 DATA: list[tuple[Case, Callable[[], object]]] = [
     (
@@ -859,6 +996,10 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         for number in range(4)
     ),
     (
+        Case(f"{PREPARE}/kinds:_unclear", table, data(delimiter=";"), typed(), "plain numbers"),
+        lambda: write_table(Path("d.csv"), {"a": ["1,5", "1.234"] * 60, "b": ROWS, "y": Y}, ";"),
+    ),
+    (
         Case(
             f"{PREPARE}/kinds:_gaps_problem",
             table,
@@ -895,15 +1036,56 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         lambda: file(y=[1e9 + i / 1e3 for i in ROWS], a=[i / 7 for i in ROWS], b=ROWS),
     ),
     (
-        Case(f"{PREPARE}/labels:decide[1]", table, data(task="classification"), literal()),
+        Case(f"{PREPARE}/labels:decide[2]", table, data(task="classification"), literal()),
         lambda: file(y=[i / 7 for i in ROWS], a=ROWS),
     ),
     (
-        Case(f"{PREPARE}/labels:decide[1]", table, data("d.parquet"), literal(1), "a format"),
-        lambda: arrow(pa.table({"a": ROWS, "y": [f"{i + 1},{i:03}.5" for i in ROWS]})),
+        Case(
+            f"{PREPARE}/labels:decide[2]",
+            table,
+            data("d.parquet", task="classification"),
+            lambda given, problem: literal(1)(literal(0)(given, problem), problem),
+            "a format and the task",
+        ),
+        lambda: arrow(pa.table({"a": ROWS, "y": AMOUNTS})),
     ),
     (
-        Case(f"{PREPARE}/row_requirements:check[1]", table, data(), literal()),
+        Case(f"{PREPARE}/labels:decide[2]", table, data("d.parquet"), literal(), "a format"),
+        lambda: arrow(pa.table({"a": ROWS, "y": AMOUNTS})),
+    ),
+    (
+        Case(f"{PREPARE}/labels:_not_classes", table, data("d.parquet"), literal()),
+        lambda: arrow(pa.table({"a": ROWS, "y": AMOUNTS})),
+    ),
+    *(
+        (
+            Case(f"{PREPARE}/labels:_not_classes", table, data(delimiter=";"), typed(), what),
+            lambda labels=labels: write_table(Path("d.csv"), {"a": ROWS, "y": labels}, ";"),
+        )
+        for what, labels in {
+            "classes with a comma": ["1,5", "2,5", "3,5"] * 40,
+            "dates as classes": [f"2024-01-{i % 28 + 1:02}" for i in ROWS],
+        }.items()
+    ),
+    (
+        Case(
+            f"{PREPARE}/labels:_not_classes",
+            table,
+            data("d.parquet"),
+            lambda given, problem: (
+                without_labels(None),
+                put("data_options.on_bad_row", "drop")(given, problem),
+            )[1],
+            "missing",
+        ),
+        lambda: without_labels("nan"),
+    ),
+    (
+        Case(f"{PREPARE}/labels:_not_classes", table, data("d.parquet"), typed(), "nan"),
+        lambda: without_labels("nan"),
+    ),
+    (
+        Case(f"{PREPARE}/row_requirements:_not_in_train", table, data(), literal()),
         lambda: file(y=_rare(2), a=ROWS),
     ),
     (
@@ -916,9 +1098,38 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         lambda: file(a=["x", "y", *map(str, ROWS[2:])]),
     ),
     (
-        Case(f"{PREPARE}/faults:problems", table, data(max_bad_fraction=0.2), literal()),
+        Case(f"{PREPARE}/faults:_invalid_rows", table, data(max_bad_fraction=0.2), literal()),
         lambda: file(a=["x", *map(str, ROWS[1:])], b=ROWS),
     ),
+    (
+        Case(f"{PREPARE}/faults:_without_label", table, data(), typed()),
+        lambda: file(y=["", *Y[1:]], a=ROWS),
+    ),
+    (
+        Case(
+            f"{PREPARE}/faults:_without_label",
+            table,
+            data(),
+            lambda given, problem: put(
+                "data_options.max_bad_fraction", float(_after("max_bad_fraction=", problem.fix))
+            )(literal()(given, problem), problem),
+            "many",
+        ),
+        lambda: file(y=[""] * 30 + Y[30:], a=ROWS),
+    ),
+    (
+        Case(
+            f"{PREPARE}/faults:_without_label",
+            table,
+            data(on_bad_row="drop"),
+            lambda given, problem: put(
+                "data_options.max_bad_fraction", float(_after("max_bad_fraction=", problem.fix))
+            )(given, problem),
+            "many, which are dropped",
+        ),
+        lambda: file(y=[""] * 30 + Y[30:], a=ROWS),
+    ),
+    (Case(f"{PREPARE}/faults:order_problem", table, data(), typed("p")), joined),
     (
         Case(
             f"{PREPARE}/faults:column_problems",
@@ -930,15 +1141,139 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
     ),
     (
         Case(
-            f"{DATA_SOURCE}/decompression:_recoded",
+            f"{ENCODED}:_wrong",
             table,
             data(encoding="ascii"),
             typed("cp1252"),
+            "without a suggestion",
         ),
-        lambda: Path("d.csv").write_bytes(
-            b"a,c,y\n"
-            + "".join(f"{i},Köln,{y}\n" for i, y in zip(ROWS, Y, strict=True)).encode("cp1252")
+        lambda: recoded("cp1252"),
+    ),
+    *(
+        (
+            Case(f"{ENCODED}:_wrong", table, data(encoding=encoding), typed(), encoding),
+            lambda: recoded("cp1252"),
+        )
+        for encoding in ("iso8859-1", "iso8859-15")
+    ),
+    *(
+        (
+            Case(f"{ENCODED}:_other_encoding", table, data(encoding="cp1252"), typed(), encoding),
+            lambda encoding=encoding: recoded(encoding),
+        )
+        for encoding in ("utf-8", "utf-8-sig", "utf-16")
+    ),
+    *(
+        (
+            Case(f"{DATA_SOURCE}/readers/csv_table:_parsed_header", table, data(), typed(), it),
+            lambda it=it: recoded(it),
+        )
+        for it in ("cp1252", "utf-16-le", "utf-16-be")
+    ),
+    (
+        Case(
+            f"{DATA_SOURCE}/readers/json_table:_find_keys",
+            table,
+            data("d.jsonl"),
+            typed("cp1252"),
         ),
+        lambda: Path("d.jsonl").write_bytes(
+            "".join(f'{{"Größe": {i}, "y": "{y}"}}\n' for i, y in zip(ROWS, Y, strict=True)).encode(
+                "cp1252"
+            )
+        ),
+    ),
+    (
+        Case(f"{DATA_SOURCE}/readers/json_table:_other_shape", table, data("d.json"), typed()),
+        lambda: (file(a=ROWS), os.rename("d.csv", "d.json")),
+    ),
+    (
+        Case(
+            f"{DATA_SOURCE}/readers/open_table:_refuse_names",
+            table,
+            data("d.parquet", names=["a", "y"]),
+            typed(),
+        ),
+        lambda: arrow(pa.table({"a": ROWS, "y": Y})),
+    ),
+    (
+        Case(
+            f"{HEADER}:_below_header",
+            table,
+            data(),
+            lambda given, problem: (cut(1), typed()(given, problem))[1],
+        ),
+        lambda: written("sep=;", "y;a", *(f"{y};{i}" for i, y in zip(ROWS, Y, strict=True))),
+    ),
+    (
+        Case(f"{HEADER}:_below_header", table, data(), after(lambda: cut(2)), "lines above"),
+        lambda: written("A report", "", "y,a", *(f"{y},{i}" for i, y in zip(ROWS, Y, strict=True))),
+    ),
+    (
+        Case(f"{HEADER}:aligned_with_blanks", table, data(delimiter=" "), typed()),
+        lambda: written("y  a", *(f"{y}  {i}" for i, y in zip(ROWS, Y, strict=True))),
+    ),
+    (
+        Case(f"{HEADER}:has_header", table, data(names=["y", "a"]), typed()),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(
+            f"{HEADER}:has_header",
+            table,
+            data(names=["y", "a"]),
+            put("data_options.header", False),
+            "a row",
+        ),
+        lambda: (file(a=ROWS), cut(1), write_first("maybe,1000")),
+    ),
+    (
+        Case(
+            f"{HEADER}:without_header",
+            table,
+            data(label="no"),
+            lambda given, problem: (
+                literal()(given, problem) | {"data_label": _after("data_label=", problem.fix)}
+            ),
+        ),
+        lambda: (file(a=ROWS), cut(1)),
+    ),
+    (
+        Case(
+            f"{HEADER}:without_header",
+            table,
+            data(label="30"),
+            put("data_options.header", True),
+            "a header",
+        ),
+        lambda: written("10,30", *(f"{i},{i % 2}" for i in ROWS)),
+    ),
+    (
+        Case(
+            f"{DATA_SOURCE}/readers/csv_table:_names_problems",
+            table,
+            data(names=["y", "a"]),
+            typed(),
+        ),
+        lambda: written(*(f"{y};{i}" for i, y in zip(ROWS, Y, strict=True))),
+    ),
+    (
+        Case(
+            f"{DATA_SOURCE}/readers/csv_table:_names_problems",
+            table,
+            data(names=["y", "a"]),
+            typed(["y", "a", "b"]),
+            "the names",
+        ),
+        lambda: written(*(f"{y},{i},{i}" for i, y in zip(ROWS, Y, strict=True))),
+    ),
+    (
+        Case(f"{IMAGES}:refuse_other_images", table, data("p", ""), typed()),
+        lambda: (drawers(), [os.rename(it, it.with_suffix("")) for it in Path("p").rglob("*.jpg")]),
+    ),
+    (
+        Case(f"{IMAGES}:refuse_other_images", table, data("p", ""), after(convert), "other images"),
+        lambda: (drawers(), convert(".jpg", ".gif")),
     ),
     (
         Case(
@@ -1008,7 +1343,7 @@ LIMITS: dict[str, tuple[tuple[Any, str, int], ...]] = {
         (column_profile, "MOST_OTHERS", 5),
         (kinds, "MOST_OTHERS", 5),
     ),
-    f"{PREPARE}/labels:decide[1]": ((labels, "MOST_CLASSES", 50),),
+    f"{PREPARE}/labels:decide[2]": ((labels, "MOST_CLASSES", 50),),
 }
 
 
@@ -1158,10 +1493,19 @@ SERVING = [
     Case(
         "serving/column_names:check_columns",
         lambda given: problems_of(
-            lambda: check_columns("--sample-without", given["names"], REQUESTS)
+            lambda: check_columns("--sample-without", given["names"], [it[0] for it in ANSWERED])
         ),
         {"names": ("heigth",)},
         lambda given, problem: {"names": (problem.suggestion,)},
+    ),
+    Case(
+        "serving/limits:_compressed",
+        request,
+        {"headers": [(b"content-encoding", b"gzip")], "body": gzip.compress(b"{}")},
+        lambda given, problem: {
+            "headers": [it for it in given["headers"] if it[0].decode() not in problem.fix.lower()],
+            "body": gzip.decompress(given["body"]),
+        },
     ),
     Case(
         "serving/listening:listen",
@@ -1245,10 +1589,20 @@ COMMANDS = [
         arguments("--registry", "r.io/team"),
     ),
     Case(
-        "pipelines/commands/compile:compile_[2]",
+        REFERENCE,
         command,
         {"command": "compile", "arguments": ["--registry", "a b", "--output", "compiled"]},
         put("arguments", PIPELINE),
+        "registry",
+    ),
+    Case(
+        REFERENCE,
+        command,
+        {"command": "compile", "arguments": ["--output", "compiled", "--registry", "https://A.b"]},
+        lambda given, problem: (
+            given | {"arguments": [*given["arguments"][:-1], problem.suggestion]}
+        ),
+        "registry with a correction",
     ),
     Case(
         "pipelines/step_resources:parse",
@@ -1327,6 +1681,7 @@ NOT_HERE = {
     "judging/own_metrics:_failed": "the user's own code",
     "pipelines/commands/parameters:_user": "it needs a machine without the user's name",
     "pipelines/kubeflow/code_upload:_copied": "it needs a store that refuses",
+    "serving/protocol:decode_inference_request[0]": "it needs kserve: tests/serve",
     "serving/protocol:_outputs": "it needs kserve: tests/serve",
     "serving/protocol:_predicted": "it needs kserve: tests/serve",
     "serving/protocol:_require_version": "it needs kserve: tests/serve",
@@ -1353,6 +1708,8 @@ def test_a_remedy_works(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     if case in CODE:
         code_files()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "key")
     case.prove()
 
 

@@ -222,6 +222,7 @@ def has_header(file: str, names: list[str]) -> Problem:
         expected="a row on the first line",
         fix="remove data_options.names; if the line is a row, set data_options.header=false",
         path="data_options.names",
+        suggestion="null",
     )
 
 

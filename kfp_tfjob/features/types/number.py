@@ -208,12 +208,17 @@ class Number(ColumnType):
     def readings_of(cls, texts: Sequence[str], votes: Votes | None = None) -> list[Reading]:
         """Return the separators by which most strings are numbers."""
         column, found = pa.array(texts, pa.string()), {}
+        has_plain = votes is not None and votes.of(NUMBER_FORM) > 0
         for point, group in _NAMED_SEPARATORS:
             plain = without_signs(column, group, point)
             good = matches(plain, NUMBER)
             numbers = tuple(pc.if_else(pa.array(good), plain, None).to_pylist())
-            # Without a group or a decimal place, several separators have the same meaning.
-            found.setdefault(tuple(map(_value, numbers)), (good.sum(), point, group, numbers))
+            # Without a group or a decimal place, several separators have the same meaning. Of
+            # those, the point between thousands reads the column's plain numbers as well: 1.234
+            # beside 1,5.
+            meaning = tuple(map(_value, numbers))
+            if meaning not in found or (has_plain and (point, group) == _SEPARATORS[COMMA][::-1]):
+                found[meaning] = good.sum(), point, group, numbers
         most = max((count for count, *_ in found.values()), default=0)
         return [
             Reading({"number": _named_separators(point, group)}, _meaning(texts, numbers))

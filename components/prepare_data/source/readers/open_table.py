@@ -165,6 +165,7 @@ def _refuse_names(file: SourceFile, reader: type[Reader], options: DataOptions) 
             expected="data_options.names only for CSV files without a header",
             fix="remove data_options.names",
             path="data_options.names",
+            suggestion="null",
         )
     )
 
