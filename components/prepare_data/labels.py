@@ -304,7 +304,7 @@ class Labels:
                 return None
             odd = [text for text in numbers if not is_number(text)]
             others = f"{votes.of(*Number.odd_forms):,} of {votes.total:,} labels like it"
-            formats = Number.named_formats(self.name, odd[:_MOST_TRIED], options)
+            formats = Number.named_formats(self.name, odd[:_MOST_TRIED], options, votes)
             return self._not_classes(
                 f"has {Number.oddity_of(odd)[0] or Number.unclear(votes)}",
                 f"{odd[0]!r}, and {others}",

@@ -1057,6 +1057,12 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         Case(f"{PREPARE}/labels:_not_classes", table, data("d.parquet"), literal()),
         lambda: arrow(pa.table({"a": ROWS, "y": AMOUNTS})),
     ),
+    (
+        Case(
+            f"{PREPARE}/labels:_not_classes", table, data("d.parquet"), literal(), "plain numbers"
+        ),
+        lambda: arrow(pa.table({"a": ROWS, "y": [f"{i},5" if i % 3 else "1.234" for i in ROWS]})),
+    ),
     *(
         (
             Case(f"{PREPARE}/labels:_not_classes", table, data(delimiter=";"), typed(), what),

@@ -264,11 +264,20 @@ class ColumnType:
         return "", ""
 
     @classmethod
-    def named_formats(cls, column: str, texts: Sequence[str], options: DataOptions) -> str:
-        """Return, for a message, the options that name the formats of a column's strings."""
+    def named_formats(
+        cls, column: str, texts: Sequence[str], options: DataOptions, votes: Votes | None = None
+    ) -> str:
+        """Return, for a message, the options that name the formats of a column's strings.
+
+        Args:
+            column: The column.
+            texts: As for `readings_of`.
+            options: The typed `data_options`, which the options replace.
+            votes: As for `readings_of`.
+        """
         return " or ".join(
             f"data_options.types={options.types_with({column: it.format})} for {it.example}"
-            for it in cls.readings_of(texts)
+            for it in cls.readings_of(texts, votes)
         )
 
     @property
