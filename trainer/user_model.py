@@ -26,6 +26,7 @@ from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.prediction import output_spec
 from kfp_tfjob.trainer.train_step import failed_step, innermost
 from kfp_tfjob.trainer.user_errors import FAILURES, last_line, where
+from kfp_tfjob.user_code.arguments import wrong_strings
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,8 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
     Raises:
         ConfigurationError: It fails, for example because it does not take these hyperparameters.
     """
+    # Preflight can check only code that it can parse, not a module that only this image has.
+    ConfigurationError.raise_if(wrong_strings(function, hyperparameters))
     try:
         model = function(dataset, **_with_floats(function, hyperparameters))
     except StepError:

@@ -1,11 +1,13 @@
-"""Checks how the user's function can be called, from its code alone."""
+"""Checks how the user's function can be called, from its code alone or as it was imported."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
@@ -53,7 +55,7 @@ def wrong_arguments(
                     suggestion=meant,
                 )
             )
-    problems += _wrong_texts(where, arguments, hyperparameters)
+    problems += _wrong_strings(where, _arguments_of(arguments), hyperparameters)
     for name in known:
         if name not in optional and name not in hyperparameters:
             problems.append(
@@ -67,46 +69,86 @@ def wrong_arguments(
     return problems
 
 
-def _wrong_texts(
-    where: str, arguments: ast.arguments, hyperparameters: Mapping[str, object]
-) -> Iterator[Problem]:
-    """Yield a problem for each text that an argument for a boolean or a number gets.
+def wrong_strings(
+    function: Callable[..., object], hyperparameters: Mapping[str, object]
+) -> list[Problem]:
+    """Return a problem for each string that an imported function takes as a boolean or a number.
 
-    Python would accept it: the text "no" is true.
+    Args:
+        function: Any function, even a decorated one, or one that only its image has.
+        hyperparameters: Its arguments by name.
     """
-    positional = [*arguments.posonlyargs, *arguments.args]
-    without = len(positional) - len(arguments.defaults)
-    defaults = [*[None] * without, *arguments.defaults, *arguments.kw_defaults]
-    for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
-        value = hyperparameters.get(argument.arg)
-        kinds = _kinds(argument.annotation, default)
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # it has no signature, as some functions in C
+        return []
+    name = getattr(function, "__name__", "the function")
+    arguments = [(it.name, _expression(it.annotation), it.default) for it in parameters.values()]
+    return [*_wrong_strings(name, arguments, hyperparameters)]
+
+
+def _wrong_strings(
+    where: str,
+    arguments: Iterable[tuple[str, ast.expr | None, object]],
+    hyperparameters: Mapping[str, object],
+) -> Iterator[Problem]:
+    """Yield a problem for each string that an argument for a boolean or a number gets.
+
+    Python would accept it: the string "no" is true.
+
+    Args:
+        where: The function, for messages.
+        arguments: Name, annotation and default of each argument.
+        hyperparameters: Values by name.
+    """
+    for name, annotation, default in arguments:
+        value = hyperparameters.get(name)
+        kinds = _kinds(annotation, default)
         if not isinstance(value, str) or not kinds:
             continue
         meant = _meant(value, kinds)
         yield Problem(
-            f"{where} gets a string for the hyperparameter {argument.arg!r}",
+            f"{where} gets a string for the hyperparameter {name!r}",
             received=repr(value),
             # A default of 1 does not tell whether 0.5 is valid.
             expected=_VALUES["float"]
-            if not argument.annotation and kinds == ["int"]
+            if not annotation and kinds == ["int"]
             else " or ".join(_VALUES[it] for it in kinds),
             fix=did_you_mean(
                 meant,
                 "correct the value; if the function also takes strings, declare it:"
-                f" {argument.arg}: {' | '.join([*kinds, 'str'])}",
+                f" {name}: {' | '.join([*kinds, 'str'])}",
             ),
-            path=f"model_hyperparameters.{argument.arg}",
+            path=f"model_hyperparameters.{name}",
             suggestion=meant,
         )
 
 
-def _kinds(annotation: ast.expr | None, default: ast.expr | None) -> list[str]:
-    """Return the types of an argument for a boolean or numbers; none for any other argument."""
-    if annotation is None:
+def _arguments_of(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr | None, object]]:
+    """Yield the name, the annotation and the default of each argument; None without one."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without = len(positional) - len(arguments.defaults)
+    defaults = [*[None] * without, *arguments.defaults, *arguments.kw_defaults]
+    for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
         if isinstance(default, ast.UnaryOp):  # -1
             default = default.operand
         value = default.value if isinstance(default, ast.Constant) else None
-        return [type(value).__name__] if isinstance(value, bool | int | float) else []
+        yield argument.arg, argument.annotation, value
+
+
+def _expression(annotation: object) -> ast.expr | None:
+    """Return an annotation as it is written in code; None without one."""
+    if annotation is inspect.Parameter.empty:
+        return None
+    with suppress(SyntaxError):
+        return ast.parse(inspect.formatannotation(annotation), mode="eval").body
+    return ast.Name("Any")  # such as <object object>
+
+
+def _kinds(annotation: ast.expr | None, default: object) -> list[str]:
+    """Return the types of an argument for a boolean or numbers; none for any other argument."""
+    if annotation is None:
+        return [type(default).__name__] if isinstance(default, bool | int | float) else []
     words: set[str] = set()
     for node in ast.walk(annotation):
         if isinstance(node, ast.Name | ast.Attribute):

@@ -434,6 +434,17 @@ def test_a_whole_number_is_a_float_where_the_function_expects_one(classes: Datas
     assert repr(found) == "(1, 1.0, 1.0, 0.0, 1, {'other': 1})"
 
 
+def test_a_string_for_a_boolean_is_refused_in_code_of_any_image(classes: Dataset) -> None:
+    """Preflight cannot parse a module that only train_image has, and "no" was true."""
+
+    def build_model(dataset: Dataset, wide: bool = False) -> Any:
+        return wide
+
+    problem = problem_of(user_model.build, build_model, classes, {"wide": "no"})
+    assert (problem.path, problem.suggestion) == ("model_hyperparameters.wide", "false")
+    assert user_model.build(build_model, classes, {"wide": False}) is False
+
+
 def test_what_python_says_of_hyperparameters_is_shown(classes: Dataset) -> None:
     def needs(dataset: Dataset, depth: int) -> None:
         raise ValueError(f"depth {depth}\nand more")

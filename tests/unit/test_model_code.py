@@ -1,10 +1,15 @@
 """model_code: the forms it may have, and what is wrong with code before it is ever imported."""
 
+import functools
 import json
 import struct
 import sys
+import typing
 import zipfile
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +28,7 @@ from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
+from kfp_tfjob.user_code.arguments import wrong_strings
 from kfp_tfjob.user_code.model_code import Code, ModelCode, as_path
 from kfp_tfjob.user_code.syntax import NotPython, named_files, parse
 from tests.fuzz.bounds import bounded
@@ -185,6 +191,18 @@ def test_the_function_is_checked_without_importing(
         assert expected in str(problem)
 
 
+def defined(argument: str) -> Callable[..., Any]:
+    """Import a decorated function with an argument; its image alone may have such a function."""
+    names: dict[str, Any] = {
+        "typing": typing,
+        "Any": Any,
+        "Literal": typing.Literal,
+        "Rate": Decimal,
+    }
+    exec(f"def f(dataset, {argument}): pass", names)
+    return functools.wraps(names["f"])(lambda *given, **named: names["f"](*given, **named))
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "suggestion"),
     [
@@ -204,10 +222,16 @@ def test_a_string_for_a_boolean_or_a_number_is_refused(
 ) -> None:
     """The string "no" was true, and built another model."""
     code = Code("m", {"m.py": f"def f(dataset, {argument}): pass\n".encode()})
-    (problem,) = code.problems("f", {"x": value})
-    assert (problem.path, problem.suggestion) == ("model_hyperparameters.x", suggestion)
+    imported = defined(argument)
+    (problem,), (of_imported,) = (
+        code.problems("f", {"x": value}),
+        wrong_strings(imported, {"x": value}),
+    )
+    for it in (problem, of_imported):
+        assert (it.path, it.suggestion) == ("model_hyperparameters.x", suggestion)
     if suggestion:
-        assert not code.problems("f", {"x": json.loads(suggestion)})
+        right = {"x": json.loads(suggestion)}
+        assert not code.problems("f", right) and not wrong_strings(imported, right)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +242,7 @@ def test_a_string_for_a_boolean_or_a_number_is_refused(
 def test_a_string_for_an_argument_that_may_take_one_is_passed_on(argument: str) -> None:
     code = Code("m", {"m.py": f"def f(dataset, {argument}): pass\n".encode()})
     assert not code.problems("f", {"x": "no"})
+    assert not wrong_strings(defined(argument), {"x": "no"})
 
 
 def test_an_annotation_that_hurts_is_no_reason_to_fail() -> None:
