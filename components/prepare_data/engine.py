@@ -211,12 +211,16 @@ def _checked(
 def _unchanged(source: Source, expected: str) -> str:
     found = digest_of(source)
     if expected and found != expected:
+        what, where = "the data", "data_uri"
+        if source.reader and not source.reader.in_image:
+            what += " or the code of data_options.reader"
+            where += " or to the folder of the reader's code, not even this run's log"
         raise DataError(
             Problem(
-                "the data has changed since preflight checked it",
+                f"{what} has changed since preflight checked it",
                 received=f"source_digest {found}",
                 expected=f"source_digest {expected}",
-                fix="wait until nothing writes to data_uri, then start the run again",
+                fix=f"let nothing write to {where}, then start the run again",
             )
         )
     return found

@@ -100,6 +100,24 @@ def test_a_module_beside_the_reader_is_part_of_the_digest_or_refused(
     assert len(digests) == 2
 
 
+def test_code_that_changes_during_a_run_is_named(
+    step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log in the reader's folder was said to be a change of the data."""
+    monkeypatch.chdir(tmp_path)
+    code, data = tmp_path / "code", str(tmp_path / "a.dat")
+    code.mkdir()
+    example.write(data, rows=300)
+    (code / "model.py").write_bytes(EXAMPLE.read_bytes())
+    given = {"reader": "./code:read"}
+    first = source_digest(list_source(step.store, data, parse(DataOptions, "data_options", given)))
+    (code / "run.log").touch()
+    problem = problem_of(run, step, data, "frost", given, first, kind=DataError)
+    assert "data_options.reader" in problem.what
+    (code / "run.log").unlink()
+    assert run(step, data, "frost", given, first).rows
+
+
 def test_code_with_the_name_of_other_code_replaces_it(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"1")
     for value in (1.5, 2.5):
