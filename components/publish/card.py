@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import COLUMNS
 from kfp_tfjob.features.statistics import StatisticsDocument
+from kfp_tfjob.options.metric_names import labelled
 from kfp_tfjob.pages.template import Markdown
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.champion import Champion
@@ -17,7 +18,13 @@ from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
 from kfp_tfjob.storage.verdict_record import ModelVerdict
 
 
-def render(champion: Champion, verdict: ModelVerdict, has_request: bool, suspicious: str) -> str:
+def render(
+    champion: Champion,
+    verdict: ModelVerdict,
+    has_request: bool,
+    suspicious: str,
+    classes: Sequence[str] = (),
+) -> str:
     """Return the card of a version.
 
     Args:
@@ -25,6 +32,7 @@ def render(champion: Champion, verdict: ModelVerdict, has_request: bool, suspici
         verdict: The verdict on it.
         has_request: Whether the version has an example of a request.
         suspicious: What prepare_data found about columns that reveal the label.
+        classes: The classes of the label; none of a regression.
     """
     model_name = verdict.model_name
     return fill(
@@ -34,6 +42,7 @@ def render(champion: Champion, verdict: ModelVerdict, has_request: bool, suspici
         verdict=verdict,
         suspicious=suspicious,
         interval=_interval,
+        labels={name: labelled(name, classes) for name in champion.metrics},
         columns=f"model/{COLUMNS}",
         request=REQUEST if has_request else "",
         ask=Markdown(

@@ -122,7 +122,7 @@ def _copy(
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
         example = request(schema, statistics, arguments)
         suspicious = suspicious_columns(step.store, verdict.dataset_uri)
-        card = render(champion, verdict, bool(example), suspicious)
+        card = render(champion, verdict, bool(example), suspicious, schema.classes)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8")
         if example:
             (folder / REQUEST).write_text(example, encoding="utf-8")

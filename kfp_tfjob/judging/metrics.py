@@ -34,12 +34,10 @@ from kfp_tfjob.judging.predictions import (
     log_losses,
 )
 from kfp_tfjob.judging.ranking_metrics import Curve, curves_of
-from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, top_k
+from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, labelled, top_k
 
 _OF_CELLS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
 _OF_CURVES = ("auc", "average_precision")
-# Of two classes, they are about the one that sorts last; the AUC of both classes is the same.
-_OF_LAST_CLASS = ("average_precision",)
 _SHOWN_TOP = 5
 _LABEL_GROUPS = 64
 _Floats = NDArray[np.float64]
@@ -103,9 +101,7 @@ class Measures:
 
     def label(self, metric: str) -> str:
         """Return a metric's name for people, with its class if it is only about one of two."""
-        if metric in _OF_LAST_CLASS and self.classes and len(self.classes) == 2:
-            return f"{metric} of {self.classes[-1]}"
-        return metric
+        return labelled(metric, self.classes or ())
 
     def estimate(self, metric: str) -> Estimate:
         """Estimate one metric.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 CLASSIFICATION = (
     "accuracy",
@@ -20,6 +20,8 @@ CLASSIFICATION = (
 REGRESSION = ("rmse", "mae", "r2", "mean_error")
 PER_CLASS = ("precision", "recall", "f1")  # written as precision/<class>
 OF_SEVERAL_CLASSES = ("auc", "average_precision")  # without a value where there is one class
+# Of two classes, they are about the one that sorts last; the AUC of both classes is the same.
+_OF_LAST_CLASS = ("average_precision",)
 LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece", "rmse", "mae"})
 # They have a value, but no standard error that is right: they can have thresholds, but they cannot
 # compare models. The ECE of a well calibrated model is above 0 by chance alone.
@@ -53,6 +55,13 @@ def task_of(metric: str) -> str:
     if metric in CLASSIFICATION or top_k(metric) or (kind in PER_CLASS and name):
         return "classification"
     return "regression" if metric in REGRESSION else ""
+
+
+def labelled(metric: str, classes: Sequence[str]) -> str:
+    """Return a metric's name for people, with its class if it is only about one of two."""
+    if metric in _OF_LAST_CLASS and len(classes) == 2:
+        return f"{metric} of {classes[-1]}"
+    return metric
 
 
 def is_own(metric: str) -> bool:

@@ -89,6 +89,12 @@ def test_the_function_may_change_its_arguments(evaluator: Made) -> None:
     for _ in range(2):
         found = own.of_other("the baseline", EQUAL, np.array([0.4, 0.6]))[1]
         assert found == pytest.approx({"own/first": 1.6, "own/last": 1.6})
+    # What the gate computes its own metrics from is the same, and so are the other models.
+    found = own.of_other("champion 3", EQUAL)[1]
+    assert found == pytest.approx({"own/first": 1.8, "own/last": 1.3})
+    assert LABELS.tolist() == [0, 1, 1, 0, 1] and FEATURES.ravel().tolist() == list(range(10))
+    assert SCORES.tolist() == pytest.approx([0.2, 0.9, 0.4, 0.6, 0.7])
+    assert Measures(EQUAL).estimate("accuracy").value == 0.4
 
 
 def test_values_by_row(evaluator: Made) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +53,18 @@ def test_the_card_says_how_to_send_it():
     assert "SUSPICIOUS" not in card
     told = render(CHAMPION, VERDICT, True, "'a_b' tells the label")
     assert "\n**SUSPICIOUS:** 'a_b' tells the label.\n" in told.replace("`", "'").replace("''", "'")
+
+
+def test_the_card_names_the_class_of_an_average_precision():
+    """Of `bad` and `good`, it is that of `good`, which a reader would not guess."""
+    champion = replace(CHAMPION, metrics={"auc": 0.5, "average_precision": 0.93})
+    for classes, label in (
+        (("bad", "good"), "average_precision of good"),
+        ("abc", None),
+        ((), None),
+    ):
+        card = render(champion, VERDICT, False, "", classes)
+        assert f"| `{label or 'average_precision'}` | 0.93 |" in card and "| `auc` |" in card
 
 
 def test_a_model_with_other_columns_has_none():
