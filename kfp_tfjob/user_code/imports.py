@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +22,8 @@ from kfp_tfjob.user_code.syntax import OfImage, reachable
 LIBRARIES = {"boto3", "google", "keras", "kfp", "kfp_tfjob", "kubernetes", "numpy", "pyarrow"}
 LIBRARIES |= {"pydantic", "tensorflow", "tf_keras", "urllib3", "yaml"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_CALLBACKS = "callbacks"  # a function that the trainer calls, besides the one that is named
 
 
 class NotIncluded(OfImage):
@@ -98,7 +100,7 @@ def of_others(
         entries: The files with which the code begins.
         root: As for `reachable`.
         function: The function that is called; empty for a program. Imports in other functions
-            count only when they run.
+            count only if they may run.
     """
     entries, names = list(entries), set()
     for path, start, tree in reachable(files, entries, root):
@@ -141,19 +143,44 @@ def _executed(tree: ast.Module, function: str | None) -> Iterator[ast.Import | a
         tree: The module.
         function: Its function; empty for a program, None for a module that others import.
     """
-    waiting: list[ast.AST] = list(reversed(tree.body))
-    while waiting:
-        node = waiting.pop()
+    called = _called(tree, function)
+    for node in _nodes(tree.body, function, called):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
-        elif isinstance(node, ast.If) and _is_skipped(node, as_program=function == ""):
+
+
+def _called(tree: ast.Module, function: str | None) -> set[ast.AST]:
+    """Return the functions that may run: those that are named in code that runs.
+
+    The arguments are those of `_executed`. Methods and inner functions run with their outer ones.
+    """
+    if function is None:
+        return set()
+    definitions = {it.name: it for it in tree.body if isinstance(it, _NAMED)}
+    names, called = [function, _CALLBACKS], set[ast.AST]()
+    names += (it.id for it in _nodes(tree.body, function) if isinstance(it, ast.Name))
+    while names:
+        for node in ast.walk(definitions.pop(names.pop(), ast.Pass())):
+            if isinstance(node, _FUNCTIONS):
+                called.add(node)
+            elif isinstance(node, ast.Name):
+                names.append(node.id)
+    return called
+
+
+def _nodes(
+    body: Iterable[ast.stmt], function: str | None, called: Container[ast.AST] = ()
+) -> Iterator[ast.AST]:
+    """Yield what runs when a module is imported, and what is in functions that are called."""
+    waiting: list[ast.AST] = list(reversed([*body]))
+    while waiting:
+        yield (node := waiting.pop())
+        if isinstance(node, ast.If) and _is_skipped(node, as_program=function == ""):
             waiting += reversed(node.orelse)
-        elif not isinstance(node, _FUNCTIONS) or node in tree.body and _name(node) == function:
+        elif isinstance(node, _FUNCTIONS) and node not in called:
+            waiting += getattr(node, "decorator_list", ())
+        else:
             waiting += reversed(list(ast.iter_child_nodes(node)))
-
-
-def _name(node: ast.AST) -> str:
-    return getattr(node, "name", "")
 
 
 def _is_skipped(node: ast.If, as_program: bool) -> bool:

@@ -549,6 +549,10 @@ BUILD = "\ndef build(dataset):\n    {}\n    return 1\n"
         ("import blocks.base, layers2" + BUILD.format("pass"), ["blocks", "layers2"]),
         (BUILD.format("from layers2 import UNITS"), ["layers2"]),
         ("try:\n  import layers2\nexcept ImportError:\n  pass" + BUILD.format(""), ["layers2"]),
+        ("def own():\n  import layers2\n\ndef more(): own()" + BUILD.format("more()"), ["layers2"]),
+        ("def callbacks(dataset):\n    import layers2" + BUILD.format("pass"), ["layers2"]),
+        ("def own(f):\n  import layers2\n@own\ndef more(): pass" + BUILD.format(""), ["layers2"]),
+        ("class Net:\n  def call(self):\n    import layers2" + BUILD.format("Net()"), ["layers2"]),
     ],
 )
 def test_a_module_beside_a_file_is_refused_with_the_folder_that_has_both(
@@ -571,6 +575,9 @@ def test_a_module_beside_a_file_is_refused_with_the_folder_that_has_both(
         "if __name__ == '__main__':\n    import layers2" + BUILD.format("pass"),
         "import typing\nif typing.TYPE_CHECKING:\n    import layers2" + BUILD.format("pass"),
         "def main():\n    import layers2" + BUILD.format("pass"),
+        "def main():\n    import layers2\n"
+        + BUILD.format("pass")
+        + "if __name__ == '':\n  main()\n",
     ],
 )
 def test_an_import_of_no_module_beside_the_code_is_left_to_the_image(
@@ -667,6 +674,9 @@ def test_a_program_has_only_what_is_copied_with_it(beside: Path) -> None:
     Path("train.py").write_text("def main():\n  pass\nif __name__ == '__main__':\n  import layers2")
     (problem,) = ModelCode("train.py", "main").read(None).problems_of_command(command)
     assert problem.suggestion == ".:main"
+    Path("train.py").write_text("def main():\n  import layers2\nif __name__ == 'a':\n  main()")
+    (problem,) = ModelCode("train.py", "main").read(None).problems_of_command(command)
+    assert problem.suggestion == ".:main" and "line 2" in problem.received
     assert not ModelCode.parse(problem.suggestion).read(None).problems_of_command(command)
 
 
