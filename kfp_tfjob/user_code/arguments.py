@@ -55,7 +55,7 @@ def wrong_arguments(
                     suggestion=meant,
                 )
             )
-    problems += _wrong_strings(where, _arguments_of(arguments), hyperparameters)
+    problems += _wrong_texts(where, _arguments_of(arguments), hyperparameters)
     for name in known:
         if name not in optional and name not in hyperparameters:
             problems.append(
@@ -84,10 +84,10 @@ def wrong_strings(
         return []
     name = getattr(function, "__name__", "the function")
     arguments = [(it.name, _expression(it.annotation), it.default) for it in parameters.values()]
-    return [*_wrong_strings(name, arguments, hyperparameters)]
+    return [*_wrong_texts(name, arguments, hyperparameters)]
 
 
-def _wrong_strings(
+def _wrong_texts(
     where: str,
     arguments: Iterable[tuple[str, ast.expr | None, object]],
     hyperparameters: Mapping[str, object],
