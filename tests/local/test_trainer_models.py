@@ -316,6 +316,22 @@ def test_a_model_that_cannot_be_trained_is_refused(classes: Dataset, case: str) 
         user_model.check(model, build_model, classes, 2)
 
 
+@pytest.mark.parametrize("is_stateful", [True, False])
+def test_state_that_goes_from_batch_to_batch_is_refused(
+    classes: Dataset, is_stateful: bool
+) -> None:
+    """Such a model failed in the first evaluation, or in evaluate: batches differ in their rows."""
+    layer = keras.layers.LSTM(4, stateful=is_stateful, name="memory")
+    inputs = keras.Input((FEATURES,), batch_size=8 if is_stateful else None)
+    parts = (keras.layers.Reshape((FEATURES, 1)), keras.layers.Bidirectional(layer))
+    model = _sequential(inputs, *parts, Dense(3, "softmax"))
+    if is_stateful:
+        problem = problem_of(user_model.check, model, _sequential, classes, 1)
+        assert "memory" in problem.received and "stateful" in problem.fix
+    else:
+        user_model.check(model, _sequential, classes, 1)
+
+
 def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
     """At the top of a module there are no replicas yet."""
 
