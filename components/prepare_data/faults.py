@@ -14,7 +14,7 @@ from kfp_tfjob.components.prepare_data.source.foreign_files import CONVERT
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import FORMATS, NULL_VALUES, DataOptions
 from kfp_tfjob.storage.errors import Example, Problem, first
 from kfp_tfjob.storage.formatting import listed, setting
 
@@ -64,9 +64,10 @@ ENCODING = (
     "set data_options.encoding to that of the text files, for example cp1252 for Western European"
     " files from Windows"
 )
-_GAP = "add the string to data_options.null_values if it means a missing value in a CSV"
+_GAP = "add the string to data_options.null_values if it means a missing value"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
+_WITH_TYPES = tuple(ending for it in FORMATS if it.name != "csv" for ending in it.suffixes)
 _DEFAULTS = DataOptions()
 # Of the columns that options name.
 _EXPECTED_OF = {
@@ -344,9 +345,13 @@ class Faults:
         often = [value for value, count in values.items() if count > 1]
         if not often:
             return _GAP
-        option = json.dumps([*self.options.null_values, *often], ensure_ascii=False)
+        kept = self.options.null_values
+        # The usual strings do not mean a missing value in a file with types.
+        if all(it.file.lower().endswith(_WITH_TYPES) for it in self.examples) or {*often} & {*kept}:
+            kept = kept if {*kept} != {*NULL_VALUES} else ("",)
+        option = json.dumps([*kept, *often], ensure_ascii=False)
         means = f"{listed(map(repr, often), 5)} {'means' if len(often) == 1 else 'mean'}"
-        return f"set data_options.null_values={option} if {means} a missing value in a CSV"
+        return f"set data_options.null_values={option} if {means} a missing value"
 
     def _dropping(self) -> str:
         """Return the options that drop the rows as text."""

@@ -274,7 +274,8 @@ class DataOptions(Group):
     )
     null_values: Texts = option(
         NULL_VALUES,
-        "Strings that mean a missing value in a CSV. Other formats keep their strings.",
+        "Strings that mean a missing value. The default applies to CSV only; a list of your own"
+        " applies to every format, and its numbers to columns of numbers, too.",
     )
 
     weight: Text | None = option(

@@ -26,7 +26,8 @@ from kfp_tfjob.components.prepare_data.source.header import (
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.features.cells import Cells, numeric, temporal, textual
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.features.types.number import is_number, parse_all
+from kfp_tfjob.options.data import NULL_VALUES, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import setting
 
@@ -64,8 +65,9 @@ class Chunk:
             binary.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
-        nulls: The strings that mean a missing value, the empty one among them. Only a file without
-            types has others: in a typed one, "NA" is Namibia, and a missing value is null.
+        nulls: The strings that mean a missing value, the empty one among them. In a file with
+            types, others are only those of `data_options.null_values`, not its default: "NA" is
+            Namibia, and a missing value is null.
     """
 
     columns: dict[str, pa.Array]
@@ -114,6 +116,7 @@ class Reader(Protocol):
         is_text: Whether it is opened with the text of the file as UTF-8, in which each line ends a
             record or is within one, so that a range of bytes can be read. Others get the bytes of
             the file, unpacked if it is packed with gzip or zstd.
+        has_types: Whether its files distinguish strings, numbers and missing values.
         takes_names: Whether its files may lack names, so that `data_options.names` has them.
         head: The first records of a file with lines, for messages.
         has_index: Whether the first column has no name and only numbers or names the rows.
@@ -121,6 +124,7 @@ class Reader(Protocol):
 
     schema: pa.Schema
     is_text: ClassVar[bool] = False
+    has_types: ClassVar[bool] = True
     takes_names: ClassVar[bool] = False
     head: tuple[str, ...] = ()
     has_index: bool = False
@@ -170,6 +174,10 @@ class ArrowTable:
     def __init__(self, reader: Reader, name: str, options: DataOptions) -> None:
         self.reader, self.name = reader, name
         self._chosen = options.columns is not None
+        self._null_numbers = null_numbers(options)
+        self._nulls: pa.Array | None = None
+        if reader.has_types and {*options.null_values} != {*NULL_VALUES}:
+            self._nulls = pa.array(sorted({*options.null_values, ""}))
         with undamaged(name):
             names = reader.schema.names
         repeated = Counter(names)
@@ -272,7 +280,28 @@ class ArrowTable:
             if stored is not columns:
                 found = {name: self._column(name, chunk) for name in columns.all}
                 chunk = replace(chunk, columns=found)
-            yield chunk
+            if self._nulls is not None:
+                chunk = replace(chunk, nulls=self._nulls)
+            yield self._without_numbers(chunk) if len(self._null_numbers) else chunk
+
+    def _without_numbers(self, chunk: Chunk) -> Chunk:
+        """Return a chunk in which the numbers of `null_values` are missing, in any spelling.
+
+        -999 is written as -999.0 by pandas if other values are missing, and as -999.00 by SQL.
+        """
+        nulls, columns = set(chunk.nulls.to_pylist()), dict(chunk.columns)
+        for name, column in columns.items():
+            kind = column.type
+            if numeric(kind) and not pa.types.is_boolean(kind):
+                floats = column.cast(pa.float64(), safe=False)
+                same = pc.is_in(floats, value_set=pa.array(self._null_numbers))
+                columns[name] = pc.if_else(same, pa.scalar(None, kind), column)
+            elif textual(kind) or pa.types.is_binary(kind):
+                texts = Cells(column.unique(), chunk.nulls).texts.drop_null()
+                numbers, are_numbers = parse_all(texts)
+                same = are_numbers & np.isin(numbers, self._null_numbers)
+                nulls |= set(texts.filter(pa.array(same)).to_pylist())
+        return replace(chunk, columns=columns, nulls=pa.array(sorted(nulls)))
 
     def _stored(self, columns: Columns) -> Columns:
         """Return the columns as they are in the file."""
@@ -302,6 +331,11 @@ class ArrowTable:
             return column
         faults.mark(wrong, "list", name, lambda i: f"{lengths[i].as_py():,} elements")
         return column.take(pa.array(np.where(wrong, -1, np.arange(len(column))), mask=wrong))
+
+
+def null_numbers(options: DataOptions) -> np.ndarray:
+    """Return the numbers of `null_values` as float64 of shape [numbers], which have spellings."""
+    return np.array([float(value) for value in options.null_values if is_number(value)])
 
 
 @contextmanager

@@ -41,6 +41,7 @@ from kfp_tfjob.components.prepare_data.source.header import (
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Chunk,
     Reader,
+    null_numbers,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
     BLOCK,
@@ -51,7 +52,6 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
     too_long,
 )
 from kfp_tfjob.features.cells import shown
-from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import BLANKS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import counted
@@ -280,6 +280,7 @@ class CsvTable(Reader):
     """
 
     is_text = True
+    has_types = False
     takes_names = True
 
     def __init__(
@@ -308,13 +309,8 @@ class CsvTable(Reader):
             self._records = self._records_of(stream, block)
             self._held, self._blocks = [], iter(self._records)
             self._at_header = options.names is None and not span.start
-        numbers = [float(value) for value in options.null_values if is_number(value)]
-        wholes = {int(value) for value in numbers if value.is_integer()}
-        # pandas writes -999 as -999.0 beside missing values.
-        same = [text for value in wholes for text in (f"{value}", f"{value}.0")]
-        self.nulls = pa.array(sorted({*options.null_values, *same, ""}))
-        # A number that means "missing" can be found only while the values are text.
-        self._direct = not numbers
+        self.nulls = pa.array(sorted({*options.null_values, ""}))
+        self._direct = not len(null_numbers(options))
 
     @staticmethod
     def recognise(head: bytes) -> bool:
@@ -513,6 +509,7 @@ class CsvTable(Reader):
     def _as_typed(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
         """Parse what the types can fast; None if there is nothing, or an invalid value."""
         parsed = {name: it for name, it in columns.parsed.items() if name not in columns.extra}
+        # A number that means "missing" can be found only while the values are text.
         if not parsed or not self._direct or b"\0" in block.data:
             return None
         types = self._types(at, columns)
