@@ -30,6 +30,7 @@ from kfp_tfjob.components.prepare_data.shards import (
 from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows, joined
 from kfp_tfjob.components.prepare_data.source.digest import copies
 from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
 from kfp_tfjob.components.prepare_data.split_rules import ignored_folders
 from kfp_tfjob.components.prepare_data.statistics import (
     SAMPLE_ROWS,
@@ -65,7 +66,7 @@ from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
 
 _COPIED = 0.1  # of the rows; copies of files with few rows or none do not matter
-_MOST_COPIES = 10  # named in the log
+_MOST_FILES = 10  # named in the log
 _TASK = "kfp_tfjob.components.prepare_data.shards:shard"
 
 log = logging.getLogger(__name__)
@@ -161,6 +162,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         *uneven_splits(rows, summed.duplicates, options.split.fractions, rule),
         *ignored_folders(source, options),
         *_copied_files(source, summed, rows),
+        *large_unread_files(source),
     ]
     statistics = described(
         summed, train, plan.coding, scan.kinds, label, rows, faults, options, suspicions
@@ -181,7 +183,7 @@ def _copied_files(source: Source, summed: Statistics, rows: Mapping[str, int]) -
     same = summed.duplicates - summed.conflicts
     if same < _COPIED * sum(rows.values()) or not (found := copies(source)):
         return []
-    for name, first in list(found.items())[:_MOST_COPIES]:
+    for name, first in list(found.items())[:_MOST_FILES]:
         log.warning("%s has the same content as %s", name, first)
     return [
         f"{counted(len(found), 'file')} of data_uri {'has' if len(found) == 1 else 'have'} the same"

@@ -107,7 +107,10 @@ def _run(
         files, size = counted(len(source.files), "file"), source.size / 1e6
         log.info("preparing %s from %s, %.1f MB", base, files, size)
         if source.unread:  # such as a table with another ending
-            log.info("not read, because of their endings: %s", listed(source.unread, 10))
+            log.info(
+                "not read, because of their endings: %s",
+                listed([file.name for file in source.unread], 10),
+            )
         with TemporaryDirectory(prefix="prepare-data-") as folder:
             place = str(base / WORK) if options.dask else _exchange(source, base, folder)
             store = step.store

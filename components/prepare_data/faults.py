@@ -33,6 +33,7 @@ RULES = {
     "mark": "a byte order mark before the first value, as where files were joined",
     "order": "the names of the columns in another order, so the rows below are in another order",
     "quotes": "a quote that is not closed, or text after the closing quote",
+    "blank": "a blank before a quote, so that the quotes would be part of the value",
     "encoding": "not UTF-8",
     "nul": "a NUL character",
     "json": "not a JSON object with each key once",
@@ -75,6 +76,10 @@ _EXPECTED_OF = {
     "split.time": "a number, or a date with a day such as 2024-12-31, in every row",
     "weight": "a plain number of 0 or more in every row",
 }
+_NO_BLANK = (
+    "remove the blanks before the quotes, for example with pandas:"
+    " read_csv(OLD, skipinitialspace=True).to_csv(NEW, index=False)"
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -163,14 +168,17 @@ class Faults:
 
     def quote_problem(self) -> Problem | None:
         """Describe the first line with misplaced quotes."""
-        found = sorted(fault for fault in self.examples if fault.rule == "quotes")
+        found = sorted(fault for fault in self.examples if fault.rule in ("quotes", "blank"))
         if not found:
             return None
+        is_blank = found[0].rule == "blank"
         return Problem(
-            f"{found[0].file}, line {found[0].line}: {RULES['quotes']}",
+            f"{found[0].file}, line {found[0].line}: {RULES[found[0].rule]}",
             received=repr(found[0].value),
-            expected="a closing quote, followed by a delimiter or the end of the line",
-            fix="correct the line; inside quotes, double each quote",
+            expected="a delimiter or the line's start before a quote"
+            if is_blank
+            else "a closing quote, followed by a delimiter or the end of the line",
+            fix=_NO_BLANK if is_blank else "correct the line; inside quotes, double each quote",
         )
 
     def column_problems(self) -> dict[str, Problem]:
@@ -320,7 +328,7 @@ class Faults:
         columns = self._by_column()
         if self.unlabelled:
             columns[self.label] -= self.cells[self.label, "missing"]
-        fixes = ["correct them"]
+        fixes = [_NO_BLANK if self.rows["blank"] else "correct them"]
         if self.rows["encoding"]:
             fixes.append(ENCODING)
         if self.rows["keys"]:

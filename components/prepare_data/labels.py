@@ -24,6 +24,7 @@ from kfp_tfjob.features.types.lookalikes import (
     MISSING,
     NULLS,
     described,
+    in_quotes,
     spellings,
 )
 from kfp_tfjob.features.types.number import (
@@ -45,6 +46,7 @@ _ROWS_OF_A_CLASS = 10  # on average, where whole numbers are classes
 _NUMERIC_SHARE = 0.9
 _DEFAULTS = DataOptions()
 _MOST_LISTED = 10  # classes
+_FEW_CLASSES = 10  # may be numbers with a unit or a sign, such as 250 ml and 500 ml
 _MOST_TRIED = 200  # labels that a format has to fit
 _FLAGS = ("0", "1", "0.0", "1.0")  # may be among the words of a boolean
 _WHOLE = re.compile(r"^(-?\d+)\.0+\Z")  # pandas writes 1.0 beside missing values
@@ -349,7 +351,7 @@ class Labels:
     def _suspicions(self, names: Collection[str], options: DataOptions) -> Iterator[str]:
         """Yield what classes with these names may be, which the labels suggest."""
         rows, classes = self._rows, f"the classes of {self.name!r}"
-        words, others = described(rows)
+        words, others = described(rows, _FEW_CLASSES)
         if rows and are_formatted(list(rows)):
             odd = [text for text in rows if not is_number(text)]
             yield (
@@ -357,10 +359,13 @@ class Labels:
                 f" {number_fix(self.name, odd, options)}"
             )
         elif words:
-            fix = "write plain numbers"
+            fix = "to predict the number, write plain numbers"
             if others:
-                fix = "leave these labels empty and set data_options.on_bad_row=drop"
-            yield f"{classes} are {words}; to predict the number, {fix}"
+                fix = "to predict the number, leave these labels empty and set"
+                fix += " data_options.on_bad_row=drop"
+            elif in_quotes(rows):
+                fix = "write them without quotes"
+            yield f"{classes} are {words}; {fix}"
         if nulls := [text for text in NULLS if text in rows]:
             yield (
                 f"{classes} include {', '.join(map(repr, nulls))}, which may be a missing value: if"

@@ -226,9 +226,9 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
             what,
             received=received,
             expected="every file in train/, validation/ or test/",
-            fix="rename the folders or move the files, give a table's files or folders as addresses"
-            ' such as "DATA/train, DATA/test", or set data_options.split={"folders": false} to'
-            " divide the rows of all of them",
+            fix="rename the folders or move the files, give a table's folders as addresses such as"
+            ' "DATA/train, DATA/test", or set data_options.split={"folders": false} to divide the'
+            " rows of all of them",
             path="data_uri",
         )
     ]

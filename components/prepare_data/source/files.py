@@ -86,7 +86,7 @@ class Source:
         store: The store to read objects from; a copy for another process lacks it.
         reader: The user's own reader of the files, or None.
         pictures: What the folders say if these are images; None for tables.
-        unread: The names of other files in the folders of tables, which are not read.
+        unread: Other files in the folders of tables, which are not read because of their endings.
     """
 
     uri: str
@@ -94,7 +94,7 @@ class Source:
     store: Store
     reader: OwnReader | None = None
     pictures: Folders | None = None
-    unread: Sequence[str] = ()
+    unread: Sequence[SourceFile] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the connections of this process, and what only it logs, out of a copy."""

@@ -34,6 +34,7 @@ from kfp_tfjob.components.prepare_data.source.listing import (
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
+from kfp_tfjob.components.prepare_data.source.unread_files import no_label_beside_images
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.features.cells import matches
 from kfp_tfjob.options.data import DataOptions, suffixes
@@ -71,7 +72,7 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
     reader = OwnReader.read(own, store) if own else None
     read = {file.location for file in files}
     others = (file for listing in listings for file in listing.files if listing.is_folder)
-    unread = [file.name for file in others if file.location not in read and not is_aside(file.name)]
+    unread = [file for file in others if file.location not in read and not is_aside(file.name)]
     return Source(data_uri, files, store, reader, unread=unread)
 
 
@@ -143,6 +144,8 @@ def first_block(
         DataError: The file cannot be read, or not as a table.
     """
     first = source.files[0]
+    if problem := no_label_beside_images(source, data_label):
+        return None, NO_KINDS, [problem]
     with open_table(source, first, options, _FIRST_BLOCK) as table:
         if problem := first_line_problem(table, options, data_label):
             return None, NO_KINDS, [problem]

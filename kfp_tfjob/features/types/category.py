@@ -21,7 +21,13 @@ from kfp_tfjob.features.types.base import (
     Votes,
     lookup_table,
 )
-from kfp_tfjob.features.types.lookalikes import NULLS, are_booleans, described, spellings
+from kfp_tfjob.features.types.lookalikes import (
+    NULLS,
+    are_booleans,
+    described,
+    in_quotes,
+    spellings,
+)
 from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.formatting import counted, listed
@@ -249,6 +255,8 @@ class Category(ColumnType):
             yield (
                 f"{what}; if {it[0]} for a missing value, add {it[1]} to data_options.null_values"
             )
+        elif in_quotes(rows):
+            yield f"{what}; write them without quotes, or in double quotes that CSV removes"
         elif words:
             yield (
                 f"{what}, and categories have no order; write plain numbers, or, if these are"

@@ -37,11 +37,12 @@ _DECORATED = re.compile(
 )
 
 
-def described(strings: Mapping[str, int]) -> tuple[str, list[str]]:
+def described(strings: Mapping[str, int], few: int = FEW) -> tuple[str, list[str]]:
     """Describe strings that seem to be numbers or dates.
 
     Args:
         strings: The rows by string, without missing values.
+        few: So many numbers with a unit or a sign may be names.
 
     Returns:
         Words that follow "they are", empty for other strings; and the strings that may stand for a
@@ -62,8 +63,16 @@ def described(strings: Mapping[str, int]) -> tuple[str, list[str]]:
             others.sort(key=lambda text: (-strings[text], text))
             shown = (f"{text!r} ({counted(strings[text], 'row')})" for text in others)
             return f"{known.nouns[1]}, except {listed(shown, _MOST_SHOWN)}", others
-    example = _decorated(strings)
+    if in_quotes(strings):
+        return f"in quotes that are part of them, such as {next(iter(strings))}", []
+    example = _decorated(strings) if len(strings) > few else ""
     return (f"numbers with other characters, such as {example!r}" if example else ""), []
+
+
+def in_quotes(texts: Collection[str]) -> bool:
+    """Return whether all strings begin and end with the same quote, which no CSV reader removed."""
+    quotes = {text[0] + text[-1] for text in texts if len(text) > 1}
+    return len(texts) > 1 and quotes in ({"''"}, {'""'}) and all(len(text) > 1 for text in texts)
 
 
 def are_booleans(texts: Collection[str]) -> bool:
@@ -94,8 +103,6 @@ def spellings(texts: Collection[str]) -> str:
 def _decorated(strings: Mapping[str, int]) -> str:
     """Return an example of strings that are numbers with a unit or a sign; empty for others."""
     texts = list(strings)[:_MOST_COMPARED]
-    if len(texts) <= FEW:
-        return ""
     matches = [_DECORATED.fullmatch(normalize("NFKC", text)) for text in texts]
     decorations = Counter((it[1].strip(), it[2].strip()) for it in matches if it)
     usual = dict(decorations.most_common(_MOST_DECORATIONS))

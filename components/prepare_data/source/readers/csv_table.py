@@ -2,8 +2,9 @@
 
 The grammar is RFC 4180 with LF or CRLF line ends: a value that begins with a quote continues to
 the closing quote, across line ends; a quote inside an unquoted value is an ordinary character.
-A line that breaks the grammar is bad, and reading continues at the next line. The result does not
-depend on where the blocks are cut.
+A line that breaks the grammar is bad, and reading continues at the next line. So is one with blanks
+before a value in quotes, which would keep its quotes. The result does not depend on where the
+blocks are cut.
 
 Files that were joined have a header, or a byte order mark, in the middle. Among strings, these
 would be values like any other, so they are invalid rows. A column that pandas or R wrote without a
@@ -51,6 +52,7 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
     begin,
     too_long,
 )
+from kfp_tfjob.features import cells
 from kfp_tfjob.features.cells import shown
 from kfp_tfjob.options.data import BLANKS, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -112,9 +114,15 @@ class CsvRecords:
         self._behind[[*delimiter.encode(), _NEWLINE, _RETURN, _QUOTE]] = True
         self._line = 1
         comma = re.escape(delimiter.encode())
-        value = rb'(?:"(?:[^"]++|"")*+"|(?!")[^%b\r\n]*+)' % comma
+        quoted, plain = rb'"(?:[^"]++|"")*+"', rb'(?!")[^%b\r\n]*+' % comma
+        value = rb"(?:%b|%b)" % (quoted, plain)
         self._record = re.compile(rb"%b(?:%b%b)*+\r?\n" % (value, comma, value))
         self._value = re.compile(rb"%b(?:%b|\r?\n)" % (value, comma))
+        blanks = re.escape(cells.BLANKS.replace(delimiter, "").encode())
+        # Behind the record's start or a delimiter, which values in quotes do not have.
+        self._indented = re.compile(
+            rb"(?:%b%b)*?[%b]++%b[%b]*+(?:%b|\r?\n)" % (value, comma, blanks, quoted, blanks, comma)
+        )
 
     def __iter__(self) -> Iterator[Block]:
         """Yield the blocks.
@@ -260,6 +268,8 @@ class CsvRecords:
             record = data[position:end]
             if not match:
                 bad.lost(line, "quotes", _shown(record))
+            elif self._indented.match(record):
+                bad.lost(line, "blank", _shown(record))
             elif record.strip(b"\r\n"):
                 good.append(record)
                 lines.append(line)
@@ -395,9 +405,14 @@ class CsvTable(Reader):
                 name.strip() for name in next(csv.reader([text], delimiter=separator, strict=True))
             ]
         except (UnicodeDecodeError, csv.Error) as error:
-            bad = next(iter(block.bad.examples), None)
-            received = bad.value if bad and not header else header.decode(errors="replace")
-            remedy = _header_remedy(header) if header or '"' in received else _LINE_ENDS
+            bad = next(iter(block.bad.examples), None) if not header else None
+            if bad and (problem := block.bad.quote_problem()) and bad.rule == "blank":
+                raise DataError(problem) from error
+            received = bad.value if bad else header.decode(errors="replace")
+            is_bytes = any(mark in received for mark in ('"', "\0"))
+            remedy = (
+                _header_remedy(header or received.encode()) if header or is_bytes else _LINE_ENDS
+            )
             raise DataError(
                 Problem(
                     f"{self._name}: the header cannot be read ({error})",

@@ -1,0 +1,52 @@
+"""Names the files of a folder that are not read, if they may be what the user means."""
+
+from __future__ import annotations
+
+from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
+from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.formatting import counted, listed
+
+_LARGE = 0.1  # of the bytes that are read; a description of the data is smaller
+_MOST_FILES = 10  # in a line
+_AS_IMAGES = (
+    f"to train on images, in a folder for each class, set data_options.format={FORMAT}, which"
+    " ignores the tables"
+)
+
+
+def large_unread_files(source: Source) -> list[str]:
+    """Return a line if files that are not read are large, so they may be parts of the table."""
+    if not source.unread or sum(it.size for it in source.unread) < _LARGE * source.size:
+        return []
+    images = _images(source)
+    others = [it.name for it in source.unread if it.name not in images]
+    found = []
+    if images:
+        count = counted(len(images), "image")
+        found.append(f"{count} of data_uri not read, because there are tables, too; {_AS_IMAGES}")
+    if others:
+        found.append(
+            "files of data_uri are not read, because of their endings:"
+            f" {listed(others, _MOST_FILES)}; if they are parts of the table, name them with a"
+            " pattern such as DATA/*; if not, remove them"
+        )
+    return found
+
+
+def no_label_beside_images(source: Source, data_label: str) -> Problem | None:
+    """Describe a folder of images and tables, which are read as tables but have no label."""
+    images = _images(source)
+    if data_label.strip() or not images:
+        return None
+    return Problem(
+        "data_label, the column to predict, is missing",
+        received=f"nothing, and {counted(len(images), 'image')} beside {source.files[0].name}",
+        expected="a column of the tables",
+        fix=f"set data_label (--label); {_AS_IMAGES}",
+        path="data_label",
+    )
+
+
+def _images(source: Source) -> list[str]:
+    return [it.name for it in source.unread if it.name.lower().endswith(SUFFIXES)]
