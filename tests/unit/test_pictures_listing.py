@@ -7,9 +7,11 @@ import pytest
 
 from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.pictures import FORMAT
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.store import Store
 from tests.problems import problem_of
@@ -69,7 +71,14 @@ def test_folders_of_splits(tmp_path: Path, tops: tuple[str, ...], depth: int) ->
 
 
 @pytest.mark.parametrize(
-    "tops", [("train", "more"), ("test", "cat"), ("val", "test"), ("2024/train", "2025/test")]
+    "tops",
+    [
+        ("train", "more"),
+        ("test", "cat"),
+        ("val", "test"),
+        ("2024/train", "2025/test"),
+        ("seg_train", "seg_test"),
+    ],
 )
 def test_folders_that_are_no_splits_and_no_classes(tmp_path: Path, tops: tuple[str, ...]) -> None:
     files = {f"{top}/{name}/1.jpg": ONE for top in tops for name in ("cat", "dog")}
@@ -135,6 +144,19 @@ def test_a_table_among_pictures_is_a_table(tmp_path: Path) -> None:
     assert listed(tmp_path).pictures is None
     assert listed(tmp_path, format="pictures").pictures.classes == ("plots",)
     assert "data_label" in problems(tmp_path)
+
+
+def test_images_beside_a_table_are_counted_where_the_label_is_missing(tmp_path: Path) -> None:
+    """They were ignored without a word, and format=pictures was not named."""
+    files = {f"{name}/{i}.png": ONE for name in ("cat", "dog") for i in range(5)}
+    top = tree(tmp_path, files | {"metadata.csv": b"id,age\n1,2\n"})
+    source = list_source(Store("http://127.0.0.1:1"), str(top))
+    (problem,) = check_header(source, "", DataOptions())
+    assert problem.path == "data_label" and "10 images" in problem.received
+    assert f"data_options.format={FORMAT}" in problem.fix
+    (said,) = large_unread_files(source)
+    assert "10 images" in said and "DATA/*" not in said
+    assert problems(top, format=FORMAT) == "", "as the fix says"
 
 
 def test_a_picture_is_no_table(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from kfp_tfjob.storage.errors import DataError, Example
 from tests.fuzz.bounds import bounded
 from tests.problems import problems_of
 from tests.unit import prepared_files
-from tests.unit.prepared_files import faults_of, number_rows, read
+from tests.unit.prepared_files import data_of, faults_of, names_of, number_rows, read
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -132,11 +133,36 @@ def test_rows_that_do_not_belong_to_the_header_are_one_problem():
 
 
 @pytest.mark.parametrize("declared", ["-999", "-999.0"])
-@pytest.mark.parametrize("written", ["-999", "-999.0"])
+@pytest.mark.parametrize("written", ["-999", "-999.0", "-999.00", "-9.99e+02"])
 def test_numbers_that_mean_missing(written: str, declared: str):
     _, features, _, _, faults = _read(f"a,y\n1,u\n{written},u\n", null_values=[declared])
     assert features.tolist() == [[1]]
     assert faults_of(faults) == [(3, "a", written, "missing")]
+
+
+@pytest.mark.parametrize("block", [40, 1 << 20])
+@pytest.mark.parametrize("delimiter", [",", "\t", ";"])
+def test_a_blank_before_a_quote_makes_a_row_invalid(tmp_path: Path, block: int, delimiter: str):
+    """The quotes became a part of the value: the class `"yes"`, the number `"45"` a category."""
+    good = ['1,"x, y",u', '2, x,"u"', '"3",x "y",u', '4,"a, ""b"", c" ,u', '5," ""z""",u']
+    bad = ['6, "x",u', '7,x, "u"', '  "8",x,u', '9,x, "u" ', '10, "a, b",u', '11, "a ""b""",u']
+    rows = [row for pair in zip(good, bad, strict=False) for row in pair] + bad[5:]
+    text = "\n".join(["a,b,y", *rows, ""]).replace(",", delimiter)
+    path = tmp_path / "f.csv"
+    path.write_text(text)
+    _, labels, faults = data_of(path, block, delimiter=delimiter, columns=["a"])
+    assert len(labels) == len(good) - 1 and set(labels) == {"u"}
+    values = [fault.value for fault in faults.examples if fault.rule == "blank"]
+    assert values == [row.replace(",", delimiter) for row in bad]
+
+
+def test_a_blank_before_a_quote_in_the_header_is_refused_and_pandas_removes_it(tmp_path: Path):
+    path = tmp_path / "f.csv"
+    path.write_text('"age", "city", "y"\n' + '41, "Oslo", "u"\n42, "Rome, Lazio", "v"\n' * 30)
+    (problem,) = prepared_files.check(path)
+    assert "line 1" in problem and "skipinitialspace" in problem
+    pd.read_csv(path, skipinitialspace=True).to_csv(path, index=False)
+    assert prepared_files.check(path) == [] and names_of(read(path)) == ["age", "city"]
 
 
 def test_columns_are_found_by_name_and_the_rest_is_not_looked_at():
@@ -381,3 +407,29 @@ def test_a_label_without_values_in_most_rows_is_not_told_to_be_a_number(tmp_path
     (said,) = check(tmp_path, b"x,y\n" + b"1,NA\n2,yes\n3,\n" * 9)
     assert "18 of 27 rows" in said and "a value in every row" in said
     assert "data_options.on_bad_row=drop" in said and "category" not in said
+
+
+@pytest.mark.parametrize("rule", ["a", "*"])
+def test_rows_that_the_options_drop_do_not_count_as_invalid_in_preflight(tmp_path, rule):
+    """With most values missing, preflight refused the column."""
+    path = tmp_path / "f.csv"
+    path.write_text("a,b,y\n" + "".join(f"{i if i % 2 else ''},{i},u\n" for i in range(100)))
+    assert prepared_files.check(path, missing={rule: "drop"}) == []
+    assert read(path, missing={rule: "drop"}).faults.left_out == {"a": 50}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_column_that_some_files_lack_can_be_dropped(tmp_path: Path, first: bool):
+    """Whatever was dropped, a file lacked it, and each of two spellings led to the other one."""
+    names = ("a,Fee,y", "a,fee,z,y") if first else ("a,fee,z,y", "a,Fee,y")
+    for i, header in enumerate(names):
+        row = ",".join(map(str, range(header.count(",")))) + ",u\n"
+        (tmp_path / f"{i}.csv").write_text(f"{header}\n" + row * 20)
+    problem = problems_of(read, tmp_path, kind=DataError)[0]
+    assert "'Fee'" in problem.fix and "'fee'" in problem.fix
+    option = json.loads(problem.fix.partition("data_options.drop=")[2])
+    assert sorted(option) == ["Fee", "fee", "z"]
+    assert prepared_files.check(tmp_path, drop=option) == []
+    assert names_of(read(tmp_path, drop=option)) == ["a"]
+    (said,) = prepared_files.check(tmp_path, drop=[*option, "none"])
+    assert "'none'" in said

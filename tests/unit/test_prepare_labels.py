@@ -44,6 +44,9 @@ def test_a_label_in_an_ambiguous_format_is_refused_and_both_remedies_work(tmp_pa
         (["1,000", "2,000", "10,000"], True),
         ([f"{40 + i} kg" for i in range(30)], True),
         (["1", "2", "3", "4", "5", "not rated"], True),
+        ([f"{i // 4:02}:{15 * (i % 4):02}" for i in range(16)], True),
+        (["'yes'", "'no'"], True),
+        (["250 ml", "500 ml", "750 ml"], False),
         ([f"{i // 60:02}:{i % 60:02}" for i in range(40)], True),
         (["+1", "-1"], False),
         ([f"class {i}" for i in range(30)], False),
@@ -107,3 +110,20 @@ def test_labels_with_several_signs_are_refused(tmp_path, labels, decimal, task) 
     assert problem_of(label_of, tmp_path, labels, types=types, task=task, kind=DataError).fix
     same = [text.lstrip("$€").rstrip("%") + "%" for text in labels]
     assert label_of(tmp_path, same, types=types, task="regression").task == "regression"
+
+
+def test_classes_that_lose_all_their_rows_are_named(tmp_path) -> None:
+    """The class c was gone, and the run was green."""
+    path = tmp_path / "f.csv"
+    rows = [("abc"[i % 3], "err" if i % 3 == 2 else i) for i in range(300)]
+    path.write_text("".join(["x,y\n", *(f"{x},{label}\n" for label, x in rows)]))
+    given = {"on_bad_row": "drop", "max_bad_fraction": 0.5, "types": {"x": "number"}}
+    label = decide(read(path, **given))
+    (said,) = label.suspicions
+    assert label.classes == ("a", "b") and said.endswith(": c")
+    path.write_text(path.read_text().replace("err", ""))
+    (said,) = decide(read(path, missing={"x": "drop"})).suspicions
+    assert said.endswith(": c")
+    path.write_text(path.read_text() + "".join(f"{i},c\n" for i in range(1000, 1020)))
+    label = decide(read(path, missing={"x": "drop"}))
+    assert label.classes == ("a", "b", "c") and label.suspicions == ()

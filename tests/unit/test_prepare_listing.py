@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.components.prepare_data.source.digest import copies
 from kfp_tfjob.components.prepare_data.source.listing import addresses_of
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
+from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.store import Store
 from tests.problems import problem_of
@@ -111,6 +113,31 @@ def test_files_of_a_folder_that_are_not_read_are_known(tmp_path: Path) -> None:
     assert [file.name for file in found.unread] == ["b.tsv", "c/d.xlsx"]
     assert not list_source(Store("http://127.0.0.1:1"), str(tmp_path / "b.tsv")).unread
     assert not pickle.loads(pickle.dumps(found)).unread, "tasks do not need them"
+
+
+def test_large_files_that_are_not_read_may_be_parts_of_the_table(tmp_path: Path) -> None:
+    """Three of four years were dropped with a line of the log."""
+    (tmp_path / "a.csv").write_text("a,y\n" + "1,2\n" * 100)
+    (tmp_path / "README.md").write_text("two columns")
+    source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
+    assert source.unread and large_unread_files(source) == []
+    (tmp_path / "b.tsv").write_text("a\ty\n" + "1\t2\n" * 100)
+    (said,) = large_unread_files(list_source(Store("http://127.0.0.1:1"), str(tmp_path)))
+    assert "README.md, b.tsv" in said
+    whole = list_source(Store("http://127.0.0.1:1"), f"{tmp_path}/*")
+    assert large_unread_files(whole) == [], "a pattern names any file"
+
+
+def test_copies_of_a_file_are_found_by_their_content(tmp_path: Path) -> None:
+    for name, text in {
+        "data (1).csv": "a",
+        "data.csv": "a",
+        "other.csv": "b",
+        "z.csv": "a",
+    }.items():
+        (tmp_path / name).write_text(f"{text},y\n1,2\n")
+    source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
+    assert copies(source) == {"data.csv": "data (1).csv", "z.csv": "data (1).csv"}
 
 
 def test_a_link_to_a_file_is_the_file(tree: Path, tmp_path_factory) -> None:

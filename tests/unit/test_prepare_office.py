@@ -11,6 +11,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data import kinds
 from kfp_tfjob.components.prepare_data.scan import Scan
+from kfp_tfjob.components.prepare_data.source import resolve
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.date import of_patterns
 from kfp_tfjob.storage.errors import DataError
@@ -365,3 +366,34 @@ def test_a_zone_in_a_date_is_utc_whatever_that_of_the_machine(monkeypatch) -> No
     monkeypatch.undo()
     time.tzset()
     assert found.to_pylist() == ["2024-01-02T10:00:00"] * 2 + ["2024-01-02 10:00 EST?"]
+
+
+@pytest.mark.parametrize("amounts", [["33%", "0.33", "0.5"], ["$5.10", "€5.20", "£7.30"]])
+@pytest.mark.parametrize("types", [{}, {"amount": {"number": {"decimal": "."}}}])
+def test_several_signs_in_one_column_are_refused(tmp_path: Path, amounts, types) -> None:
+    """33% beside 0.33 became 33, as the message said, and $ the same as €."""
+    path = write(tmp_path / "f.csv", amounts * 100, ["2022-01-01"] * 300)
+    problem = problem_of(read, path, kind=DataError, delimiter=";", types=types)
+    assert "data_options.types" not in problem.fix.partition("; or drop")[0]
+    same = [text.lstrip("$€£").rstrip("%") + "%" for text in amounts] * 100
+    path = write(tmp_path / "f.csv", same, ["2022-01-01"] * 300)
+    given = {"amount": {"number": {"decimal": "."}}}
+    assert not read(path, delimiter=";", types=given).faults.bad
+
+
+def test_a_few_values_with_another_sign_are_invalid(tmp_path: Path) -> None:
+    amounts = ["50%", "60%", "70%", "80%"] * 98 + ["0.5"] * 8
+    path = write(tmp_path / "f.csv", amounts, ["2022-01-01"] * 400)
+    given = {"amount": {"number": {"decimal": "."}}}
+    assert read(path, delimiter=";", types=given).faults.counts() == {"format": 8}
+
+
+def test_preflight_leaves_the_proof_of_a_format_to_later_rows(tmp_path: Path, monkeypatch) -> None:
+    """It refused the first block; of a whole file, preflight knows that there is no proof."""
+    path = write(tmp_path / "f.csv", ["24,758"] * 200 + ["24,758.20"] * 200, ["2022-01-01"] * 400)
+    monkeypatch.setattr(resolve, "_FIRST_BLOCK", 600)
+    assert check(path, delimiter=";") == []
+    path = write(tmp_path / "f.csv", ["24,758"] * 400, ["2022-01-01"] * 400)
+    assert check(path, delimiter=";") == []
+    monkeypatch.undo()
+    assert len(check(path, delimiter=";")) == 1

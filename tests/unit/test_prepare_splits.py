@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.components.prepare_data import row_requirements
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.row_requirements import decide
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
-from kfp_tfjob.components.prepare_data.split_rules import folder_problems, place, time_limits
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.components.prepare_data.split_rules import (
+    folder_problems,
+    ignored_folders,
+    place,
+    time_limits,
+)
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.store import Store
-from tests.problems import problem_of
+from tests.problems import problem_of, problems_of
 from tests.unit.prepared_files import check, names_of, options, read, rows_of, write_table
 
 STORE = Store("http://127.0.0.1:1")
@@ -191,6 +197,43 @@ def test_the_salt_is_named_where_it_matters(tmp_path: Path, rule, matters: bool)
     assert problem and ("data_options.split.salt" in problem.fix) == matters
 
 
+def test_a_folder_of_images_without_labels_in_test_is_named() -> None:
+    """Neither data_options.task nor a salt applies to images in folders of splits."""
+    counts = np.array([[9, 9, 0], [3, 3, 0], [3, 3, 5]])
+    rows = dict(zip(("train", "validation", "test"), counts.sum(1).tolist(), strict=True))
+    given = ("class", ("cat", "dog", "unknown"), counts, options(), {"folder": "train"}, "image")
+    problem = problem_of(row_requirements.check, rows, *given, kind=DataError)
+    assert "'unknown' (5 images)" in problem.received and "no label" in problem.fix
+    assert "data_options" not in problem.fix
+
+
+@pytest.mark.parametrize("values", [["True", "False"], [0, 1], ["a", "b"]])
+def test_a_column_of_other_words_than_splits_gets_a_remedy_that_works(tmp_path, values) -> None:
+    """Dropping it, or another type, led to the same refusal."""
+    part = [values[i % 3 == 0] for i in range(90)]
+    rows = [(i, part[i], "uv"[i % 2]) for i in range(90)]
+    write(tmp_path / "f.csv", "a,part,y", rows)
+    (problem,) = check_header(
+        list_source(STORE, str(tmp_path / "f.csv")), "y", options(split={"column": "part"})
+    ) or problems_of(decide, read(tmp_path / "f.csv", split={"column": "part"}), kind=DataError)
+    assert problem.expected.startswith("train, validation or test")
+    assert not any(key in problem.fix for key in ("data_options.drop", "data_options.types"))
+    words = ["train", "validation", "test"]
+    write(tmp_path / "f.csv", "a,part,y", [(i, words[i % 3], "uv"[i % 2]) for i in range(90)])
+    assert len(decide(read(tmp_path / "f.csv", split={"column": "part"})).classes) == 2
+
+
+def test_a_month_has_no_day_for_split_time(tmp_path: Path) -> None:
+    rows = [(i, f"2024-{1 + i % 12:02}", "uv"[i % 2]) for i in range(96)]
+    write(tmp_path / "f.csv", "a,day,y", rows)
+    given = {"split": {"time": "day"}}
+    problem, *_ = problems_of(decide, read(tmp_path / "f.csv", **given), kind=DataError)
+    assert "2024-12-31" in problem.expected and "data_options.split.time" in problem.fix
+    assert "data_options.drop" not in problem.fix
+    write(tmp_path / "f.csv", "a,day,y", [(a, f"{day}-01", y) for a, day, y in rows])
+    assert not read(tmp_path / "f.csv", **given).faults.bad
+
+
 def _problem(path: Path, split: dict[str, str]) -> Problem | None:
     try:
         decide(read(path, split=split))
@@ -242,6 +285,9 @@ def test_split_folders_that_users_have(tmp_path: Path, names, uri, rows: set[str
         (("train", "test"), "{0}/train.csv,{0}/test.csv"),
         (("Train-00000-of-00002", "Train-00001-of-00002", "Dev-00000-of-00001"), "{0}"),
         (("iris_training", "iris_test"), "{0}"),
+        (("train_set/a", "test_set/b"), "{0}"),
+        (("train-data/a", "test-data/b"), "{0}/train-data,{0}/test-data"),
+        (("TrainSet/a", "TestSet/b"), "{0}"),
     ],
 )
 def test_names_of_splits_that_divide_nothing_are_refused(tmp_path: Path, names, uri) -> None:
@@ -255,6 +301,26 @@ def test_names_of_splits_that_divide_nothing_are_refused(tmp_path: Path, names, 
         assert f"{name}.csv" in problem.received
     for split in ({"folders": False}, {"group": "a"}):
         assert folder_problems(source, options(split=split)) == []
+
+
+def test_a_word_of_a_split_in_some_folders_alone_divides_nothing(tmp_path: Path) -> None:
+    for name in ("train_delays/a", "bus_delays/b"):
+        write(tmp_path / f"data/{name}.csv", "a,y", [(i, i % 2) for i in range(20)])
+    assert folder_problems(list_source(STORE, str(tmp_path / "data")), options()) == []
+
+
+def test_folders_that_do_not_decide_are_named(tmp_path: Path) -> None:
+    """Rows of test/ were trained on without a word, because a group decides."""
+    for name in ("train/a", "test/b"):
+        write(tmp_path / f"data/{name}.csv", "a,y", [(i, i % 2) for i in range(20)])
+    source = list_source(STORE, str(tmp_path / "data"))
+    (said,) = ignored_folders(source, options(split={"group": "a"}))
+    assert "data_options.split.group" in said and "test, train" in said
+    for split in ({}, {"group": "a", "folders": False}):
+        assert ignored_folders(source, options(split=split)) == []
+    (tmp_path / "data/test/b.csv").rename(tmp_path / "data/train/b.csv")
+    source = list_source(STORE, str(tmp_path / "data"))
+    assert ignored_folders(source, options(split={"group": "a"})) == []
 
 
 def test_a_source_with_such_folders_has_another_digest(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import numpy as np
 import pytest
 
-from kfp_tfjob.features.types.base import ColumnMoments, Summary
+from kfp_tfjob.features.types.base import ColumnMoments, Missing, Summary
 from kfp_tfjob.features.types.category import Category, CategoryStatistics
+from kfp_tfjob.features.types.date import SECOND, Date, DateStatistics
 from tests.unit.prepared_files import options
 
 NUMBERS = [f"{100 + 7 * i % 900}.{i % 10}" for i in range(600)]
@@ -78,6 +80,54 @@ def test_categories_that_are_names(values) -> None:
 def test_a_missing_value_that_became_a_string(word: str) -> None:
     (said,) = suspect(["a", "b", word])
     assert repr(word) in said and suspect(["NA", "DE", "None"]) == []
+
+
+@pytest.mark.parametrize("mark", ["'", '"'])
+def test_quotes_that_became_part_of_the_values(mark: str) -> None:
+    for values in (["36", "42", "75"], ["yes", "no"]):
+        (said,) = suspect([f"{mark}{value}{mark}" for value in values])
+        assert "quotes" in said and "data_options" not in said
+    assert suspect(["'tis", "no'", "o'clock"]) == suspect([f"{mark}a{mark}", "a"]) == []
+
+
+def test_free_text_is_no_category() -> None:
+    """Of whole messages, the model knew none of the new ones."""
+
+    def warned(distinct: int, words: int, rare: int) -> list[str]:
+        top = [(" ".join(["word"] * words), 1)] * 10
+        column = CategoryStatistics(distinct=distinct, vocabulary=9, rare=rare, top=top, count=3000)
+        return Category.warnings({"c": column}, {})
+
+    (said,) = warned(2800, 15, 2700)
+    assert 'data_options.types={"c": "text"}' in said
+    assert warned(900, 15, 2700) == warned(2800, 2, 2700) == warned(2800, 15, 1000) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "first", "last", "suspected"),
+    [
+        ("%m/%d/%y", "1969-05-01", "2068-12-14", True),
+        ("%m/%d/%Y", "1969-05-01", "2068-12-14", False),
+        ("%m/%d/%y", "1995-05-01", "2068-12-14", False),
+        ("%m/%d/%y", "1969-05-01", "2024-12-14", False),
+    ],
+)
+def test_years_with_two_digits_may_be_of_another_century(pattern, first, last, suspected) -> None:
+    """1945 was read as 2045."""
+    least, most = (
+        int(datetime.fromisoformat(f"{day}T00:00+00:00").timestamp()) * SECOND
+        for day in (first, last)
+    )
+    no_codes = np.zeros(0, np.int64)
+    summary = Summary(9, ColumnMoments(mean=0, std=0), least, most, np.zeros(0), no_codes)
+    statistics = DateStatistics(min=first, max=last, histogram=[])
+    given = options(types={"d": {"date": pattern}})
+    assert (
+        bool(
+            Date("d", missing=Missing("median", 0), origin=0).suspicions(summary, statistics, given)
+        )
+        == suspected
+    )
 
 
 def test_one_value_in_several_spellings() -> None:

@@ -187,9 +187,10 @@ def test_other_encodings_are_read_when_they_are_named(path: Path, encoding: str)
     assert f"{names_of(found)[0]},y" == text.partition("\n")[0]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])
-def test_utf_16_without_a_mark_is_recognised_by_its_header(path: Path, order: str) -> None:
-    path.write_bytes("a,y\n1,u\n2,v\n".encode(order))
+def test_utf_16_without_a_mark_is_recognised_by_its_header(path: Path, order, end) -> None:
+    path.write_bytes(f"a,y{end}1,u{end}2,v{end}".encode(order))
     problem = problem_of_file(path)
     assert problem and (problem.path, problem.suggestion) == ("data_options.encoding", order)
     assert problem_of_file(path, encoding=order) is None

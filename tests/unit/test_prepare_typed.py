@@ -1,5 +1,6 @@
-"""`data_options.null_values` is for CSV: a string of a typed file stays what it is."""
+"""By default, `data_options.null_values` is for CSV: a string of a typed file stays what it is."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 
@@ -7,9 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kfp_tfjob.components.prepare_data.row_requirements import decide
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.options.data import NULL_VALUES
+from kfp_tfjob.storage.errors import DataError
+from tests.problems import problems_of
 from tests.unit.prepared_files import data_of, faults_of, read, rows_of, write_table
 
 COUNTRIES = ["NA", "DE", "n/a", "FR", "", "null"]
@@ -31,6 +35,37 @@ def test_na_is_a_missing_value_in_csv(tmp_path: Path) -> None:
     columns = {"a": list(range(60)), "c": COUNTRIES * 10, "y": ["u", "v"] * 30}
     assert texts_of(read(write_table(tmp_path / "f.csv", columns))) == ["DE", "FR"]
     assert "n/a" in NULL_VALUES
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "csv"])
+def test_a_list_of_your_own_applies_to_every_format(tmp_path: Path, ending: str) -> None:
+    """In typed files, the option had no effect: -999 was a number, and "?" made a category."""
+    columns = {
+        "t": [-999.0, 1.5, 2.5] * 20,
+        "n": [-999, 1, 2] * 20,
+        "s": ["?", "1.5", "2.5"] * 20,
+        "d": ["-999.00", "1.5", "-9.99e+02"] * 20,
+        "c": ["a", "NA", "b"] * 20,
+        "y": ["u", "v"] * 30,
+    }
+    path = write_table(tmp_path / f"f.{ending}", columns)
+    found = read(path, null_values=["", "?", "-999"])
+    missing = {it.name: it.missing for it in found.kinds.features}
+    assert missing == {"t": 20, "n": 20, "s": 20, "d": 40, "c": 0}
+    kinds = {it.name: it.kind for it in found.kinds.features}
+    assert kinds == dict.fromkeys("tnsd", "number") | {"c": "category"}
+    labelled = write_table(tmp_path / f"g.{ending}", {"a": range(60), "y": [-999, 1, 2] * 20})
+    assert read(labelled, null_values=["-999"]).faults.counts() == {"missing": 20}
+
+
+def test_the_usual_strings_stay_out_of_the_option_for_a_typed_file(tmp_path: Path) -> None:
+    """They do not mean a missing value there: "NA" may be Namibia."""
+    columns = {"a": ["NA" if i % 20 == 3 else str(i) for i in range(100)], "y": ["u", "v"] * 50}
+    path = write_table(tmp_path / "f.parquet", columns)
+    problem, *_ = problems_of(decide, read(path), kind=DataError)
+    option = json.loads(problem.fix.partition("null_values=")[2].partition(" if ")[0])
+    assert option == ["", "NA"]
+    assert not read(path, null_values=option).faults.bad
 
 
 def test_files_of_a_folder_have_their_own_missing_values(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def large_unread_files(source: Source) -> list[str]:
     found = []
     if images:
         count = counted(len(images), "image")
-        found.append(f"{count} of data_uri not read, because there are tables, too; {_AS_IMAGES}")
+        found.append(f"{count} of data_uri not read, because it has tables: {_AS_IMAGES}")
     if others:
         found.append(
             "files of data_uri are not read, because of their endings:"
