@@ -65,6 +65,10 @@ ENCODING = (
     "set data_options.encoding to that of the text files, for example cp1252 for Western European"
     " files from Windows"
 )
+_NO_BLANK = (
+    "remove the blanks before the quotes, for example with pandas:"
+    " read_csv(OLD, skipinitialspace=True).to_csv(NEW, index=False)"
+)
 _GAP = "add the string to data_options.null_values if it means a missing value"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
@@ -76,10 +80,6 @@ _EXPECTED_OF = {
     "split.time": "a number, or a date with a day such as 2024-12-31, in every row",
     "weight": "a plain number of 0 or more in every row",
 }
-_NO_BLANK = (
-    "remove the blanks before the quotes, for example with pandas:"
-    " read_csv(OLD, skipinitialspace=True).to_csv(NEW, index=False)"
-)
 
 
 @dataclass(frozen=True, order=True)

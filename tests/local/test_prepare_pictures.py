@@ -157,6 +157,17 @@ def test_modes_sizes_and_copies_are_reported(store: Store, base: S3Address, tmp_
         prepared(store, base, tmp_path / "p", pictures={"channels": 1})
 
 
+def test_classes_in_two_spellings_are_named_beside_the_verdict(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    names = {"cat": "Cat", "dog": "cat", "bird": "bird"}
+    files = {**animals(40), **{f"bird/{i}.png": encoded(drawn(i), "PNG") for i in range(40)}}
+    files = {f"{names[name.split('/')[0]]}/{name.split('/')[1]}": it for name, it in files.items()}
+    done = prepared(store, base, tree(tmp_path / "p", files))
+    (said,) = done.statistics.suspicions
+    assert said.endswith(": Cat, cat") and said in done.statistics.warnings
+
+
 def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> None:
     files = {f"train/{name}": content for name, content in animals(30).items()}
     files |= {f"val/{name}": content for name, content in animals(5, 100).items()}

@@ -876,6 +876,15 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         lambda: file(a=ROWS, g=[i % 40 for i in ROWS]),
     ),
     (Case(f"{HEADER}:_no_label[0]", table, data(label=""), typed("y")), lambda: file(a=ROWS)),
+    (
+        Case(
+            f"{DATA_SOURCE}/unread_files:no_label_beside_images",
+            table,
+            data("p", ""),
+            put("data_label", "y"),
+        ),
+        lambda: (drawers(), file("p/d.csv", a=ROWS)),
+    ),
     (Case(f"{HEADER}:_no_label[1]", table, data(label="Y"), typed()), lambda: file(a=ROWS)),
     *(
         (

@@ -384,10 +384,18 @@ class CsvTable(Reader):
         return held, records
 
     def _header_of(self, block: Block, records: Sequence[bytes]) -> bytes:
-        """Return the first record; nothing if the line before it cannot be read."""
+        """Return the first record; nothing if the line before it cannot be read.
+
+        Raises:
+            DataError: That line has a blank before a quote.
+        """
         bad = next(iter(block.bad.examples), None)
-        is_lost = bad and (not len(block.lines) or bad.line < block.lines[0])
-        return b"" if is_lost or not records else records[0]
+        if bad is None or len(block.lines) and bad.line > block.lines[0]:
+            return records[0] if records else b""
+        if bad.rule == "blank":
+            DataError.raise_if(filter(None, [block.bad.quote_problem()]))
+        # Of UTF-16, half of each line end is taken for another line end.
+        return bad.value.encode() if "\0" in bad.value else b""
 
     def _parsed_header(self, header: bytes, block: Block) -> list[str]:
         """Return the names in the header of the first block."""
@@ -405,14 +413,9 @@ class CsvTable(Reader):
                 name.strip() for name in next(csv.reader([text], delimiter=separator, strict=True))
             ]
         except (UnicodeDecodeError, csv.Error) as error:
-            bad = next(iter(block.bad.examples), None) if not header else None
-            if bad and (problem := block.bad.quote_problem()) and bad.rule == "blank":
-                raise DataError(problem) from error
-            received = bad.value if bad else header.decode(errors="replace")
-            is_bytes = any(mark in received for mark in ('"', "\0"))
-            remedy = (
-                _header_remedy(header or received.encode()) if header or is_bytes else _LINE_ENDS
-            )
+            bad = next(iter(block.bad.examples), None)
+            received = bad.value if bad and not header else header.decode(errors="replace")
+            remedy = _header_remedy(header) if header or '"' in received else _LINE_ENDS
             raise DataError(
                 Problem(
                     f"{self._name}: the header cannot be read ({error})",
