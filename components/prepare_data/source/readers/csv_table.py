@@ -119,7 +119,7 @@ class CsvRecords:
         self._record = re.compile(rb"%b(?:%b%b)*+\r?\n" % (value, comma, value))
         self._value = re.compile(rb"%b(?:%b|\r?\n)" % (value, comma))
         blanks = re.escape(cells.BLANKS.replace(delimiter, "").encode())
-        # Behind the record's start or a delimiter, which values in quotes do not have.
+        # From the record's start, because a value in quotes may contain delimiters.
         self._indented = re.compile(
             rb"(?:%b%b)*?[%b]++%b[%b]*+(?:%b|\r?\n)" % (value, comma, blanks, quoted, blanks, comma)
         )
@@ -268,7 +268,7 @@ class CsvRecords:
             record = data[position:end]
             if not match:
                 bad.lost(line, "quotes", _shown(record))
-            elif self._indented.match(record):
+            elif (b' "' in record or b'\t"' in record) and self._indented.match(record):
                 bad.lost(line, "blank", _shown(record))
             elif record.strip(b"\r\n"):
                 good.append(record)
