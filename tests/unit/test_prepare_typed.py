@@ -54,6 +54,11 @@ def test_a_list_of_your_own_applies_to_every_format(tmp_path: Path, ending: str)
     assert missing == {"t": 20, "n": 20, "s": 20, "d": 40, "c": 0}
     kinds = {it.name: it.kind for it in found.kinds.features}
     assert kinds == dict.fromkeys("tnsd", "number") | {"c": "category"}
+    codes = write_table(
+        tmp_path / f"h.{ending}", {"a": ["000", "0", "0.0"] * 20, "y": ["u", "v"] * 30}
+    )
+    (code,) = read(codes, null_values=["0"], types={"a": "category"}).kinds.features
+    assert code.missing == 40, "000 may be a code"
     labelled = write_table(tmp_path / f"g.{ending}", {"a": range(60), "y": [-999, 1, 2] * 20})
     assert read(labelled, null_values=["-999"]).faults.counts() == {"missing": 20}
 

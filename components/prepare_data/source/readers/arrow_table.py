@@ -25,7 +25,7 @@ from kfp_tfjob.components.prepare_data.source.header import (
     too_many_columns,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
-from kfp_tfjob.features.cells import Cells, numeric, temporal, textual
+from kfp_tfjob.features.cells import Cells, matches, numeric, temporal, textual
 from kfp_tfjob.features.types.number import is_number, parse_all
 from kfp_tfjob.options.data import NULL_VALUES, DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -36,6 +36,7 @@ _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 CHUNK_VALUES = 1 << 20  # in a chunk, so wide rows come in small chunks
 _LOOKED = 64  # rows in which a list shows its length
 _EMPTY = pa.array([""])
+_PADDED = "^[+-]?0[0-9]"  # 000 may be a code that is not 0
 
 
 @dataclass(frozen=True)
@@ -292,14 +293,16 @@ class ArrowTable:
         nulls, columns = set(chunk.nulls.to_pylist()), dict(chunk.columns)
         for name, column in columns.items():
             kind = column.type
+            values = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
             if numeric(kind) and not pa.types.is_boolean(kind):
                 floats = column.cast(pa.float64(), safe=False)
                 same = pc.is_in(floats, value_set=pa.array(self._null_numbers))
                 columns[name] = pc.if_else(same, pa.scalar(None, kind), column)
-            elif textual(kind) or pa.types.is_binary(kind):
+            elif textual(kind) or pa.types.is_binary(values):
                 texts = Cells(column.unique(), chunk.nulls).texts.drop_null()
                 numbers, are_numbers = parse_all(texts)
                 same = are_numbers & np.isin(numbers, self._null_numbers)
+                same &= ~matches(texts, _PADDED)
                 nulls |= set(texts.filter(pa.array(same)).to_pylist())
         return replace(chunk, columns=columns, nulls=pa.array(sorted(nulls)))
 
