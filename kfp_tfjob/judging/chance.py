@@ -175,7 +175,8 @@ def _on_grid(
     places = np.arange(_POINTS) + round(mean) - _POINTS // 2
     probabilities = np.maximum(np.fft.irfft(transform.conj(), _POINTS)[places % _POINTS], 0.0)
     # Rounding to the grid changes the mean, which is zero.
-    return least - least / mean * places, probabilities.astype(np.float64)
+    points = np.asarray(least - least / mean * places, np.float64)
+    return points, probabilities.astype(np.float64)
 
 
 def _hypergeometric(step: float, rows: int, of_label: int, of_kind: int) -> ChanceSum:
@@ -422,7 +423,8 @@ def _drawn(
     places = np.arange(_POINTS) + round(mean) - _POINTS // 2
     probabilities = np.maximum(np.fft.irfft(transform.conj(), _POINTS)[places % _POINTS], 0.0)
     stretch = exact / mean if mean * exact > 0 else step
-    return ChanceSum(deviation, places * stretch - exact, probabilities)
+    points = np.asarray(places * stretch - exact, np.float64)
+    return ChanceSum(deviation, points, probabilities)
 
 
 def _log_choose(of: int, number: int) -> float:
