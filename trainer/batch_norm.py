@@ -7,16 +7,31 @@ first step.
 
 from __future__ import annotations
 
+import logging
+
 import keras
 
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.formatting import listed
+
+log = logging.getLogger(__name__)
+
+_NAMED = 3  # layers in a message: an application of Keras has 50 of them
 
 
-def synchronize(model: keras.Model) -> None:
-    """Make the layers of a model compute their statistics over all replicas."""
-    for layer in _trained(model):
+def synchronize(model: keras.Model, replicas: int, options: TrainerOptions) -> None:
+    """Make the layers of a model compute their statistics over all replicas, if the options do."""
+    layers = [layer for layer in _trained(model) if not layer.synchronized]
+    if not layers or not options.synchronizes(replicas):
+        return
+    for layer in layers:
         layer.synchronized = True
+    log.info(
+        "BatchNormalization computes its statistics over all %d replicas in the layers %s",
+        replicas,
+        listed((layer.name for layer in layers), _NAMED),
+    )
 
 
 def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list[Problem]:
@@ -28,7 +43,7 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
         options: The training options.
     """
     layers = _trained(model)
-    names = f"layers {', '.join(layer.name for layer in layers)}"
+    names = f"layers {listed((layer.name for layer in layers), _NAMED)}"
     found = []
     if layers and options.micro_batches > 1:
         found.append(
@@ -44,10 +59,11 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
         found.append(
             Problem(
                 "BatchNormalization would use different statistics on every replica",
-                received=f"layers {', '.join(plain)} with synchronized=False, {replicas} replicas",
+                received=f"layers {listed(plain, _NAMED)} with synchronized=False,"
+                f" {replicas} replicas",
                 expected="keras.layers.BatchNormalization(synchronized=True)",
-                fix="add synchronized=True, set the train option sync_batch_norm=true to do so"
-                " for every layer, or train with one replica",
+                fix="remove sync_batch_norm from train_options, add synchronized=True to the"
+                " layers, or train with one replica",
             )
         )
     elif layers and replicas > 1 and options.jit_compile:

@@ -241,8 +241,7 @@ def check(
                 fix=f"move the code that creates them into {name}",
             )
         )
-    if options.sync_batch_norm:
-        batch_norm.synchronize(model)
+    batch_norm.synchronize(model, replicas, options)
     ConfigurationError.raise_if(_unsupported(model, replicas, options))
     output = _output(model, dataset)
     if problem := _shape_problem(output, dataset):

@@ -46,13 +46,13 @@ def _sum_of_bits(values: np.ndarray) -> int:
     return int(np.ravel(values).view(words).sum(dtype=np.uint64))
 
 
-def _problem(paths: Sequence[str], most: int = 5) -> Problem:
+def _problem(paths: Sequence[str], most: int = 3) -> Problem:
     return Problem(
         "the weights of the replicas differ",
         received=f"different values of {listed(paths, most)}",
         expected="every weight equal on all replicas after every step",
         fix="combine values that a layer computes from its rows over all replicas: create the"
         ' weight with add_weight(..., aggregation="mean"), or use all_reduce of'
-        " tf.distribute.get_replica_context(); a BatchNormalization needs the train option"
-        " sync_batch_norm, and no mask; or train with one replica",
+        " tf.distribute.get_replica_context(); a BatchNormalization must get no mask; or"
+        " train with one replica",
     )

@@ -29,7 +29,7 @@ def launch_tfjob(
     train_workers: int = 1,
     train_gpus: int = 0,
     train_epochs: int = 20,
-    train_batch_size: int = 64,
+    train_batch_size: int = 0,
     train_image: str = "",
     train_options: dict = {},
     pod: dict = {},
@@ -61,7 +61,8 @@ def launch_tfjob(
         train_workers: Replicas in addition to the chief.
         train_gpus: GPUs per replica.
         train_epochs: Passes over the training rows.
-        train_batch_size: Rows of one training step, over all GPUs of all replicas.
+        train_batch_size: Rows of one training step, over all GPUs of all replicas; 0 is 64 for each
+            GPU, or on CPUs 64 rounded up to a multiple of the replicas.
         train_image: Image of the container `tensorflow`; empty for the one that was compiled in.
         train_options: seed, class_weight, early_stopping, command, deadlines and more.
         pod: Settings of the pods, under all, chief, worker, ps and evaluator.

@@ -248,7 +248,10 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
 
         given = prepared(step, given)
     given.pop("model_code", None)
-    spec = settled(step, JobSpec.parse(**given), decided)
+    spec = JobSpec.parse(trained=Records(step).trained(), **given)
+    if not given["train_batch_size"]:
+        log.info("train_batch_size 0: a step has %d rows over all replicas", spec.batch_size)
+    spec = settled(step, spec, decided)
     # The local back end ends its jobs when it is closed, and their last lines are stored after it.
     with RunLogs(step.store, step.run) as logs, open_backend(spec) as backend:
         launched = train(step, spec, backend, logs)

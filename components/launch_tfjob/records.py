@@ -178,6 +178,13 @@ class Records:
         has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in objects)
         return str(run.model) if has_model else ""
 
+    def trained(self) -> Mapping[str, Any]:
+        """Return the inputs of the newest attempt if the run has trained; empty if it has not."""
+        claimed = self.claimed()
+        if claimed and (self.completed() or self.newest_checkpoint()):
+            return self.claim(claimed[-1]).inputs
+        return {}
+
     def inputs(self, spec: JobSpec) -> Mapping[str, Any]:
         """Return what affects the trained model, by parameter, without secrets."""
         given = masked(spec.for_result)

@@ -28,7 +28,7 @@ def preflight(
     train_workers: int = 1,
     train_gpus: int = 0,
     train_epochs: int = 20,
-    train_batch_size: int = 64,
+    train_batch_size: int = 0,
     train_image: str = "",
     train_options: dict = {},
     gate: dict = {
@@ -85,7 +85,7 @@ def preflight(
         train_workers: Replicas in addition to the chief.
         train_gpus: GPUs per replica.
         train_epochs: Passes over the training rows.
-        train_batch_size: Rows of one step over all replicas.
+        train_batch_size: Rows of one step over all replicas; 0 is 64 for each GPU, or about 64.
         train_image: Image of the replicas; empty for the one that was compiled in.
         train_options: Seed, class weights, early stopping, own command, deadlines.
         gate: When a model is good enough.

@@ -23,6 +23,7 @@ from kfp_tfjob.components.step import FailureReport, Step, open_step
 from kfp_tfjob.components.summary import unchanged_summary
 from kfp_tfjob.components.task_claim import claim_task
 from kfp_tfjob.components.webhook import Webhook
+from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options import parse as parameters
@@ -127,6 +128,9 @@ def run(
         log.info("the folder of this run is %s", step.run.base)
     report.step = step
 
+    records = Records(step)
+    trained = records.trained()
+    spec = run_parameters.job_spec(values, trained)
     code, of_code = check_code(step, values)
     found += of_code
     for it in only(found, Status.WARNING, Status.WAITS):
@@ -150,9 +154,12 @@ def run(
     digest = source_digest(source)
     if not code.in_image:
         claim_task(step, _PATIENCE.seconds)
-    _check_continued(step, values, entry, digest)
+    spec = replace(spec, model_entry=entry)
+    dataset = _data_options(values).dataset_digest(digest, values["data_label"])
+    # Before anything replaces the records of a run that has trained.
+    require_same(trained, {**records.inputs(spec), "data": dataset})
     code = code_of_run(step, code)
-    inputs, earlier = _earlier(step, values, entry, code, digest, evaluator)
+    inputs, earlier = _earlier(step, values, spec, code, dataset, evaluator)
     head = unchanged_summary(step, str(values["model_name"]), earlier) if earlier else ""
     if not earlier:
         head = "".join(f"**Warning:** {prose(it)}\n\n" for it in only(found, Status.WAITS))
@@ -162,11 +169,11 @@ def run(
         model_entry=entry,
         code_uri="" if earlier else keep_code(step, code),
         changed=not earlier,
-        evaluate=not earlier and run_parameters.job_spec(values).options.evaluate,
+        evaluate=not earlier and spec.options.evaluate,
         inputs_digest=inputs,
         job_kind=kind,
         table=head
-        + run_parameters.table(given, run_parameters.job_spec(values))
+        + run_parameters.table(given, spec)
         + _resolved(step, values, given, tick)
         + (f"\n**Kind of job:** {kind}\n" if kind else "")
         + f"\n**Notifications:** {notified}.\n"
@@ -331,22 +338,12 @@ def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:
     )
 
 
-def _check_continued(step: Step, values: RunParameters, entry: str, source_digest: str) -> None:
-    """Reject other inputs for a run that has trained, before they replace any of its records."""
-    records = Records(step)
-    claimed = records.claimed()
-    if claimed and (records.completed() or records.newest_checkpoint()):
-        spec = replace(run_parameters.job_spec(values), model_entry=entry)
-        data = _data_options(values).dataset_digest(source_digest, values["data_label"])
-        require_same(records.claim(claimed[-1]).inputs, {**records.inputs(spec), "data": data})
-
-
 def _earlier(
     step: Step,
     values: RunParameters,
-    entry: str,
+    spec: JobSpec,
     code: Code,
-    source_digest: str,
+    dataset: str,
     evaluator_digest: str,
 ) -> tuple[str, TrainedRun | None]:
     """Return the digest of the inputs, and the earlier run that makes training unnecessary.
@@ -354,10 +351,7 @@ def _earlier(
     The digest is empty for a run that continues: an earlier try may have trained its model with
     another image, other variables or other replicas.
     """
-    spec = run_parameters.job_spec(values)
-    options = _data_options(values)
-    dataset = options.dataset_digest(source_digest, values["data_label"])
-    digest = unchanged.inputs_digest(values, spec, entry, code, dataset, evaluator_digest)
+    digest = unchanged.inputs_digest(values, spec, code, dataset, evaluator_digest)
     skips = spec.options.when_unchanged == "skip"
     gate = (parse_gate(values["gate"]), evaluator_digest)
     found = unchanged.earlier(step, str(values["model_name"]), digest, gate) if skips else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -79,10 +80,14 @@ def _check_output(output_uri: str) -> None:
         )
 
 
-def job_spec(values: RunParameters) -> JobSpec:
+def job_spec(values: RunParameters, trained: Mapping[str, Any] | None = None) -> JobSpec:
     """Return the typed form of the train_ and pod groups.
 
     A value that is checked separately, or that only a later step knows, gets a valid placeholder.
+
+    Args:
+        values: The run parameters.
+        trained: The inputs of an attempt that the run continues.
 
     Raises:
         ConfigurationError: Everything that is wrong with them.
@@ -92,7 +97,11 @@ def job_spec(values: RunParameters) -> JobSpec:
         name: values[name] for name in values if name in PARAMETERS and name.startswith(groups)
     }
     return JobSpec.parse(
-        output_uri="s3://bucket", model_name="model", model_entry="module:function", **given
+        trained=trained or {},
+        output_uri="s3://bucket",
+        model_name="model",
+        model_entry="module:function",
+        **given,
     )
 
 
@@ -102,13 +111,14 @@ def table(values: RunParameters, spec: JobSpec) -> str:
     Each value is a paragraph: the panel of Kubeflow Pipelines is too narrow for three columns.
     """
     replicas, gpus = spec.replicas, spec.total_gpus
+    resolved = {**values, "train_batch_size": spec.batch_size}
     return "\n\n".join(
         [
             "# Parameters of this run",
             f"{counted(replicas, 'replica')} with {counted(gpus, 'GPU') if gpus else 'no GPUs'} in"
             f" total; {spec.batch_size} rows per step.",
             *(
-                f"**{code(name)}:** {code(_written(masked(values[name])))}  \n{it.meaning}"
+                f"**{code(name)}:** {code(_written(masked(resolved[name])))}  \n{it.meaning}"
                 for name, it in PARAMETERS.items()
             ),
             "",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -37,7 +36,6 @@ _SEEN = {"env", "gpu_resource", "volumes"}
 def inputs_digest(
     values: RunParameters,
     spec: JobSpec,
-    entry: str,
     code: Code,
     dataset_digest: str,
     evaluator_digest: str = "",
@@ -51,7 +49,7 @@ def inputs_digest(
     body = {
         "dataset": dataset_digest,
         "code": {path: sha256(data).hexdigest() for path, data in code.files.items()},
-        "training": replace(spec, model_entry=entry).for_result,
+        "training": spec.for_result,
         "workers": spec.workers,
         "gpus": spec.gpus,
         "image": spec.image,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.options import images
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
+from kfp_tfjob.options.pipeline import ROWS_PER_STEP
 from kfp_tfjob.options.pod import PodOptions, PodSettings
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.address import S3Address
@@ -85,6 +87,11 @@ class JobSpec:
         return {role: count for role, count in found.items() if count}
 
     @property
+    def ranks(self) -> int:
+        """The parts into which a step divides its rows: the GPUs, or the replicas on CPUs."""
+        return self.replicas * max(self.gpus, 1)
+
+    @property
     def total_gpus(self) -> int:
         """GPUs of all replicas, including ps and evaluator."""
         return sum(count * self.gpus_of(role) for role, count in self.counts.items())
@@ -106,10 +113,15 @@ class JobSpec:
         return extra.gpus if extra else self.gpus
 
     @classmethod
-    def parse(cls, **given: Any) -> JobSpec:
+    def parse(cls, trained: Mapping[str, Any] = MappingProxyType({}), **given: Any) -> JobSpec:
         """Check and type the run parameters, and what preflight adds to them.
 
+        Only here do `train_batch_size: 0` and `sync_batch_norm: auto` become a number and a
+        boolean, so that all that is stored, compared and shown is what the replicas get.
+
         Args:
+            trained: `for_result` of an attempt that the run continues; it decides these two, even
+                if the run now has other replicas or another version has other defaults.
             **given: The run parameters by their names, and any other attribute of the class; a
                 string that is not given is empty.
 
@@ -143,21 +155,34 @@ class JobSpec:
             workers=whole("train_workers", 0),
             gpus=whole("train_gpus", 0),
             epochs=whole("train_epochs", 1),
-            batch_size=whole("train_batch_size", 1),
+            batch_size=whole("train_batch_size", 0),
             image=str(given["train_image"]).strip(),
             tools_image=given.get("tools_image", images.TOOLS),
             options=options,
             pod=typed(PodOptions, "pod"),
             kind=kinds.DEFAULT if options.job == "auto" else kinds.kind_named(options.job),
         )
-        ConfigurationError.raise_if([*problems, *spec._problems(numbers_are_right=not problems)])
-        return spec
+        resolved = spec._resolved(trained)
+        if not problems:
+            problems += resolved._wrong_batch(requested=spec.batch_size)
+        ConfigurationError.raise_if([*problems, *resolved._problems()])
+        return resolved
 
-    def _problems(self, numbers_are_right: bool) -> Iterator[Problem | str]:
+    def _resolved(self, trained: Mapping[str, Any]) -> JobSpec:
+        """Return the job with what its defaults mean for its replicas, or an earlier attempt."""
+        of_a_gpu = ROWS_PER_STEP if self.gpus else -(-ROWS_PER_STEP // self.replicas)
+        batch = self.batch_size or trained.get("train_batch_size") or of_a_gpu * self.ranks
+        synchronizes = self.options.sync_batch_norm
+        if synchronizes == "auto":
+            # A program of its own does not read it: it must not look as if that had changed.
+            own = self.options.synchronizes(1 if self.options.command else self.ranks)
+            synchronizes = trained.get("train_options.sync_batch_norm", own)
+        options = self.options.model_copy(update={"sync_batch_norm": synchronizes})
+        return replace(self, batch_size=batch, options=options)
+
+    def _problems(self) -> Iterator[Problem | str]:
         yield from self._wrong_names()
         yield from self._wrong_model()
-        if numbers_are_right:
-            yield from self._wrong_batch()
         for role, settings in self.pod.of_replicas.items():
             yield from self._wrong_pod(role, settings)
 
@@ -240,17 +265,29 @@ class JobSpec:
                     suggestion="0",
                 )
 
-    def _wrong_batch(self) -> Iterator[Problem]:
-        ranks = self.replicas * max(self.gpus, 1)
-        if self.options.command or self.batch_size % ranks == 0:
+    def _wrong_batch(self, requested: int) -> Iterator[Problem]:
+        """Yield the problem of a batch size that does not divide; a default of 0 always does."""
+        if self.options.command or self.batch_size % self.ranks == 0:
             return
-        below = self.batch_size // ranks * ranks
-        near = [str(size) for size in (below, below + ranks) if size]
+        expected = (
+            f"a multiple of {self.ranks} = (1 chief + {self.workers} workers)"
+            f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}"
+        )
+        if not requested:
+            yield Problem(
+                "this run began with a batch that its replicas now cannot divide",
+                received=f"train_batch_size {self.batch_size}",
+                expected=expected,
+                fix="continue with as many replicas and GPUs as before, or start a new run",
+                path="train_workers",
+            )
+            return
+        below = self.batch_size // self.ranks * self.ranks
+        near = [str(size) for size in (below, below + self.ranks) if size]
         yield Problem(
             "train_batch_size cannot be divided evenly over all replicas",
             received=self.batch_size,
-            expected=f"a multiple of {ranks} = (1 chief + {self.workers} workers)"
-            f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}",
+            expected=expected,
             fix=f"set train_batch_size to {' or '.join(near)}",
             path="train_batch_size",
             suggestion=near[0],

@@ -16,6 +16,8 @@ from kfp_tfjob.options.parse import Group, whole_numbers
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import TrainOptions
 
+ROWS_PER_STEP = 64  # by default: of each GPU, or of all replicas on CPUs
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -107,8 +109,9 @@ PARAMETERS: dict[str, Parameter] = {
         "passes over the training rows", default=20, option=("--epochs", "N")
     ),
     "train_batch_size": Parameter(
-        "rows of one training step, over all GPUs of all replicas",
-        default=64,
+        f"rows of one training step, over all GPUs of all replicas; 0 is {ROWS_PER_STEP} for each"
+        f" GPU, or on CPUs {ROWS_PER_STEP} rounded up to a multiple of the replicas",
+        default=0,
         option=("--batch-size", "ROWS"),
     ),
     # The default comes from `kfp-tfjob compile`.

@@ -72,7 +72,11 @@ class TrainerOptions(Group):
         "Number of parts into which a replica splits its rows of a step, to process one at a time.",
         ge=1,
     )
-    sync_batch_norm: bool = option(False, "Synchronize every BatchNormalization layer.")
+    sync_batch_norm: bool | Literal["auto"] = option(
+        "auto",
+        "Compute the statistics of every BatchNormalization layer over the rows of all replicas;"
+        " `auto` does so with more than one. With `false`, several replicas refuse such a layer.",
+    )
     jit_compile: bool = option(False, "Let XLA compile the forward and backward pass on GPUs.")
     tf32: bool = option(
         True,
@@ -88,6 +92,10 @@ class TrainerOptions(Group):
     def precision(self) -> str:
         """The policy of Keras; empty for float32."""
         return "mixed_bfloat16" if self.mixed_precision is True else self.mixed_precision or ""
+
+    def synchronizes(self, replicas: int) -> bool:
+        """Return whether so many replicas synchronize every BatchNormalization layer."""
+        return replicas > 1 if self.sync_batch_norm == "auto" else self.sync_batch_norm
 
 
 # Parts of a step give the result of the whole step, in less memory.

@@ -144,8 +144,6 @@ def parameters_of(
     if isinstance(gate, dict) and isinstance(gate.get("evaluator"), str):
         values["gate"] = {**gate, "evaluator": as_path(gate["evaluator"])}
     values["output_uri"] = fill_user(str(values["output_uri"]), _user)
-    if "train_batch_size" not in sources:
-        values["train_batch_size"] = _fitting(values)
     return Given(values, sources)
 
 
@@ -253,16 +251,6 @@ def _user() -> str:
                 path="output_uri",
             )
         ) from error
-
-
-def _fitting(values: RunParameters) -> Any:
-    """Return the default batch size, reduced to a multiple of the number of replicas."""
-    batch, workers = values["train_batch_size"], values["train_workers"]
-    gpus = values["train_gpus"]
-    if not all(isinstance(number, int) and number >= 0 for number in (batch, workers, gpus)):
-        return batch  # the check reports wrong numbers
-    ranks = (1 + workers) * max(gpus, 1)
-    return batch - batch % ranks or ranks
 
 
 def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:

@@ -71,6 +71,10 @@ def values(base: S3Address, **changed: Any) -> dict[str, Any]:
     return found | given | changed
 
 
+def two_files(folder: Path) -> tuple[str, str]:
+    return str(folder / "curves.html"), str(folder / "job.html")
+
+
 def step_of(base: S3Address, store: Store, key: str = "") -> Step:
     return Step("launch_tfjob", "r1", Layout(base), store, key)
 
@@ -133,6 +137,10 @@ def test_a_program_of_ones_own_needs_no_dataset(
     assert seen["DATASET_URI"] is seen["DATA_DIR"] is seen["CODE_URI"] is None
     manifest = store.read_manifest(base / "runs/r1/manifest.json")
     assert {item.key for item in manifest.objects} >= {"output/seen.json"}
+    # More replicas do not change the rows of a step of a run that has trained.
+    assert read(store, base / "runs/r1/attempts/0001.json")["inputs"]["train_batch_size"] == 64
+    again = engine.run(step_of(base, store), values(base, train_workers=2), *two_files(tmp_path))
+    assert again.attempts == 1
 
 
 def test_the_component_trains_and_leaves_what_people_look_at(

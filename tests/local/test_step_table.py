@@ -13,8 +13,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from examples import pictures
+from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.uploader import pull
 from tests.local import tiny_dataset
 from tests.local.replica import tf_config
 from tests.ports import free_ports
@@ -38,7 +46,7 @@ REFUSED = ALSO_ALONE | {
     "mean over weights": "the loss depends on how a batch is divided",
     "a mask on the output": "the loss depends on how a batch is divided.*an output with a mask",
     "EMA that overwrites": "Keras cannot overwrite weights.*ema_overwrite_frequency=5",
-    "plain BatchNormalization": "BatchNormalization would use different.*sync_batch_norm=true",
+    "plain BatchNormalization": "BatchNormalization would use different.*remove sync_batch_norm",
     "masked BatchNormalization": "different values of of_words/moving_mean.*, and no mask",
     "own state": 'different values of local_mean_?[0-9]*/mean. .*aggregation="mean"',
     "accumulation by Keras": "Keras cannot accumulate.*micro_batches",
@@ -51,17 +59,33 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_dataset.write(tmp_path_factory.mktemp("rows"))
 
 
+@pytest.fixture
+def tiles(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a dataset of images."""
+    pictures.write(tmp_path / "tiles")
+    step = Step("prepare_data", "r1", Layout(S3Address("test", "tiles")), s3.store())
+    monkeypatch.setenv(MOUNT_VARIABLE, str(s3.secret))
+    done = engine.run(step, str(tmp_path / "tiles"), "", {})
+    pull(step.store, S3Address.parse(done.dataset_uri), tmp_path / "dataset")
+    return tmp_path / "dataset"
+
+
 def _processes(dataset: Path, names: list[str], size: int, **more: str) -> list[Results]:
     """Run the rows in some processes at once and return what each of them says."""
+    said = _outputs("step_rows.py", [str(dataset), *names], size, **more)
+    return [json.loads(lines.splitlines()[-1]) for lines in said]
+
+
+def _outputs(script: str, arguments: list[str], size: int, **more: str) -> list[str]:
     hosts = [f"127.0.0.1:{port}" for port in free_ports(size)]
     started = []
     for at in range(size):
         environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)} | more
         if size > 1:
             environment["TF_CONFIG"] = tf_config(hosts, at)
-        command = [sys.executable, str(Path(__file__).with_name("step_rows.py")), str(dataset)]
+        command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
         started.append(
-            subprocess.Popen([*command, *names], env=environment, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         )
     try:
         said = [process.communicate(timeout=SECONDS)[0] for process in started]
@@ -69,7 +93,7 @@ def _processes(dataset: Path, names: list[str], size: int, **more: str) -> list[
         for process in started:
             process.kill()
     assert [process.returncode for process in started] == [0] * size
-    return [json.loads(lines.splitlines()[-1]) for lines in said]
+    return said
 
 
 def _agree(row: str, alone: Results, several: Results, tolerance: float) -> None:
@@ -130,3 +154,24 @@ def _parts_are_the_whole(alone: Results) -> None:
     assert parts["numbers"] == pytest.approx(whole["numbers"], rel=1e-6)
     assert parts["scale"] == whole["scale"] < 2.0**12  # the gradient was infinite now and then
     assert parts["updates"] == whole["updates"] < 24
+
+
+def test_three_normalizations_on_two_replicas_without_an_option(
+    dataset: Path, tmp_path: Path
+) -> None:
+    _outputs("normalised_weights.py", [str(dataset), "three", str(tmp_path)], 1, LOGICAL="1")
+    assert 0 < _change(tmp_path, "together") <= 1e-4
+
+
+@pytest.mark.slow
+def test_mobile_net_on_two_processes_without_an_option(tiles: Path, tmp_path: Path) -> None:
+    """52 normalizations amplify rounding, so its measure is that of another order of the rows."""
+    for size in (1, 2):
+        _outputs("normalised_weights.py", [str(tiles), "mobile_net", str(tmp_path)], size)
+    assert _change(tmp_path, "together") <= 3 * _change(tmp_path, "reversed")
+
+
+def _change(folder: Path, name: str) -> float:
+    """Return the largest difference of a weight from one replica's."""
+    with np.load(folder / "alone.npz") as alone, np.load(folder / f"{name}.npz") as other:
+        return max(float(np.abs(alone[it] - other[it]).max()) for it in alone)

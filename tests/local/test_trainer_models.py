@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from tensorflow.python.framework import config
 from kfp_tfjob.features.signature_columns import argument_names
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.trainer import label_test, models, probabilities, self_test, user_model
+from kfp_tfjob.trainer import batch_norm, label_test, models, probabilities, self_test, user_model
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import export
 from kfp_tfjob.trainer.inputs import open_split
@@ -174,7 +175,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: _sequential(Dense(3), kind=OwnStep),
         "the model has its own train_step",
     ),
-    "batch normalisation": (_normalised, r"synchronized=False, 2 replicas.*train with one"),
 }
 
 
@@ -358,23 +358,36 @@ def test_a_model_that_was_made_too_early_is_refused(classes: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "replicas", "words"),
+    ("options", "replicas", "what"),
     [
-        ({"micro_batches": 2}, 1, "LayerNormalization"),
-        ({}, 2, "sync_batch_norm=true"),
-        ({"sync_batch_norm": True, "jit_compile": True}, 2, "XLA cannot compile"),
+        ({"micro_batches": 2}, 1, "micro_batches"),
+        ({"micro_batches": 2}, 2, "micro_batches"),
+        ({"sync_batch_norm": False}, 2, "synchronized=False"),
+        ({"jit_compile": True}, 2, "jit_compile"),
     ],
 )
-def test_batch_normalization_and_the_options(
-    classes: Dataset, options: dict[str, Any], replicas: int, words: str
+def test_what_no_batch_normalization_can_do_is_refused(
+    classes: Dataset, options: dict[str, Any], replicas: int, what: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        user_model.check(_normalised(), _normalised, classes, replicas, TrainerOptions(**options))
-    user_model.check(_normalised(), _normalised, classes, 1)
-    user_model.check(_normalised(synchronized=True), _normalised, classes, 2)
-    model = _normalised()
-    user_model.check(model, _normalised, classes, 2, TrainerOptions(sync_batch_norm=True))
-    assert model.layers[0].synchronized
+    arguments = _normalised, classes, replicas, TrainerOptions(**options)
+    problem = problem_of(user_model.check, _normalised(), *arguments)
+    assert what in problem.received
+    deep = _sequential(*(BatchNormalization(name=f"n{i}") for i in range(52)))
+    assert "n0, n1, n2 and 49 more" in problem_of(user_model.check, deep, *arguments).received
+
+
+def test_batch_normalization_is_synchronized_where_there_are_several_replicas(
+    classes: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, batch_norm.__name__)
+    for replicas, options in ((1, {}), (2, {}), (2, {"sync_batch_norm": True})):
+        model = _normalised()
+        user_model.check(model, _normalised, classes, replicas, TrainerOptions(**options))
+        assert model.layers[0].synchronized == (replicas > 1)
+        assert (model.layers[0].name in caplog.text) == (replicas > 1)
+        caplog.clear()
+    own = _normalised(synchronized=True)
+    user_model.check(own, _normalised, classes, 2, TrainerOptions(sync_batch_norm=False))
 
 
 def test_micro_batches_divide_the_rows_of_a_replica(classes: Dataset) -> None:

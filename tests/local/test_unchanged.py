@@ -28,6 +28,7 @@ from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.training_cache import TrainedRun, newest, remember
 from tests.local.published import VERDICT
+from tests.problems import problem_of
 
 ROWS = ("a,b,y\n" + "".join(f"{i},{i * 3 % 7},{i % 2}\n" for i in range(120))).encode()
 OWN = "def build_model(dataset, units=8):\n    return None\n"
@@ -206,6 +207,23 @@ def test_a_run_that_has_trained_does_not_continue_with_other_inputs(
         assert (failure.code, [it.path for it in failure.problems]) == (2, [path])
         assert {it.address: it.etag for it in world.store.list(step.run.base)} == stored
         record.unlink()
+
+
+def test_a_run_that_has_trained_keeps_the_numbers_that_its_defaults_meant(world: World) -> None:
+    """It may continue on other replicas, or with a version that has other defaults."""
+    data = DataOptions().dataset_digest(world.check("r1").source_digest, "y")
+    inputs = {"data": data, "train_batch_size": 66, "train_options.sync_batch_norm": True}
+    step = open_step("launch_tfjob", "r1", str(world.base))
+    claim = replace(Claim.first(1, 0), inputs=inputs)
+    world.store.create(step.run.attempt(1), claim.to_bytes("r1", "job", "hash"))
+    assert "**`train_batch_size`:** `64`" in world.check("r1").table  # it has not trained yet
+    world.store.write(step.run.checkpoints / "3" / MANIFEST, b"{}")
+    assert "**`train_batch_size`:** `66`" in world.check("r1", train_workers=1).table
+    for changed, path in (
+        ({"train_batch_size": 64}, "train_batch_size"),
+        ({"train_options": COMMAND | {"sync_batch_norm": False}}, "train_options.sync_batch_norm"),
+    ):
+        assert problem_of(world.check, "r1", **changed).path == path
 
 
 def test_a_run_that_was_evaluated_with_another_gate_since_does_not_count(world: World) -> None:

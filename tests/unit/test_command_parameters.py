@@ -209,7 +209,7 @@ def test_the_environment_does_not_change_a_continued_run(monkeypatch):
     assert found.values["train_epochs"] == 5
 
 
-def test_a_given_batch_size_is_never_changed(file):
+def test_the_batch_size_is_that_of_the_form(file):
     given = values_of(file, "train_batch_size: 10\ntrain_workers: 2\n")
     assert given["train_batch_size"] == 10
-    assert parameters_of(NONE | {"train_workers": 2}).values["train_batch_size"] == 63
+    assert parameters_of(NONE | {"train_workers": 2}).values["train_batch_size"] == 0

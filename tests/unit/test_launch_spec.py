@@ -117,10 +117,41 @@ def test_all_problems_come_at_once():
     assert len(found) == 5
 
 
+@pytest.mark.parametrize(
+    ("workers", "gpus", "batch", "synchronizes"),
+    [
+        *((0, 0, 64, False), (1, 0, 64, True), (2, 0, 66, True), (4, 0, 65, True)),
+        *((99, 0, 100, True), (0, 1, 64, False), (0, 2, 128, True), (4, 8, 2560, True)),
+    ],
+)
+def test_the_defaults_fit_any_number_of_replicas(
+    workers: int, gpus: int, batch: int, synchronizes: bool
+) -> None:
+    shape = {"train_workers": workers, "train_gpus": gpus, "train_batch_size": 0.0}
+    spec = JobSpec.parse(**DEFAULTS | shape)
+    assert (spec.batch_size, spec.options.sync_batch_norm) == (batch, synchronizes)
+    assert spec.for_result["train_batch_size"] == batch
+    assert spec.for_result["train_options.sync_batch_norm"] is synchronizes
+    # A run that resumes keeps its own, whatever the defaults of its version were.
+    trained = {"train_batch_size": 8 * batch, "train_options.sync_batch_norm": not synchronizes}
+    kept = JobSpec.parse(trained=trained, **DEFAULTS | shape).for_result
+    assert kept | trained == kept
+    given = shape | {"train_batch_size": batch, "train_options": {"sync_batch_norm": synchronizes}}
+    assert JobSpec.parse(trained=trained, **DEFAULTS | given) == spec
+
+
+def test_a_batch_that_a_run_began_with_must_fit_its_replicas() -> None:
+    shape = {"train_workers": 2, "train_batch_size": 0}
+    problem = problem_of(JobSpec.parse, trained={"train_batch_size": 64}, **DEFAULTS | shape)
+    assert (problem.path, problem.suggestion) == ("train_workers", "")
+
+
 def test_a_program_of_ones_own_needs_no_model_and_any_batch():
     options = {"command": ["python3", "train.py"]}
     changes = {"train_options": options, "model_entry": "", "train_batch_size": 63}
-    assert JobSpec.parse(**DEFAULTS | changes).options.command == ("python3", "train.py")
+    spec = JobSpec.parse(**DEFAULTS | changes)
+    assert spec.options.command == ("python3", "train.py")
+    assert spec.options.sync_batch_norm is False  # which it does not read
 
 
 def test_every_variable_of_the_manifest_is_reserved():

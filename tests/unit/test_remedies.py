@@ -334,11 +334,20 @@ PARAMETERS = [
         put("train_options.command", COMMAND),
         "command",
     ),
-    Case("jobs/spec:_wrong_batch", params, values(train_workers=2), typed()),
     Case(
-        "jobs/spec:_wrong_batch",
+        "jobs/spec:_wrong_batch[0]",
+        job,
+        launch_parameters.DEFAULTS
+        | {"train_batch_size": 0, "train_workers": 2, "trained": {"train_batch_size": 64}},
+        put("train_workers", 3),
+    ),
+    Case(
+        "jobs/spec:_wrong_batch[1]", params, values(train_batch_size=64, train_workers=2), typed()
+    ),
+    Case(
+        "jobs/spec:_wrong_batch[1]",
         params,
-        values(train_workers=2),
+        values(train_batch_size=64, train_workers=2),
         lambda given, problem: put("train_batch_size", int(problem.fix.rpartition(" ")[2]))(
             given, problem
         ),

@@ -80,6 +80,12 @@ def test_each_problem_names_its_parameter(changed: dict, path: str, suggestion: 
     assert (problem.path, problem.suggestion) == (path, suggestion)
 
 
+def test_the_table_has_the_batch_that_a_default_means() -> None:
+    given = values(train_workers=4)
+    assert (given["train_batch_size"], job_spec(given).batch_size) == (0, 65)
+    assert "**`train_batch_size`:** `65`" in table(given, job_spec(given))
+
+
 def test_a_value_stays_in_its_paragraph() -> None:
     given = values(data_label="a`b|c\n<b>\x1b[2J", model_hyperparameters={"a_b": "`|"})
     tokens = MarkdownIt("commonmark").enable("table").parse(table(given, job_spec(given)))
