@@ -84,6 +84,9 @@ def _is_of(verdict: ModelVerdict, gate: GateOptions | None, evaluator_digest: st
 def _role(spec: JobSpec, role: str) -> dict[str, Any]:
     """Return what a program can see of its pod's settings."""
     found = spec.pod.of(role).model_dump(mode="json", include=_SEEN)
+    for volume in found["volumes"] or ():
+        if not volume["config_map"]:  # keeps the digests of earlier runs
+            del volume["config_map"]
     own = getattr(spec.pod, role).model_dump(mode="json", include={"replicas", "gpus"})
     return found | own
 

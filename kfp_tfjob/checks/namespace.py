@@ -224,13 +224,14 @@ def mounted_secret(subject: Subject) -> Iterator[Finding]:
 
 
 _KINDS = {
+    "configmaps": "ConfigMap",
     "persistentvolumeclaims": "claim",
     "serviceaccounts": "service account",
 }
 
 
 def named(subject: Subject) -> Iterator[Finding]:
-    """Look for the claims and accounts that the job names."""
+    """Look for the claims, ConfigMaps and accounts that the job names."""
     api = subject.api
     hidden: ForbiddenError | None = None
     for kind, name, parameter in sorted(set(_named(subject.spec))):
@@ -257,5 +258,7 @@ def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
     for role, settings in spec.pod.of_replicas.items():
         for claim in filter(None, (it.claim for it in settings.volumes or ())):
             yield "persistentvolumeclaims", claim, f"pod.{role}.volumes"
+        for name in filter(None, (it.config_map for it in settings.volumes or ())):
+            yield "configmaps", name, f"pod.{role}.volumes"
         if settings.service_account:
             yield "serviceaccounts", settings.service_account, f"pod.{role}.service_account"

@@ -67,12 +67,15 @@ def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
 
 def _too_small_for_one(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:
     for item in _replicas(spec):
-        role, count, gpus = item.role, item.count, spec.gpus_of(item.role)
-        if not (gpus or nodes):
+        role, count, settings = item.role, item.count, spec.pod.of(item.role)
+        devices = {str(settings.gpu_resource): spec.gpus_of(role)} if spec.gpus_of(role) else {}
+        devices |= settings.resources or {}
+        if not (devices or nodes):
             continue  # a cluster that scales from zero may add nodes of any size
         set_by = partial(decided_by, spec, role)
         if why := capacity.no_room(item.pod, count, nodes, f"one {role}", set_by):
-            each = f" with {gpus} {spec.pod.of(role).gpu_resource} each" if gpus else ""
+            each = " and ".join(f"{amount} {name}" for name, amount in devices.items())
+            each = f" with {each} each" if each else ""
             yield (
                 f"{count} {role}{'s' * (count > 1)}{each} requested, but {why}, so the pods will"
                 " wait for nodes"

@@ -10,11 +10,10 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import role_of
 from kfp_tfjob.jobs.verdict import Verdict
-from kfp_tfjob.options.pod import SecretKey
+from kfp_tfjob.options.pod import NATIVE_RESOURCES, SecretKey
 
 _STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _VOLUMES = "volumes"
-_FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _TOGETHER = (
     "place all pods of a job together: with Kueue (pod.all.queue), or with Volcano or the"
     " coscheduling plugin (pod.all.scheduler)"
@@ -121,8 +120,11 @@ def key(spec: JobSpec, role: str, field: str) -> str:
 def parameter(spec: JobSpec, role: str, resource: str) -> str:
     """Return the parameter that sets a replica's request for a resource, and its value, or ""."""
     settings = spec.pod.of(role)
-    if field := _FIELDS.get(resource):
+    if field := NATIVE_RESOURCES.get(resource):
         return f"{key(spec, role, field)} (now {getattr(settings, field)})"
+    if amount := (settings.resources or {}).get(resource):
+        own = role if resource in (getattr(spec.pod, role).resources or {}) else "all"
+        return f"pod.{own}.resources.{resource} (now {amount})"
     if resource != settings.gpu_resource:
         return ""
     name = f"pod.{role}.gpus" if role in ("ps", "evaluator") else "train_gpus"

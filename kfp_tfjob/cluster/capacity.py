@@ -15,7 +15,7 @@ Amounts = dict[str, Decimal]
 
 def shown(resource: str, amount: Decimal) -> str:
     """Return an amount for people: bytes in GiB, everything else as a plain number."""
-    if resource.endswith(("memory", "storage")):
+    if resource.endswith(("memory", "storage")) or resource.startswith("hugepages-"):
         return f"{amount / 2**30:.4g} GiB"
     return f"{amount.normalize():f}"
 

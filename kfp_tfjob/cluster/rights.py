@@ -43,6 +43,7 @@ TO_STOP = (
 # What makes messages precise.
 TO_EXPLAIN = (
     Right("", "events", ("list",)),
+    Right("", "configmaps", ("get",)),
     Right("", "persistentvolumeclaims", ("get",)),
     Right("", "serviceaccounts", ("get",)),
 )

@@ -197,6 +197,7 @@ class _PodTemplate:
         }
         if gpus := spec.gpus_of(self.role):
             resources[str(settings.gpu_resource)] = str(gpus)
+        resources |= settings.resources or {}
         environment = self._environment()
         if spec.options.command:
             environment += keys_of_the_store(spec)
@@ -388,7 +389,7 @@ def _variable(name: str, value: str | SecretKey) -> Object:
 
 
 def _volume_name(number: int, volume: Volume) -> str:
-    return f"{'claim' if volume.claim else 'secret'}-{number}"
+    return f"{volume.kind}-{number}"
 
 
 def _podinfo() -> list[Object]:

@@ -14,7 +14,7 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.options import images
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pipeline import ROWS_PER_STEP
-from kfp_tfjob.options.pod import PodOptions, PodSettings
+from kfp_tfjob.options.pod import NATIVE_RESOURCES, PodOptions, PodSettings, bytes_of
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
@@ -22,6 +22,9 @@ from kfp_tfjob.supervisor.environment import VARIABLES
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_HUGE_PAGES = re.compile(r"hugepages-(\d+[KMGT]i)")
+_GPUS = re.compile(r"[^/]+/(?:gpu(?:\.shared)?|mig-.+)")
+_WHOLE = re.compile(r"[1-9]\d*")
 _STRINGS = (
     *("output_uri", "storage_endpoint", "storage_region", "storage_secret"),
     *("dataset_uri", "model_name", "model_entry", "code_uri"),
@@ -302,6 +305,8 @@ class JobSpec:
                 fix=f"remove pod.{role}.env.{name}",
                 path=f"pod.{role}.env.{name}",
             )
+        for name, amount in (settings.resources or {}).items():
+            yield from self._wrong_resource(f"pod.{role}", name, amount)
         paths = [volume.path for volume in settings.volumes or ()]
         for path in sorted(set(paths)):
             if paths.count(path) > 1 or path.startswith(("/kfp-tfjob", "/dev", "/etc", "/proc")):
@@ -312,3 +317,57 @@ class JobSpec:
                     fix="mount it elsewhere",
                     path=f"pod.{role}.volumes",
                 )
+
+    def _wrong_resource(self, pod: str, name: str, amount: str) -> Iterator[Problem]:
+        """Yield the problem of a name or an amount in `resources`; the API server checks neither.
+
+        Args:
+            pod: The settings, such as `pod.all`.
+            name: The resource.
+            amount: How much of it each replica requests.
+        """
+        path = f"{pod}.resources.{name}"
+        page = _HUGE_PAGES.fullmatch(name)
+        gpus = {self.pod.of(role).gpu_resource for role in self.counts}
+        if field := NATIVE_RESOURCES.get(name):
+            yield Problem(
+                f"{pod}.resources cannot set {name}",
+                received=f"{name}: {amount}",
+                expected="a resource that has no key of its own",
+                fix=f"move it to {pod}.{field}",
+                path=path,
+            )
+        elif name in gpus or _GPUS.fullmatch(name):
+            yield Problem(
+                f"{pod}.resources cannot set GPUs, because the replicas wait for theirs",
+                received=f"{name}: {amount}",
+                expected="a resource other than GPUs",
+                fix=f"remove it; set train_gpus, and {pod}.gpu_resource={name}",
+                path=path,
+            )
+        elif not page and ("/" not in name or "kubernetes.io/" in name):
+            yield Problem(
+                f"{name} is not a resource that a pod can request",
+                received=repr(name),
+                expected="DOMAIN/NAME, such as rdma/ib, or hugepages-2Mi",
+                fix="write its name as `kubectl describe node` shows it",
+                path=path,
+            )
+        elif page and (not (size := bytes_of(amount)) or size % bytes_of(page[1])):
+            yield Problem(
+                f"{path} is not a number of whole pages",
+                received=repr(amount),
+                expected=f"a multiple of {page[1]}, for example {page[1]}",
+                fix=f"correct {path}",
+                path=path,
+                suggestion=page[1],
+            )
+        elif not page and not _WHOLE.fullmatch(amount):
+            yield Problem(
+                f"{path} is not a whole number",
+                received=repr(amount),
+                expected="1 or more; Kubernetes does not divide such a resource",
+                fix=f"correct {path}",
+                path=path,
+                suggestion="1",
+            )

@@ -21,6 +21,12 @@ DEFAULTS: dict[str, Any] = {
     "run_as_user": 1000,
     "grace_seconds": 60,
 }
+# The resources that have keys of their own.
+NATIVE_RESOURCES = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "ephemeral-storage": "ephemeral_storage",
+}
 CHIEF_GRACE = 600  # seconds: the sidecar has to store what is left
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
@@ -46,6 +52,16 @@ def _bytes(value: Any) -> str:
         # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both must be mistakes.
         raise ValueError("bytes above 0, for example 16Gi, 512Mi or 2G")
     return text
+
+
+def bytes_of(quantity: str) -> float:
+    """Return the bytes of a quantity such as 16Gi; 0 for a text that is none."""
+    try:
+        number, unit = _BYTES.fullmatch(_bytes(quantity)).groups()  # type: ignore[union-attr]
+    except ValueError:
+        return 0
+    base, letter = (1024 if unit and unit.endswith("i") else 1000), (unit or " ")[0].upper()
+    return float(number) * base ** " KMGTPE".index(letter)
 
 
 def _text(value: Any) -> str:
@@ -101,6 +117,7 @@ def _variable_value(value: Any) -> str | SecretKey:
 VariableValue = Annotated[str | SecretKey, pydantic.BeforeValidator(_variable_value)]
 Cpu = Annotated[str, pydantic.BeforeValidator(_cpu)]
 Bytes = Annotated[str, pydantic.BeforeValidator(_bytes)]
+Quantity = Annotated[str, pydantic.BeforeValidator(_text)]
 ObjectName = Annotated[
     str,
     _matching(_DNS_NAME, "the name of a Kubernetes object: lowercase letters, digits, - and ."),
@@ -151,27 +168,35 @@ class Affinity(Group):
 
 
 class Volume(Group):
-    """A claim (PVC), or a Secret as files, to mount into the container `tensorflow`."""
+    """A claim (PVC), or a Secret or ConfigMap as files, mounted into the container `tensorflow`."""
 
     claim: ObjectName | None = None
     secret_name: ObjectName | None = None
+    config_map: ObjectName | None = None
     path: Path
     read_only: bool = False
 
     @pydantic.model_validator(mode="after")
     def _one(self) -> Volume:
-        if (self.claim is None) == (self.secret_name is None):
+        if sum(it is not None for it in (self.claim, self.secret_name, self.config_map)) != 1:
             raise ValueError(
-                'either claim or secret_name, for example {"claim": "c", "path": "/c"}'
+                'one of claim, secret_name and config_map, for example {"claim": "c", "path": "/c"}'
             )
         return self
+
+    @property
+    def kind(self) -> str:
+        """The beginning of the volume's name in a pod."""
+        return "claim" if self.claim else "secret" if self.secret_name else "config-map"
 
     @property
     def source(self) -> dict[str, Any]:
         """The source as Kubernetes spells it."""
         if self.claim:
             return {"persistentVolumeClaim": {"claimName": self.claim}}
-        return {"secret": {"secretName": self.secret_name}}
+        if self.secret_name:
+            return {"secret": {"secretName": self.secret_name}}
+        return {"configMap": {"name": self.config_map}}
 
 
 class PodSettings(Group):
@@ -232,8 +257,15 @@ class PodSettings(Group):
         "Size of /dev/shm, which NCCL uses between the GPUs of a replica. Default:"
         f" {DEFAULTS['shared_memory']}.",
     )
+    resources: dict[Key, Quantity] | None = option(
+        None,
+        "Other resources of the container `tensorflow`, as requests and limits, such as"
+        ' `{"vpc.amazonaws.com/efa": 4, "hugepages-2Mi": "5Gi"}` or `{"rdma/ib": 1}`.',
+    )
     volumes: tuple[Volume, ...] | None = option(
-        None, "Claims (PVCs), and Secrets as files, to mount into the container `tensorflow`."
+        None,
+        "Claims (PVCs), and Secrets and ConfigMaps as files, to mount into the container"
+        " `tensorflow`. A local run reads a ConfigMap from the folder config_maps/NAME in --home.",
     )
     grace_seconds: int | None = option(
         None,
@@ -340,8 +372,8 @@ class PodOptions(Group):
     def of(self, role: str) -> PodSettings:
         """Return the settings of a role: its own, then those of `all`, then DEFAULTS.
 
-        Dicts of names (env, labels, annotations, node_selector) are merged; every other key of the
-        role replaces that of `all`.
+        Dicts of names (env, labels, annotations, node_selector, resources) are merged; every other
+        key of the role replaces that of `all`.
 
         Args:
             role: `chief`, `worker`, `ps` or `evaluator`.

@@ -65,6 +65,7 @@ EVERYTHING: dict[str, Any] = {
             "gpu_resource": "nvidia.com/mig-1g.5gb",
             "ephemeral_storage": "100Gi",
             "shared_memory": "8Gi",
+            "resources": {"vpc.amazonaws.com/efa": 4.0, "hugepages-2Mi": "5120Mi"},
             "node_selector": {"node.kubernetes.io/instance-type": "p4d.24xlarge"},
             "tolerations": [
                 {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
@@ -98,6 +99,7 @@ EVERYTHING: dict[str, Any] = {
                 {"claim": "cache", "path": "/cache"},
                 {"claim": "reference", "path": "/reference/", "read_only": True},
                 {"secret_name": "gcp", "path": "/gcp", "read_only": True},
+                {"config_map": "topology", "path": "/topology"},
             ],
             "priority_class": "training",
             "scheduler": "volcano",

@@ -67,6 +67,36 @@ def machine(gpus: int = 0, **has: str) -> dict:
     return found
 
 
+EFA, PAGES = "vpc.amazonaws.com/efa", "hugepages-2Mi"
+
+
+def with_devices(name: str, efa: str, pages: str = "0") -> dict:
+    found = node(2)
+    found["metadata"]["name"] = name
+    found["status"]["allocatable"] |= {EFA: efa, PAGES: pages}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gpus", "resources", "nodes", "warned"),
+    [
+        (2, {EFA: 4}, [with_devices("p4d", "4")] * 2, []),
+        (0, {PAGES: "5Gi"}, [with_devices("p4d", "4", "10Gi")], []),
+        (2, {EFA: 4}, [node(2)] * 2, [f"2 {GPU} and 4 {EFA} each", f"4 {EFA} each"]),
+        # Without a node, as with GPUs: a wrong name would wait for ever.
+        (0, {"rdma/ibb": 1}, [], ["with 1 rdma/ibb each", "with 1 rdma/ibb each"]),
+        (0, {"rdma/ibb": 1}, [node(0)], ["pod.all.resources.rdma/ibb (now 1)"] * 2),
+        (0, {PAGES: "20Gi"}, [with_devices("p4d", "4", "10Gi")], ["only 10 GiB"] * 2),
+        (0, {EFA: 1}, [with_devices("p4d", "1")], [f"requests a total of 2 {EFA}"]),
+    ],
+)
+def test_other_resources_are_compared_as_gpus_are(gpus, resources, nodes, warned):
+    found = list(too_small(spec(gpus=gpus, resources=resources), nodes))
+    assert len(found) == len(warned), found
+    for text, words in zip(found, warned, strict=True):
+        assert words in text, text
+
+
 SMALL = machine(cpu="3920m", memory="64Gi", ephemeral_storage="100Gi")
 SMALL["metadata"]["name"] = "small"
 MOST = "set by pod.all.cpu (now 4), but the largest node, small, can allocate only 3.92"
@@ -155,10 +185,12 @@ def test_paths_of_the_machine_of_a_person_are_refused():
 
 def test_every_object_that_is_named_is_asked_for():
     volumes = [{"claim": "cache", "path": "/cache"}, {"secret_name": "gcp", "path": "/gcp"}]
+    volumes += [{"config_map": "hosts", "path": "/hosts"}]
     found = set(_named(spec(volumes=volumes, service_account="a", image_pull_secret="r")))
     assert found == {
         ("serviceaccounts", "a", "pod.all.service_account"),
         ("persistentvolumeclaims", "cache", "pod.all.volumes"),
+        ("configmaps", "hosts", "pod.all.volumes"),
     }
 
 

@@ -110,6 +110,51 @@ def test_a_toleration_follows_the_rules_of_kubernetes(pods, toleration, is_valid
         assert problem.path.startswith(f"pod.{pods}.tolerations.0")
 
 
+@pytest.mark.parametrize(
+    ("name", "amount", "suggestion"),
+    [
+        ("cpu", 4, ""),
+        ("memory", "4Gi", ""),
+        ("ephemeral-storage", "4Gi", ""),
+        ("nvidia.com/gpu", 1, ""),
+        ("amd.com/gpu", 1, ""),
+        ("nvidia.com/mig-1g.5gb", 1, ""),
+        ("example.com/accelerator", 1, ""),  # gpu_resource, below
+        ("efa", 1, ""),
+        ("hugepages-", "2Mi", ""),
+        ("kubernetes.io/efa", 1, ""),
+        ("rdma/ib", 0, "1"),
+        ("rdma/ib", 0.5, "1"),
+        ("rdma/ib", "1Gi", "1"),
+        ("hugepages-2Mi", 2, "2Mi"),
+        ("hugepages-2Mi", "3Mi", "2Mi"),
+        ("hugepages-1Gi", "512Mi", "1Gi"),
+    ],
+)
+@pytest.mark.parametrize("role", ["all", "worker"])
+def test_a_resource_that_no_pod_can_have_is_refused(role, name, amount, suggestion):
+    pod = {"all": {"gpu_resource": "example.com/accelerator"}}
+    pod[role] = pod.get(role, {}) | {"resources": {name: amount}}
+    problem = problem_of(JobSpec.parse, **DEFAULTS | {"pod": pod})
+    assert (problem.path, problem.suggestion) == (f"pod.{role}.resources.{name}", suggestion)
+
+
+def test_resources_of_a_role_are_added_to_those_of_all():
+    pod = {"all": {"resources": {"rdma/ib": 1.0, "hugepages-1Gi": "2Gi"}}}
+    pod["worker"] = {"resources": {"rdma/ib": 2}}
+    roles = manifest(DEFAULTS | {"pod": pod})["spec"]["tfReplicaSpecs"]
+    found = {}
+    for role, replica in roles.items():
+        spec = replica["template"]["spec"]
+        (main,) = spec["containers"]
+        assert main["resources"]["requests"] == main["resources"]["limits"]
+        found[role] = {it: main["resources"]["limits"][it] for it in ("rdma/ib", "hugepages-1Gi")}
+        for helper in spec["initContainers"]:
+            assert not found[role].keys() & helper["resources"]["limits"].keys()
+    assert found["Chief"] == {"rdma/ib": "1", "hugepages-1Gi": "2Gi"}
+    assert found["Worker"] == {"rdma/ib": "2", "hugepages-1Gi": "2Gi"}
+
+
 def test_all_problems_come_at_once():
     found = problems(
         train_workers=-1, train_image="", storage_secret="", train_options={"sed": 1}, pod={"x": 1}

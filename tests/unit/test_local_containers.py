@@ -108,3 +108,20 @@ def test_a_pod_ends_at_its_deadline(tmp_path: Path) -> None:
     pod.join()
     status = pod.to_dict()["status"]
     assert (status["phase"], status.get("reason")) == ("Failed", "DeadlineExceeded")
+
+
+def test_a_config_map_is_a_folder_beside_the_secrets(tmp_path: Path) -> None:
+    (tmp_path / "config_maps/hosts").mkdir(parents=True)
+    (tmp_path / "config_maps/hosts/a").write_text("of the map")
+    read = "import pathlib, sys; sys.exit(pathlib.Path('/hosts/a').read_text() != 'of the map')"
+    program = {"name": "main", "command": [sys.executable, "-c", read]}
+    program["volumeMounts"] = [{"name": "config-map-0", "mountPath": "/hosts"}]
+    for name, reason in (("hosts", None), ("none", "CreateContainerConfigError")):
+        volume = {"name": "config-map-0", "configMap": {"name": name}}
+        spec = {"terminationGracePeriodSeconds": 1, "volumes": [volume], "containers": [program]}
+        template = {"metadata": {"labels": {}, "annotations": {}}, "spec": spec}
+        folders = (tmp_path / it for it in ("claims", "secrets", f"pod-{name}"))
+        pod = LocalPod("p", {}, template, *folders, {}, lambda *_: None, Event().set)
+        pod.start()
+        pod.join()
+        assert pod.to_dict()["status"].get("reason") == reason

@@ -360,6 +360,39 @@ PARAMETERS = [
         values(pod={"all": {"volumes": [{"claim": "c", "path": "/dev/x"}]}}),
         typed([{"claim": "c", "path": "/x"}]),
     ),
+    Case(
+        "jobs/spec:_wrong_resource[0]",
+        params,
+        values(pod={"all": {"resources": {"cpu": 4}}}),
+        put("pod.all", {"cpu": 4}),
+    ),
+    Case(
+        "jobs/spec:_wrong_resource[1]",
+        params,
+        values(pod={"all": {"resources": {"amd.com/gpu": 4}}}),
+        lambda given, problem: (
+            removed(given, problem)
+            | {"train_gpus": 4, "pod": {"all": {"gpu_resource": problem.fix.rpartition("=")[2]}}}
+        ),
+    ),
+    Case(
+        "jobs/spec:_wrong_resource[2]",
+        params,
+        values(pod={"all": {"resources": {"efa": 4}}}),
+        put("pod.all.resources", {"vpc.amazonaws.com/efa": 4}),
+    ),
+    Case(
+        "jobs/spec:_wrong_resource[3]",
+        params,
+        values(pod={"all": {"resources": {"hugepages-2Mi": 4}}}),
+        typed(),
+    ),
+    Case(
+        "jobs/spec:_wrong_resource[4]",
+        params,
+        values(pod={"all": {"resources": {"vpc.amazonaws.com/efa": 0}}}),
+        typed(),
+    ),
     Case("options/parse:parse", params, values(data_options="x"), typed({})),
     Case(
         "options/parse:bad_texts[0]",

@@ -33,8 +33,8 @@ _LONGEST_LINE = 1 << 20  # bytes; the rest of a longer one is a separate line
 _BAR_SECONDS = 5.0  # between two lines from a progress bar, which has no end of line
 
 
-class MissingSecretError(LookupError):
-    """The pod needs a Secret, or a key of one, that does not exist."""
+class MissingObjectError(LookupError):
+    """The pod needs a Secret, a key of one, or a ConfigMap that does not exist."""
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
@@ -91,7 +91,7 @@ def environment(
             if value is None and reference.get("optional"):
                 continue
             if value is None:
-                raise MissingSecretError(
+                raise MissingObjectError(
                     f"Secret {reference['name']} has no key {reference['key']}"
                 )
             if not reference.get("optional"):  # those of the store include its region

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kfp_tfjob.cluster.local.container import (
     LocalContainer,
-    MissingSecretError,
+    MissingObjectError,
     PodInfo,
     environment,
     expand,
@@ -115,7 +115,7 @@ class LocalPod:
             self._make_volumes()
             if self._run_init():
                 succeeded = self._run_main()
-        except (OSError, MissingSecretError) as error:
+        except (OSError, MissingObjectError) as error:
             self.reason = "CreateContainerConfigError"
             self._line("pod", f"{type(error).__name__}: {error}")
         except Exception:
@@ -134,8 +134,12 @@ class LocalPod:
                 path = self._secrets / secret["secretName"]
                 if not path.is_dir():
                     if not secret.get("optional"):
-                        raise MissingSecretError(f"there is no Secret {secret['secretName']}")
+                        raise MissingObjectError(f"there is no Secret {secret['secretName']}")
                     path = self._folder / name
+            elif config_map := volume.get("configMap"):
+                path = self._secrets.with_name("config_maps") / config_map["name"]
+                if not path.is_dir():
+                    raise MissingObjectError(f"there is no ConfigMap: {path} is no folder")
             else:
                 path = self._folder / name
             path.mkdir(parents=True, exist_ok=True)
