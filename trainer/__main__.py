@@ -177,7 +177,7 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
                 "this replica ran out of memory",
                 received=str(full) or "no more memory",
                 expected="enough memory for the training data, the model and a batch",
-                fix="raise pod.all.memory, or lower train_batch_size",
+                fix="raise pod.all.memory, or set a smaller train_batch_size",
                 path="pod.all.memory",
             )
         )

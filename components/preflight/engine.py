@@ -232,7 +232,8 @@ def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
 
 def _folder(step: Step, values: RunParameters, tick: Tick | None) -> str:
     """Return the folders between `runs/` and this run; empty if output_uri shapes none."""
-    return address_fields.folder(step.layout.template, tick, str(values["model_name"]).strip())
+    name = str(values["model_name"]).strip()
+    return address_fields.folder(step.layout.template, tick, name, values["train_gpus"])
 
 
 def _resolved(step: Step, values: RunParameters, given: RunParameters, tick: Tick | None) -> str:

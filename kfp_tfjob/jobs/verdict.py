@@ -52,7 +52,7 @@ _RESUMES = "it resumes from the newest stored checkpoint, if there is one"
 _REMEDIES = {
     Verdict.SUCCEEDED: "nothing",
     Verdict.USER_ERROR: "correct the error in the message, then start the run again",
-    Verdict.OUT_OF_MEMORY: "raise pod.all.memory, or lower train_batch_size",
+    Verdict.OUT_OF_MEMORY: "raise pod.all.memory, or set a smaller train_batch_size",
     Verdict.OUT_OF_DISK: "raise pod.all.ephemeral_storage, or set pod.chief.output_claim",
     Verdict.IMAGE_PULL: "correct train_image, or set pod.all.image_pull_secret",
     Verdict.UNSCHEDULABLE: "request fewer resources, or nodes that exist: pod.all.node_selector,"

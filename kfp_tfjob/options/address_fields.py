@@ -17,7 +17,7 @@ from kfp_tfjob.storage.formatting import did_you_mean, nearest
 USER = "user"
 TIMES = ("date", "hour")
 IN_DATA = TIMES
-IN_FOLDER = (USER, "model_name", *TIMES)
+IN_FOLDER = (USER, "model_name", "device", *TIMES)
 TICK = "scheduled_time"  # the input of preflight that holds the tick
 
 _PARTS = re.compile(r"\{([^{}]*)\}|[{}]")
@@ -166,15 +166,17 @@ def fill_user(text: str, user: Callable[[], str]) -> str:
     return _PARTS.sub(lambda match: name if match[1] == USER else match[0], text)
 
 
-def folder(template: str, tick: Tick | None, model_name: str) -> str:
+def folder(template: str, tick: Tick | None, model_name: str, gpus: int) -> str:
     """Return a run's folders below `runs/`, from the template in output_uri.
 
     Args:
         template: The folders with fields, which `check` has accepted.
         tick: The run's time; None to leave `{date}` and `{hour}`.
         model_name: The run parameter.
+        gpus: The run parameter train_gpus, for `{device}`.
     """
-    return fill(template, tick, {"model_name": safe(model_name)})
+    values = {"model_name": safe(model_name), "device": "gpu" if gpus else "cpu"}
+    return fill(template, tick, values)
 
 
 def safe(text: str) -> str:

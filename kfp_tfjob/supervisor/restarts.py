@@ -75,7 +75,7 @@ class Restarts:
                 exit_codes.FAILED,
                 f"{meaning_of(code)}, {self._own} times without progress, the last time"
                 f" {where}: restarting does not help. Fix: read the log; if memory ran"
-                " out, raise pod.all.memory or lower train_batch_size",
+                " out, raise pod.all.memory or set a smaller train_batch_size",
             )
         if self.count >= self.most:
             return Decision(False, code, f"{meaning_of(code)}, after {self.count} restarts")

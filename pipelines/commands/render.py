@@ -46,7 +46,7 @@ def first_attempt(values: RunParameters, run_id: str) -> str:
         **{name: values[name] for name in values if name.startswith(_GROUPS)},
     )
     # The run's tick is not known here: its fields stay.
-    folder = address_fields.folder(layout.template, None, spec.model_name)
+    folder = address_fields.folder(layout.template, None, spec.model_name, spec.gpus)
     run = layout.run(run_id, folder)
     spec = replace(spec, code_uri="" if code.in_image else str(run.code))
     return to_yaml(build_job(spec, Identity(run_id, 1, run_uri=str(run.base))))

@@ -70,13 +70,14 @@ def test_a_wrong_field_is_refused(path: str, text: str, suggestion: str) -> None
 
 
 def test_only_the_folders_of_runs_have_a_shape() -> None:
-    layout = Layout.parse("s3://bucket/runs/prefix/runs/team/{model_name}/{date}/")
+    layout = Layout.parse("s3://bucket/runs/prefix/runs/team/{model_name}/{device}/{date}/")
     assert str(layout.root) == "s3://bucket/runs/prefix"
-    assert layout.template == "team/{model_name}/{date}"
-    folder = address_fields.folder(layout.template, TICK, "digits")
-    assert str(layout.run("r", folder).base) == (
-        "s3://bucket/runs/prefix/runs/team/digits/2026-03-01/r"
-    )
+    assert layout.template == "team/{model_name}/{device}/{date}"
+    for gpus, device in ((0, "cpu"), (4, "gpu")):
+        folder = address_fields.folder(layout.template, TICK, "digits", gpus)
+        assert str(layout.run("r", folder).base) == (
+            f"s3://bucket/runs/prefix/runs/team/digits/{device}/2026-03-01/r"
+        )
     assert str(layout.dataset("d")) == "s3://bucket/runs/prefix/datasets/d"
     assert str(layout.model("m").base) == "s3://bucket/runs/prefix/models/m"
     assert str(layout.folder_record("r")) == "s3://bucket/runs/prefix/runs/index/r.json"
