@@ -94,3 +94,44 @@ def test_a_missing_secret_of_the_store_stops_no_pod() -> None:
     ]
     assert len(found) == 4
     assert all(secret["optional"] is True for secret in found)
+
+
+# The first release of EKS images for AL2023 with NVIDIA's driver.
+FIRST_WITH_NVIDIA = 20240924
+
+
+def is_with_nvidia(alias: str) -> bool:
+    """Return whether EKS has images with NVIDIA's driver of this version, so GPU nodes start."""
+    family, _, version = alias.partition("@v")
+    return family == "al2023" and version.isdecimal() and int(version) >= FIRST_WITH_NVIDIA
+
+
+def test_nodes_of_karpenter_have_an_image_with_the_driver() -> None:
+    found = yaml.safe_load((DEPLOY / "optional/karpenter/node-class.yaml").read_text())
+    (term,) = found["spec"]["amiSelectorTerms"]
+    assert is_with_nvidia(term["alias"])
+    for alias in ("al2023@v20240807", "al2023@latest", "al2@v20250101", "al2023@v2024"):
+        assert not is_with_nvidia(alias)
+
+
+def test_on_eks_the_driver_is_that_of_the_image() -> None:
+    found = yaml.safe_load((DEPLOY / "optional/gpu-operator/eks.yaml").read_text())
+    assert found == {"driver": {"enabled": False}, "toolkit": {"enabled": False}}
+
+
+def test_the_component_for_gpus_changes_the_server_of_tensorflow_serving() -> None:
+    component = yaml.safe_load((DEPLOY / "serving/gpu/kustomization.yaml").read_text())
+    base = yaml.safe_load((DEPLOY / "serving/tensorflow-serving/kustomization.yaml").read_text())
+    file = DEPLOY / "serving/tensorflow-serving/deployment.yaml"
+    deployment = yaml.safe_load(file.read_text())
+    (patch,), (image,) = component["patches"], component["images"]
+    assert patch["target"] == {"kind": "Deployment", "name": deployment["metadata"]["name"]}
+    change = yaml.safe_load(patch["patch"])
+    pod = change["spec"]["template"]["spec"]
+    assert not list(lost_fields(ApiClient(), pod, "V1PodSpec"))
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    (changed,) = pod["containers"]
+    assert changed["name"] == server["name"]
+    assert changed["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    original = {it["newName"]: it["newTag"] for it in base["images"]}
+    assert image["newTag"] == f"{original[image['name']]}-gpu"
