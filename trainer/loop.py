@@ -19,7 +19,7 @@ import numpy as np
 
 from kfp_tfjob.features.records import evaluation_slices, train_batch_size, train_slices
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.layout import CHECKPOINTS
+from kfp_tfjob.storage.layout import CHECKPOINTS, LOGS
 from kfp_tfjob.trainer import randomness, supervised
 from kfp_tfjob.trainer.callback_choice import choose
 from kfp_tfjob.trainer.callbacks import Callbacks
@@ -28,6 +28,7 @@ from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.errors import NotFiniteError, StoppedError
 from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
+from kfp_tfjob.trainer.profiler import Profiler
 from kfp_tfjob.trainer.progress import ProgressWriter, TimeSplit
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.rows import Rows
@@ -97,6 +98,12 @@ class Training:
             options.micro_batches,
             jit_compile_here(options.jit_compile),
         )
+        self._profiler = Profiler(
+            options.profile,
+            config.epochs * self.steps_per_epoch,
+            config.output_dir / LOGS / "train",
+            replicas.chief,
+        )
         names = list(self._steps.results())
         names += [f"val_{name}" for name in names] if self._evaluation else []
         self._callbacks = Callbacks(
@@ -155,6 +162,7 @@ class Training:
             if self.model.stop_training or self._position.epoch + 1 >= epochs:
                 break
             self._position = Position(self._position.step, self._position.epoch + 1, 0)
+        self._profiler.close()
         if self._position.epoch + 1 < epochs:
             log.info("a callback ended training in epoch %d", self._position.epoch + 1)
         with self._time.spent_on("checkpoint"):
@@ -223,9 +231,11 @@ class Training:
         if every and at % every == 0:
             self._call("on_train_batch_begin", at)
         steps = _fitting_steps(self._run_length, at, self.steps_per_epoch, every)
+        steps = min(steps, self._profiler.at_most(before.step) or steps)
         supervised.steps(before.step, before.step + steps)
         start = time.monotonic()
-        ran = self._steps.train(self._batches, steps)
+        with self._profiler.step(before.step):
+            ran = self._steps.train(self._batches, steps)
         seconds = time.monotonic() - start
         at += ran.done
         self._position = replace(before, step=before.step + ran.done, step_in_epoch=at)

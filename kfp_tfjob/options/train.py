@@ -45,6 +45,18 @@ class ReduceLROnPlateau(CallbackArguments):
     min_lr: float | None = Field(None, ge=0, allow_inf_nan=False)
 
 
+class Profile(Group):
+    """The steps of a training that the chief records for TensorBoard's profile plugin."""
+
+    start: int = Field(ge=1)
+    steps: int = Field(ge=1, le=100)
+
+    @property
+    def last(self) -> int:
+        """The last recorded step."""
+        return self.start + self.steps - 1
+
+
 class TrainerOptions(Group):
     """The keys of `train_options` that the trainer gets, as TRAIN_OPTIONS."""
 
@@ -77,6 +89,11 @@ class TrainerOptions(Group):
         "Compute the statistics of every BatchNormalization layer over the rows of all replicas;"
         " `auto` does so with more than one. With `false`, several replicas refuse such a layer.",
     )
+    profile: Profile | None = option(
+        None,
+        "The steps that the chief records for TensorBoard's profile plugin, counted from 1 over all"
+        ' epochs, such as `{"start": 20, "steps": 5}`; at most 100.',
+    )
     jit_compile: bool = option(False, "Let XLA compile the forward and backward pass on GPUs.")
     tf32: bool = option(
         True,
@@ -99,7 +116,7 @@ class TrainerOptions(Group):
 
 
 # Parts of a step give the result of the whole step, in less memory.
-_WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "micro_batches")
+_WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "micro_batches", "profile")
 _OF_A_COMMAND = ("command", "stage_data", "keras")
 
 

@@ -10,11 +10,15 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+from kfp_tfjob.options.train import Profile
+from kfp_tfjob.trainer.profiler import Profiler
 from tests.local import tiny_dataset
 from tests.local.replica import tf_config
 from tests.local.trainer_jobs import BATCH, SECONDS, STEPS, Job, Start
 from tests.ports import free_port
+from tests.problems import problem_of
 
 # Callbacks of every kind: one sets the learning rate, one writes, one changes the weights.
 CODE = """
@@ -45,7 +49,14 @@ def callbacks(dataset):
 @pytest.fixture(scope="module")
 def alone(jobs: Start) -> Job:
     """One process without TF_CONFIG, to its end."""
-    job = jobs("alone", code=CODE, EPOCHS="2", KERAS_BACKEND="jax")  # of the user's shell
+    profile = json.dumps({"profile": {"start": STEPS - 1, "steps": 3}})  # in both epochs
+    job = jobs(
+        "alone",
+        code=CODE,
+        EPOCHS="2",
+        TRAIN_OPTIONS=profile,
+        KERAS_BACKEND="jax",  # of the user's shell
+    )
     assert job.end() == [0], job.log()
     return job
 
@@ -91,6 +102,30 @@ def test_what_the_chief_leaves(alone: Job) -> None:
         alone.log(),
     )
     assert not [item for item in alone.output.rglob("*") if item.name.endswith((".tmp", ".part"))]
+
+
+def test_the_profile_has_the_steps_that_were_asked_for(alone: Job) -> None:
+    (path,) = alone.output.glob("logs/train/plugins/profile/*/*.xplane.pb")
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    steps = [
+        stat.int64_value
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+        if plane.event_metadata[event.metadata_id].name == "train"
+        for stat in event.stats
+        if plane.stat_metadata[stat.metadata_id].name == "step_num"
+    ]
+    assert sorted(steps) == [STEPS - 1, STEPS, STEPS + 1]
+
+
+def test_a_profile_beyond_the_training_is_refused(tmp_path: Path) -> None:
+    for start, steps in ((13, 1), (10, 4), (1, 13)):
+        arguments = Profile(start=start, steps=steps), 12, tmp_path, True
+        assert problem_of(Profiler, *arguments).path == "train_options.profile"
+    within = Profiler(Profile(start=10, steps=3), 12, tmp_path, True)
+    groups = [within.at_most(done) for done in (0, 8, 9, 11, 12)]
+    assert groups == [9, 1, 1, 1, None]
 
 
 def test_the_saved_model_takes_raw_columns_and_packed_rows_alike(alone: Job) -> None:
