@@ -47,7 +47,7 @@ REFUSED = ALSO_ALONE | {
     "a mask on the output": "the loss depends on how a batch is divided.*an output with a mask",
     "EMA that overwrites": "Keras cannot overwrite weights.*ema_overwrite_frequency=5",
     "plain BatchNormalization": "BatchNormalization would use different.*remove sync_batch_norm",
-    "masked BatchNormalization": "different values of of_words/moving_mean.*, and no mask",
+    "masked BatchNormalization": "different values of of_words/moving_mean.*no mask",
     "own state": 'different values of local_mean_?[0-9]*/mean. .*aggregation="mean"',
     "accumulation by Keras": "Keras cannot accumulate.*micro_batches",
 }

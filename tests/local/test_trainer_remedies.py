@@ -10,13 +10,14 @@ from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.options.train import TrainerOptions
+from kfp_tfjob.options.train import Profile, TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.trainer import models, user_model
 from kfp_tfjob.trainer.__main__ import _explained
 from kfp_tfjob.trainer.callback_choice import choose
 from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.profiler import Profiler
 from kfp_tfjob.uploader import pull
 from tests.local import mixed_dataset
 from tests.problems import problem_of
@@ -96,3 +97,10 @@ def test_a_damaged_image_is_found_and_dropped(
     assert "cat/damaged" in " ".join(map(str, test_remedies.table(found)))
     found["data_options"] |= {"on_bad_row": "drop", "max_bad_fraction": 0.1}
     assert not test_remedies.table(found)
+
+
+def test_a_profile_within_the_training_is_recorded(tmp_path: Path) -> None:
+    """Of 12 steps, an earlier start, fewer steps, or another epoch has the range."""
+    assert problem_of(Profiler, Profile(start=10, steps=4), 12, tmp_path, True).path
+    for start, steps, all_steps in ((9, 4, 12), (10, 3, 12), (10, 4, 24)):
+        assert Profiler(Profile(start=start, steps=steps), all_steps, tmp_path, True)

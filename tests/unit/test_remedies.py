@@ -1747,6 +1747,7 @@ NOT_HERE = {
     "trainer/callback_choice:_monitor_problems[0]": _OF_TRAINER,
     "trainer/callback_choice:_monitor_problems[1]": _OF_TRAINER,
     "trainer/models:_no_pixels": _OF_TRAINER,
+    "trainer/profiler:__init__": _OF_TRAINER,
     "trainer/models:module[0]": _OF_TRAINER,
     "trainer/models:module[1]": _OF_TRAINER,
     "trainer/user_model:_no_function": _OF_TRAINER,
