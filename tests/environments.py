@@ -65,6 +65,18 @@ def for_torch() -> Path:
     )
 
 
+def with_packages(*packages: str) -> Path:
+    """Return the interpreter of an environment with packages that the documents name."""
+    digest = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
+    return _made(
+        f"packages-{digest}",
+        lambda folder: [
+            ["venv", "--clear", "--python", "3.11", str(folder)],
+            ["pip", "install", "--python", str(folder), *packages],
+        ],
+    )
+
+
 def _python(name: str, *what: str) -> Path:
     """Return the interpreter of an environment; it is made once for each state of the lock."""
     digest = hashlib.sha256((ROOT / "uv.lock").read_bytes()).hexdigest()[:12]

@@ -8,7 +8,6 @@ import pytest
 from examples import pictures
 from tests.local.local_run import Run
 
-
 MOBILE_NET = """
 import keras
 
