@@ -47,21 +47,20 @@ def _cpu(value: Any) -> str:
 
 def _bytes(value: Any) -> str:
     text = _text(value)
-    found = _BYTES.fullmatch(text)
-    if not found or not float(found[1]) or (not found[2] and float(found[1]) < 1e6):
-        # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both must be mistakes.
+    if not bytes_of(text):
         raise ValueError("bytes above 0, for example 16Gi, 512Mi or 2G")
     return text
 
 
 def bytes_of(quantity: str) -> float:
     """Return the bytes of a quantity such as 16Gi; 0 for a text that is none."""
-    try:
-        number, unit = _BYTES.fullmatch(_bytes(quantity)).groups()  # type: ignore[union-attr]
-    except ValueError:
+    found = _BYTES.fullmatch(quantity)
+    if not found or (not found[2] and float(found[1]) < 1e6):
+        # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both must be mistakes.
         return 0
-    base, letter = (1024 if unit and unit.endswith("i") else 1000), (unit or " ")[0].upper()
-    return float(number) * base ** " KMGTPE".index(letter)
+    unit = found[2] or " "
+    base = 1024 if unit.endswith("i") else 1000
+    return float(found[1]) * base ** " KMGTPE".index(unit[0].upper())
 
 
 def _text(value: Any) -> str:
