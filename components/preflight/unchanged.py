@@ -87,8 +87,10 @@ def _role(spec: JobSpec, role: str) -> dict[str, Any]:
     for volume in found["volumes"] or ():
         if not volume["config_map"]:  # keeps the digests of earlier runs
             del volume["config_map"]
-    own = getattr(spec.pod, role).model_dump(mode="json", include={"replicas", "gpus"})
-    return found | own
+    settings = getattr(spec.pod, role)
+    own = settings.model_dump(mode="json", include={"replicas", "gpus"})
+    image = {"image": settings.image} if settings.image else {}
+    return found | own | image
 
 
 def earlier(

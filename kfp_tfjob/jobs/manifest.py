@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
@@ -201,6 +202,8 @@ class _PodTemplate:
         environment = self._environment()
         if spec.options.command:
             environment += keys_of_the_store(spec)
+            if not spec.options.chief_in_tf_config:
+                environment += _variables({"CHIEF_IN_TF_CONFIG": "0"})
             if spec.options.keras != "auto":  # without it, the supervisor chooses
                 legacy = "1" if spec.options.keras == 2 else "0"
                 environment += _variables({keras.VARIABLE: legacy})
@@ -210,10 +213,13 @@ class _PodTemplate:
         environment = list(
             {item["name"]: item for item in environment}.values()
         )  # names are unique
-        container = self._container(self.spec.kind.container, spec.image, resources, environment)
+        container = self._container(
+            spec.kind.container, spec.image_of(self.role), resources, environment
+        )
         container["command"] = [*SUPERVISOR, "--", *command]
         container["volumeMounts"] += [
             {"name": "shared-memory", "mountPath": "/dev/shm"},
+            *self._output_path(),
             *(
                 {"name": _volume_name(i, volume), "mountPath": volume.path}
                 | ({"readOnly": True} if volume.read_only else {})
@@ -221,6 +227,17 @@ class _PodTemplate:
             ),
         ]
         return container
+
+    def _output_path(self) -> list[Object]:
+        """Return the second mount of the output, which shows the same files as OUTPUT_DIR."""
+        path = self.spec.pod.chief.output_path if self.is_chief else None
+        if not path:
+            return []
+        # On a claim, `setup` has created the folder of this attempt before the program starts.
+        below = str(PurePosixPath(self.output_dir).relative_to(OUTPUT_DIR))
+        return [
+            {"name": "output", "mountPath": path} | ({} if below == "." else {"subPath": below})
+        ]
 
     def _setup(self) -> Object:
         return self._helper(SETUP, "python3 -m kfp_tfjob.components.launch_tfjob.setup")

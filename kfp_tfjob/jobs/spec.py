@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +15,17 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.options import images
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pipeline import ROWS_PER_STEP
-from kfp_tfjob.options.pod import NATIVE_RESOURCES, PodOptions, PodSettings, bytes_of
+from kfp_tfjob.options.pod import (
+    NATIVE_RESOURCES,
+    ChiefSettings,
+    PodOptions,
+    PodSettings,
+    Volume,
+    bytes_of,
+)
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.supervisor.environment import VARIABLES
 
@@ -31,6 +40,17 @@ _STRINGS = (
 )
 # Variables that the manifest sets itself; a user's own value would break the contract of a replica.
 RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in kinds.KINDS))
+
+# A volume may be mounted below these, as at /etc/secrets, but not in their place.
+_SYSTEM = tuple(map(PurePosixPath, ("/etc", "/dev", "/sys")))
+# The job's own volumes; the kernel's files, over which no runtime mounts; the kubelet's files.
+_PROTECTED = tuple(
+    map(
+        PurePosixPath,
+        ("/kfp-tfjob", str(MOUNT.parent), "/dev/shm", "/proc")
+        + ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -114,6 +134,15 @@ class JobSpec:
         """Return the GPUs of one replica of a role, for example `worker`."""
         extra = {"ps": self.pod.ps, "evaluator": self.pod.evaluator}.get(role)
         return extra.gpus if extra else self.gpus
+
+    def image_of(self, role: str) -> str:
+        """Return the image of a role's main container."""
+        return getattr(self.pod, role).image or self.image
+
+    @property
+    def images(self) -> list[str]:
+        """The different images of the main containers."""
+        return list(dict.fromkeys(map(self.image_of, self.counts)))
 
     @classmethod
     def parse(cls, trained: Mapping[str, Any] = MappingProxyType({}), **given: Any) -> JobSpec:
@@ -212,6 +241,14 @@ class JobSpec:
             fix="name the image whose python3 has TensorFlow",
             path="train_image",
         )
+        for role in self.kind.roles:
+            if image := getattr(self.pod, role).image:
+                yield from images.reference_problems(
+                    image,
+                    f"pod.{role}.image is not an image reference",
+                    fix="name the image of this role, or remove the key to use train_image",
+                    path=f"pod.{role}.image",
+                )
         yield from images.reference_problems(
             self.tools_image,
             "the steps' image is not an image reference",
@@ -307,15 +344,19 @@ class JobSpec:
             )
         for name, amount in (settings.resources or {}).items():
             yield from self._wrong_resource(f"pod.{role}", name, amount)
-        paths = [volume.path for volume in settings.volumes or ()]
+        output = [settings.output_path] if isinstance(settings, ChiefSettings) else []
+        volumes = [volume.path for volume in self._volumes_of(role) or ()]
+        paths = [*volumes, *filter(None, output)]
         for path in sorted(set(paths)):
-            if paths.count(path) > 1 or path.startswith(("/kfp-tfjob", "/dev", "/etc", "/proc")):
+            if paths.count(path) > 1 or _is_protected(PurePosixPath(path)):
+                key = "volumes" if path in volumes else "output_path"
                 yield Problem(
-                    f"pod.{role}.volumes cannot be mounted at {path}",
+                    f"pod.{role}.{key} cannot be mounted at {path}",
                     received=path,
-                    expected="a unique path outside /kfp-tfjob, /dev, /etc and /proc",
+                    expected="a path that no other volume has, other than /etc, /dev and /sys, and"
+                    f" outside {', '.join(map(str, _PROTECTED))}",
                     fix="mount it elsewhere",
-                    path=f"pod.{role}.volumes",
+                    path=f"pod.{role}.{key}",
                 )
 
     def _wrong_resource(self, pod: str, name: str, amount: str) -> Iterator[Problem]:
@@ -371,3 +412,14 @@ class JobSpec:
                 path=path,
                 suggestion="1",
             )
+
+    def _volumes_of(self, role: str) -> tuple[Volume, ...] | None:
+        """Return the volumes that `all` or a role itself has; the chief's as they are mounted."""
+        settings = self.pod.of_replicas[role]
+        is_mounted = isinstance(settings, ChiefSettings) and settings.output_path
+        return self.pod.of(role).volumes if is_mounted else settings.volumes
+
+
+def _is_protected(path: PurePosixPath) -> bool:
+    """Return whether a container needs its own files at a path."""
+    return path in _SYSTEM or any(path.is_relative_to(folder) for folder in _PROTECTED)

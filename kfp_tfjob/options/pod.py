@@ -305,15 +305,28 @@ class AllSettings(PodSettings):
     queue: LabelValue | None = option(None, "A LocalQueue of Kueue, for the whole job.")
 
 
-class ChiefSettings(PodSettings):
+class RoleSettings(PodSettings):
+    """The settings of one role's replicas."""
+
+    image: str | None = option(
+        None, "Image of the role's container `tensorflow`, if it is not `train_image`."
+    )
+
+
+class ChiefSettings(RoleSettings):
     """The chief's settings."""
 
     output_claim: ObjectName | None = option(
         None, "A claim (PVC) for the chief's output, if the node's disk is too small."
     )
+    output_path: Path | None = option(
+        None,
+        "Another path for the chief's output, for a program that does not read OUTPUT_DIR: what it"
+        " writes there is stored.",
+    )
 
 
-class ExtraSettings(PodSettings):
+class ExtraSettings(RoleSettings):
     """The settings of replicas that only your own command can use."""
 
     replicas: int = option(0, "Number of replicas.", ge=0, le=999)
@@ -331,7 +344,7 @@ class PodOptions(Group):
 
     all: AllSettings = option(AllSettings(), "Settings of every pod.")
     chief: ChiefSettings = option(ChiefSettings(), "Settings of the chief.")
-    worker: PodSettings = option(PodSettings(), "Settings of the workers.")
+    worker: RoleSettings = option(RoleSettings(), "Settings of the workers.")
     ps: ExtraSettings = option(
         ExtraSettings(),
         "Settings of the parameter servers, with `replicas` and `gpus`; they need"

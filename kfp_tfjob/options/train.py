@@ -131,6 +131,11 @@ class TrainOptions(TrainerOptions):
         "Download the dataset to DATA_DIR for your own program; if false, the program"
         " reads DATASET_URI itself.",
     )
+    chief_in_tf_config: bool = option(
+        True,
+        "Whether TF_CONFIG names a chief for your own program. If false, the chief is worker 0 and"
+        " the workers follow it, as in a TFJob of workers without a chief.",
+    )
     keras: Literal["auto", 2, 3] = option(
         "auto",
         "The version of `tf.keras` in your own program. `auto` chooses 2 if the program calls"
@@ -230,11 +235,13 @@ class TrainOptions(TrainerOptions):
     def for_result(self) -> dict[str, Any]:
         """The keys that affect the trained model."""
         options = self.model_dump(mode="json")
-        return {
+        affects = {
             name: options[name]
             for name in (*TrainerOptions.model_fields, *_OF_A_COMMAND)
             if name not in _WHAT_IS_KEPT
         }
+        # Only where it is set, so that earlier runs keep their digests.
+        return affects if self.chief_in_tf_config else affects | {"chief_in_tf_config": False}
 
     @property
     def for_trainer(self) -> dict[str, Any]:

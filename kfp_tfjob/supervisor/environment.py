@@ -44,6 +44,7 @@ VARIABLES = {
     "STORAGE_SECRET_DIR": "the mounted Secret with the store's keys",
     "TF_CONFIG": "the cluster and this replica's role in it; set by the training operator or"
     " the supervisor",
+    "CHIEF_IN_TF_CONFIG": "0 if the chief is worker 0 in the TF_CONFIG of a user's own program",
     "TOPOLOGY": "the cluster; read by the supervisor if no operator sets TF_CONFIG",
     "REPLICA_INDEX": "this replica's number within its role; set together with TOPOLOGY",
     "MASTER_ADDR": "the chief's host, for torch.distributed; set by the supervisor",
@@ -94,6 +95,7 @@ class Environment:
         output_dir: Where the command writes; None if its output is not kept.
         podinfo_dir: The pod's annotations; None if there is no pod.
         flush_barrier: Whether a sidecar stores the output.
+        chief_in_tf_config: Whether the command's TF_CONFIG names a chief.
     """
 
     run_id: str = ""
@@ -105,6 +107,7 @@ class Environment:
     output_dir: Path | None = None
     podinfo_dir: Path | None = None
     flush_barrier: bool = False
+    chief_in_tf_config: bool = True
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Environment:
@@ -140,6 +143,7 @@ class Environment:
             folder("OUTPUT_DIR"),
             folder("PODINFO_DIR"),
             variables.get("FLUSH_BARRIER") == "1",
+            variables.get("CHIEF_IN_TF_CONFIG") != "0",
         )
 
 

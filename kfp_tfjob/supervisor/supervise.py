@@ -17,7 +17,7 @@ from kfp_tfjob.supervisor.kernel import adopt_orphans, children
 from kfp_tfjob.supervisor.log import log
 from kfp_tfjob.supervisor.restarts import Restarts
 from kfp_tfjob.supervisor.stop import Stop
-from kfp_tfjob.supervisor.tf_config import Topology
+from kfp_tfjob.supervisor.tf_config import Topology, expand
 
 _POLL_SECONDS = 0.05
 _PEER_SECONDS = 10.0  # between two log lines about missing peers
@@ -56,7 +56,11 @@ class Supervisor:
             return self._end(exit_codes.CONFIGURATION, str(error))
         chosen = keras.choose(self.command, self.variables, self._cluster.size)
         chosen.update(self._cluster.without_proxy(self.variables))
+        if not told.chief_in_tf_config:
+            # It replaces the operator's TF_CONFIG, which has the chief that the job needs.
+            chosen.update(self._cluster.without_chief.tf_config)
         self.variables = {**self._cluster.variables, **self.variables, **chosen}
+        self.command = expand(self.command, self.variables)
         self._restarts, self._patience = Restarts(told), told.start_deadline
         if told.podinfo_dir:
             self._stop.follow(told.podinfo_dir, told.orphan_timeout)

@@ -2,12 +2,13 @@
 
 The training operator writes TF_CONFIG. For other operators, the job manifest has TOPOLOGY: how many
 replicas of each role there are, and where. The command gets both forms that programs read:
-TF_CONFIG, and the variables of torch.distributed.
+TF_CONFIG, and the variables of torch.distributed and torchrun.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Mapping, Sequence
 
@@ -15,6 +16,8 @@ from kfp_tfjob.supervisor.environment import Refused
 
 _TRAINS = ("chief", "worker")
 _TF_CONFIG, _TOPOLOGY, _LOOK = "TF_CONFIG", "TOPOLOGY", "check the TFJob"
+# The variables that are known only once a replica runs, and that commands refer to.
+_RANK_REFERENCE = re.compile(r"\$\((RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\)")
 _ALONE = ("127.0.0.1", 29500)  # the port that torch uses by default
 
 
@@ -120,16 +123,40 @@ class Topology:
     @property
     def variables(self) -> dict[str, str]:
         """The variables by which programs of TensorFlow and of torch find the other replicas."""
-        found = {}
-        if self.members:
-            task = {"type": self.kind, "index": self.index}
-            config = {"cluster": self.members, "task": task, "environment": "cloud"}
-            found[_TF_CONFIG] = json.dumps(config)
+        found = self.tf_config
         if self.kind in _TRAINS:
             host, port = self.chief_address if self.members else _ALONE
             found.update(MASTER_ADDR=host, MASTER_PORT=str(port))
             found.update(RANK=str(self.place), WORLD_SIZE=str(self.size))
+        if self.kind in _TRAINS and self.size > 1:
+            # A bare torchrun would train on each replica alone; its flags override these.
+            found.update(PET_MASTER_ADDR=host, PET_MASTER_PORT=str(port))
+            found.update(PET_NODE_RANK=str(self.place), PET_NNODES=str(self.size))
         return found
+
+    @property
+    def tf_config(self) -> dict[str, str]:
+        """TF_CONFIG; nothing for one replica alone."""
+        if not self.members:
+            return {}
+        task = {"type": self.kind, "index": self.index}
+        config = {"cluster": self.members, "task": task, "environment": "cloud"}
+        return {_TF_CONFIG: json.dumps(config)}
+
+    @property
+    def without_chief(self) -> Topology:
+        """The same replicas with the chief as worker 0, as a job of workers alone has them.
+
+        It is for the user's program only: the chief still writes the output and ends the job.
+        """
+        chiefs = self.members.get("chief", ())
+        if not chiefs:
+            return self
+        workers = [*chiefs, *self.members.get("worker", ())]
+        others = {kind: hosts for kind, hosts in self.members.items() if kind not in _TRAINS}
+        index = self.place if self.kind in _TRAINS else self.index
+        kind = "worker" if self.kind in _TRAINS else self.kind
+        return Topology(kind, index, {"worker": workers, **others})
 
     def without_proxy(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variable with which gRPC reaches the other replicas without a proxy.
@@ -199,6 +226,19 @@ class Topology:
             for at, address in enumerate(self.members.get(kind, ()))
             if (kind, at) != (self.kind, self.index)
         }
+
+
+def expand(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Return a command with this replica's rank and the chief's address filled in.
+
+    Kubernetes expands `$(RANK)` only where an operator declares RANK in the container, which only
+    the operator of PyTorchJobs does.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        return variables.get(match[1], match[0])
+
+    return [_RANK_REFERENCE.sub(value, element) for element in command]
 
 
 def split(address: str) -> tuple[str, str]:

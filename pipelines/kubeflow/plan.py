@@ -63,7 +63,7 @@ def make_plan(
         data=fill(str(values["data_uri"]), Tick(datetime.now(UTC))),
         output=str(values["output_uri"]),
         pipeline=package.source,
-        images=tuple(dict.fromkeys((*package.images, spec.image))),
+        images=tuple(dict.fromkeys((*package.images, *spec.images))),
         replicas=sum(spec.counts.values()),
         gpus=spec.total_gpus,
         cpu=float(requests.get("cpu", 0)),

@@ -147,6 +147,21 @@ def test_another_cluster_than_promised_is_refused(
     assert not replica.completion.exists()
 
 
+def test_a_program_of_workers_gets_no_chief_although_the_operator_names_one(
+    replica: Replica,
+) -> None:
+    """The operator's TF_CONFIG won. The chief still writes, and the barrier counts it."""
+    program = "import json, os, sys; print(sys.argv[1], json.loads(os.environ['TF_CONFIG']))"
+    operators = {"TF_CONFIG": _cluster("chief", 0), "EXPECTED_REPLICAS": "2"}
+    command = (sys.executable, "-c", program, "rank=$(RANK)")
+    code, output = replica.run(*command, **operators, CHIEF_IN_TF_CONFIG="0")
+    seen = {"cluster": {"worker": ["c:1", "w0:1"]}, "task": {"type": "worker", "index": 0}}
+    assert code == 0
+    assert f"rank=0 {seen | {'environment': 'cloud'}}" in output
+    assert replica.completion.exists()
+    assert "'chief'" in replica.run(*command, **operators)[1]
+
+
 def test_an_evaluator_need_not_be_in_the_cluster(replica: Replica) -> None:
     config = _cluster("evaluator", 0, workers=2)
     assert replica.run("true", TF_CONFIG=config, EXPECTED_REPLICAS="3")[0] == 0

@@ -158,3 +158,30 @@ def test_render_takes_the_parameters_of_the_form(code, entry, copied):
     assert f"value: {entry}\n" in text
     assert ("CODE_URI" in text) is copied
     assert "name: tfjob-run-id-" in text
+
+
+@pytest.mark.parametrize("kind", ["tfjob", "jobset"])
+def test_each_role_may_have_its_own_image(kind):
+    pod = EVERYTHING["pod"] | {"ps": {"replicas": 1, "image": "team/ps:1"}}
+    options = EVERYTHING["train_options"] | {"job": kind}
+    spec = JobSpec.parse(**EVERYTHING | {"pod": pod, "train_options": options})
+    job = build_job(spec, Identity(RUN_ID, 1))
+    images = {it.role: it.pod["containers"][0]["image"] for it in spec.kind.replicas(job)}
+    own = EVERYTHING["train_image"]
+    assert images == {"chief": own, "worker": own, "ps": "team/ps:1", "evaluator": own}
+    assert spec.images == [own, "team/ps:1"]
+
+
+@pytest.mark.parametrize("claim", ["", "chief-output"])
+def test_the_output_is_also_mounted_at_output_path(claim):
+    """On a claim, the program must not see the files of another attempt there."""
+    chief = {"output_path": "/output/", **({"output_claim": claim} if claim else {})}
+    job = manifest(EVERYTHING | {"pod": {"chief": chief}})
+    (main,) = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"]
+    (mount,) = [it for it in main["volumeMounts"] if it["mountPath"] == "/output"]
+    output = next(it["value"] for it in main["env"] if it["name"] == "OUTPUT_DIR")
+    assert mount["name"] == "output"
+    assert mount.get("subPath", "") == output.removeprefix("/kfp-tfjob/output").strip("/")
+    assert bool(mount.get("subPath")) == bool(claim)
+    (worker,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert "/output" not in [it["mountPath"] for it in worker["volumeMounts"]]

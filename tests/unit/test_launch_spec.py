@@ -50,7 +50,7 @@ def problems(**changes) -> list[str]:
         ({"pod": {"all": {"tolerations": [{"efect": "NoSchedule"}]}}}, "efect"),
         ({"pod": {"all": {"env": {"RUN_ID": "x"}}}}, "pod.all.env.RUN_ID"),
         ({"pod": {"all": {"env": {"a-b": "x"}}}}, "pod.all.env.*a-b"),
-        ({"pod": {"chief": {"volumes": [{"claim": "c", "path": "/etc/x"}]}}}, "mounted at /etc/x"),
+        ({"pod": {"chief": {"image": "https://r/x:1"}}}, "pod.chief.image.*r/x:1"),
         ({"pod": {"worker": {"output_claim": "c"}}}, "no key 'output_claim'"),
         ({"pod": {"Master": {}}}, "Master.*chief"),
         ({"pod": {"ps": {"replicas": 1}}}, "pod.ps.replicas"),
@@ -153,6 +153,46 @@ def test_resources_of_a_role_are_added_to_those_of_all():
             assert not found[role].keys() & helper["resources"]["limits"].keys()
     assert found["Chief"] == {"rdma/ib": "1", "hugepages-1Gi": "2Gi"}
     assert found["Worker"] == {"rdma/ib": "2", "hugepages-1Gi": "2Gi"}
+
+
+@pytest.mark.parametrize(
+    ("path", "is_valid"),
+    [
+        ("/etc/secrets", True),
+        ("/etcetera", True),
+        ("/dev/infiniband", True),
+        ("/kfp-tfjob-data", True),
+        ("/processed", True),
+        ("/etc", False),
+        ("/etc/kfp-tfjob", False),
+        ("/etc/kfp-tfjob/storage/keys", False),
+        ("/etc/hosts", False),
+        ("/dev", False),
+        ("/dev/shm", False),
+        ("/proc/1", False),
+        ("/sys", False),
+        ("/kfp-tfjob/output", False),
+    ],
+)
+def test_a_volume_may_lie_below_a_folder_of_the_system_but_not_on_it_or_on_ours(path, is_valid):
+    """Every path that began with /etc, /dev or /proc was refused, including /etc/secrets."""
+    for role, pod in (
+        ("volumes", {"all": {"volumes": [{"secret_name": "s", "path": path}]}}),
+        ("output_path", {"chief": {"output_path": path}}),
+    ):
+        if is_valid:
+            assert JobSpec.parse(**DEFAULTS | {"pod": pod})
+        else:
+            problem = problem_of(JobSpec.parse, **DEFAULTS | {"pod": pod})
+            assert (problem.received, problem.path.rpartition(".")[2]) == (path, role)
+
+
+def test_the_output_and_a_volume_cannot_share_a_path():
+    volumes = [{"claim": "c", "path": "/output"}]
+    pod = {"all": {"volumes": volumes}, "chief": {"output_path": "/output/"}}
+    assert problem_of(JobSpec.parse, **DEFAULTS | {"pod": pod}).received == "/output"
+    pod["chief"]["volumes"] = []  # they replace those of all
+    assert JobSpec.parse(**DEFAULTS | {"pod": pod})
 
 
 def test_all_problems_come_at_once():

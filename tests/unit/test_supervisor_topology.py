@@ -11,7 +11,7 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.supervisor.tf_config import Topology
+from kfp_tfjob.supervisor.tf_config import Topology, expand
 from tests.unit.launch_parameters import DEFAULTS
 
 PARAMETERS = DEFAULTS | {"train_batch_size": 60, "train_options": {"command": ["true"]}}
@@ -54,8 +54,43 @@ def test_a_jobset_tells_every_replica_where_the_others_are():
     torch = found["worker-1"].variables
     del torch["TF_CONFIG"]
     address = {"MASTER_ADDR": "js-x-1-chief-0-0.js-x-1", "MASTER_PORT": "2222"}
-    assert torch == address | {"RANK": "2", "WORLD_SIZE": "3"}
+    torchrun = {f"PET_{name}": value for name, value in address.items()}
+    torchrun |= {"PET_NODE_RANK": "2", "PET_NNODES": "3"}
+    assert torch == address | {"RANK": "2", "WORLD_SIZE": "3"} | torchrun
     assert "RANK" not in found["ps-0"].variables
+
+
+def test_a_program_of_workers_sees_no_chief():
+    pod = {"ps": {"replicas": 1}}
+    read = dict(replicas(JOBSET, train_workers=2, pod=pod))
+    host = "js-x-1-{}-0-{}.js-x-1:2222"
+    workers = [host.format("chief", 0), host.format("worker", 0), host.format("worker", 1)]
+    configs = {
+        name: json.loads(it.without_chief.tf_config["TF_CONFIG"]) for name, it in read.items()
+    }
+    for config in configs.values():
+        assert config["cluster"] == {"worker": workers, "ps": [host.format("ps", 0)]}
+    tasks = {name: (it["task"]["type"], it["task"]["index"]) for name, it in configs.items()}
+    assert tasks == {
+        "chief-0": ("worker", 0),
+        "worker-0": ("worker", 1),
+        "worker-1": ("worker", 2),
+        "ps-0": ("ps", 0),
+    }
+    assert read["chief-0"].without_chief.writes and not read["worker-0"].without_chief.writes
+    assert Topology().without_chief.tf_config == {}
+
+
+def test_a_command_gets_the_rank_of_its_replica():
+    worker = dict(replicas(JOBSET, train_workers=1))["worker-0"]
+    command = ["torchrun", "--node_rank=$(RANK)", "$(MASTER_ADDR):$(MASTER_PORT)", "$(OTHER)"]
+    assert expand([*command, "$(WORLD_SIZE)"], worker.variables) == [
+        "torchrun",
+        "--node_rank=1",
+        "js-x-1-chief-0-0.js-x-1:2222",
+        "$(OTHER)",
+        "2",
+    ]
 
 
 def test_replicas_ask_no_proxy_for_each_other():
