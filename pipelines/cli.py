@@ -15,6 +15,7 @@ from kfp_tfjob.pipelines.commands.doctor import doctor
 from kfp_tfjob.pipelines.commands.explain import explain
 from kfp_tfjob.pipelines.commands.follow import follow
 from kfp_tfjob.pipelines.commands.group import Group
+from kfp_tfjob.pipelines.commands.import_job import import_
 from kfp_tfjob.pipelines.commands.install import install
 from kfp_tfjob.pipelines.commands.logs import logs
 from kfp_tfjob.pipelines.commands.models import models
@@ -53,7 +54,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, "%(message)s")])
 
 
-_HERE = (run, explain, compile_, tensorboard, render)
+_HERE = (run, explain, compile_, tensorboard, render, import_)
 _MODELS = (models, serve, monitor, follow)
 _ON_KUBEFLOW = (
     install,

@@ -45,6 +45,7 @@ from kfp_tfjob.supervisor.pack import NAME
 
 # -S skips the unused site-packages for a faster start: until then, a SIGTERM is lost.
 SUPERVISOR = ("python3", "-S", f"$(JOB_DIR)/{NAME}")
+TRAINER = ("python3", "-m", "kfp_tfjob.trainer")
 JOB_DIR = "/kfp-tfjob/job"
 DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
@@ -57,7 +58,7 @@ _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _AWS_PLACES = ("AWS_ENDPOINT_URL", "AWS_REGION")
 # For every pod: an evicted pod fails the whole job. A proxy would outlive the trainer; besides,
 # replicas use gRPC on plain ports.
-_POD_ANNOTATIONS = {
+POD_ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
     "sidecar.istio.io/inject": "false",
@@ -190,7 +191,7 @@ class _PodTemplate:
 
     def _main(self) -> Object:
         spec, settings = self.spec, self.settings
-        command = list(spec.options.command) or ["python3", "-m", "kfp_tfjob.trainer"]
+        command = list(spec.options.command) or list(TRAINER)
         resources = {
             "cpu": settings.cpu,
             "memory": settings.memory,
@@ -380,7 +381,7 @@ def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object
     }
     return {
         "metadata": {
-            "annotations": _POD_ANNOTATIONS | (settings.annotations or {}),
+            "annotations": POD_ANNOTATIONS | (settings.annotations or {}),
             "labels": {"sidecar.istio.io/inject": "false", **(settings.labels or {}), **labels},
         },
         "spec": {key: value for key, value in sorted(pod.items()) if value is not None},

@@ -16,6 +16,7 @@ import getpass
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,7 @@ from kfp_tfjob.pipelines.local.home import BUCKET
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_"
+_STDIN = "standard input"
 # As text, "False" would be true in a user's function.
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
 # Numbers as YAML has them: JSON accepts neither .5 nor 1. nor +1.
@@ -72,10 +74,11 @@ def with_parameters(here: bool = True, demands: bool = True) -> Callable[..., An
         click.option(
             "--params",
             "file",
-            type=click.Path(path_type=Path, dir_okay=False, exists=True),
+            type=click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True),
             metavar="FILE",
-            help="run parameters in YAML or JSON; environment variables KFP_TFJOB_<PARAMETER>"
-            " override them, the options above override those, and --set overrides everything",
+            help="run parameters in YAML or JSON, or - for standard input; environment variables"
+            " KFP_TFJOB_<PARAMETER> override them, the options above override those, and --set"
+            " overrides everything",
         ),
         click.option(
             "--set",
@@ -119,9 +122,10 @@ def parameters_of(
     values: Any = {**of_the_form(), **(defaults or {})}
     sources: dict[str, str] = {}
     if file := given.get("file"):
-        found = _read(file)
+        source = _STDIN if file == Path("-") else str(file)
+        found = _read(file, source)
         values |= found
-        sources |= dict.fromkeys(found, str(file))
+        sources |= dict.fromkeys(found, source)
     # An own program may read other variables of this prefix, so unknown ones are no error.
     variables = {name: f"{VARIABLE}{name.upper()}" for name in PARAMETERS}
     said = {name: environment[key] for name, key in variables.items() if key in environment}
@@ -147,21 +151,22 @@ def parameters_of(
     return Given(values, sources)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Return a file's parameters."""
+def _read(file: Path, source: str) -> dict[str, Any]:
+    """Return the parameters of a file or of standard input, which messages call `source`."""
     import yaml
 
     from kfp_tfjob.options.parse import unknown_key
 
     try:
-        text = file.read_text(encoding="utf-8")
+        data = sys.stdin.buffer.read() if source == _STDIN else file.read_bytes()
+        text = data.decode("utf-8")
         tree = yaml.compose(text, yaml.SafeLoader)  # JSON is YAML
-        found = yaml.load(text, _loader())
+        found = yaml.load(text, loader())
         json.dumps(found, default=str)  # a YAML alias may contain itself
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(
             Problem(
-                f"{file} is not YAML or JSON",
+                f"{source} is not YAML or JSON",
                 received=" ".join(str(error).split()),
                 expected="run parameters, for example `train_epochs: 5`",
                 fix="correct this line, or name another file with --params",
@@ -170,7 +175,7 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigurationError(
             Problem(
-                f"{file} has no run parameters",
+                f"{source} has no run parameters",
                 received=type(found).__name__,
                 expected="a mapping, for example `train_epochs: 5`",
                 fix="write one parameter on each line, or name another file with --params",
@@ -182,7 +187,7 @@ def _read(file: Path) -> dict[str, Any]:
     assert isinstance(tree, yaml.MappingNode)
     ConfigurationError.raise_if(
         Problem(
-            f"{file} contains a key twice",
+            f"{source} contains a key twice",
             received=f"{key.value} in line {key.start_mark.line + 1}",
             expected="each key once; YAML would use only the last value",
             fix="remove one of them",
@@ -197,7 +202,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 @cache
-def _loader() -> Any:
+def loader() -> Any:
     """Return a loader for which 010, 1:30 and dates are strings, 1e-3 is a number.
 
     As in JSON, a key is the text that is written: the class 1.10 must not become 1.1.

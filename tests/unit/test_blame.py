@@ -250,7 +250,7 @@ WIDE = {
     ("kfp_tfjob/user_code/model_code.py", "module.partition"): "a string",
     ("pipelines/commands/monitor.py", "look"): "it says that it is a bug",
     ("pipelines/commands/parameters.py", "_json"): "it only looks whether a text is JSON",
-    ("pipelines/commands/parameters.py", "_loader"): "a class of PyYAML",
+    ("pipelines/commands/parameters.py", "loader"): "a class of PyYAML",
     ("pipelines/doctor.py", "findings"): "it says that it is a bug",
     ("pipelines/kubeflow/connection.py", "Client"): "the client of kfp",
     ("pipelines/kubeflow/connection.py", "call"): "only errors about a reply become a problem",

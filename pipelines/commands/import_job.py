@@ -1,0 +1,122 @@
+"""`kfp-tfjob import`: the run parameters for a job that a team already has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+if TYPE_CHECKING:
+    from kfp_tfjob.pipelines.job_import.conversion import ImportedJob
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--command",
+    metavar="JSON",
+    default="",
+    help="the program and its arguments as a JSON list, for a job whose image starts its own",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="where to write the parameters; with several jobs, their names are added to the file's",
+)
+def import_(file: Path, command: str, output: Path | None) -> None:
+    """Write the run parameters for an existing TFJob, PyTorchJob or JobSet.
+
+    FILE has one or more jobs in YAML or JSON; - is standard input. The result starts the same
+    program on the same number of replicas and GPUs. A comment stands beside each part of the job
+    that is not carried over, with the reason and what takes its place. A job that would train
+    something else as a run is refused.
+
+    Start the run with kfp-tfjob submit --params FILE.
+    """
+    from kfp_tfjob.pipelines.job_import.conversion import convert
+    from kfp_tfjob.pipelines.job_import.documents import read
+    from kfp_tfjob.storage.errors import Problems
+
+    program = _program(command)
+    documents = read(file)
+    problems = Problems()
+    jobs = [problems.of(lambda item=item: convert(item, program)) for item in documents.jobs]
+    ConfigurationError.raise_if(problems)
+    imported = [job for job in jobs if job]
+    if len(imported) > 1 and output is None:
+        raise ConfigurationError(
+            Problem(
+                f"{documents.source} has several jobs, and each needs a file of its own",
+                received=", ".join(job.name for job in imported),
+                expected="a name from which the names of the files are made",
+                fix="add --output params.yaml",
+                path="--output",
+            )
+        )
+    for job in imported:
+        text = _text(job, documents.others)
+        if output is None:
+            click.echo(text, nl=False)
+            continue
+        path = output
+        if len(imported) > 1:
+            name = job.name.partition(" ")[2]
+            path = output.with_name(f"{output.stem}-{name}{output.suffix}")
+        _write(path, text)
+        click.echo(path)
+
+
+def _text(job: ImportedJob, others: tuple[str, ...]) -> str:
+    from kfp_tfjob.pipelines.job_import.parameters_file import to_yaml
+    from kfp_tfjob.pipelines.job_import.report import Note
+
+    notes = list(job.notes)
+    if others:
+        instead = "apply it with kubectl, if the program needs it"
+        notes.append(Note(", ".join(others), "it is not part of the job", instead))
+    return to_yaml(job.parameters, notes, f"Run parameters for {job.name}")
+
+
+def _program(text: str) -> list[str]:
+    """Return the program that a person has named.
+
+    Raises:
+        ConfigurationError: It is not a JSON list of strings.
+    """
+    if not text:
+        return []
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, list) and found and all(isinstance(it, str) for it in found):
+        return found
+    raise ConfigurationError(
+        Problem(
+            "--command is not a JSON list of strings",
+            received=text,
+            expected='a program and its arguments, for example \'["python3", "train.py"]\'',
+            fix="write it as a JSON list, in single quotes for the shell",
+            path="--command",
+        )
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            Problem(
+                f"{path} cannot be written",
+                received=str(error),
+                expected="a path in an existing folder",
+                fix="name another file with --output",
+                path="--output",
+            )
+        ) from None

@@ -1,0 +1,271 @@
+"""Converts one job into run parameters and notes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_tfjob.components.preflight.parameters import defaults, job_spec
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.kind import CHIEF
+from kfp_tfjob.jobs.labels import QUEUE_LABEL
+from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
+from kfp_tfjob.options.pipeline import PARAMETERS, completed
+from kfp_tfjob.pipelines.job_import.documents import name_of
+from kfp_tfjob.pipelines.job_import.image_config import inspect
+from kfp_tfjob.pipelines.job_import.output import Output, find_destination, find_output
+from kfp_tfjob.pipelines.job_import.own_job import parameters_of_own
+from kfp_tfjob.pipelines.job_import.pod_settings import (
+    CONVERTED,
+    first_value,
+    gpus_of,
+    job_labels,
+    merged,
+    settings_of,
+)
+from kfp_tfjob.pipelines.job_import.policies import report_policies
+from kfp_tfjob.pipelines.job_import.program import (
+    Inspect,
+    Mains,
+    command_of,
+    main_containers,
+    processes_per_node,
+)
+from kfp_tfjob.pipelines.job_import.report import Note, Report
+from kfp_tfjob.pipelines.job_import.source_job import SourceJob, read_job
+from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.names import check_model_name
+
+_ADDRESSES = {"output_uri": "s3://bucket", "model_name": "model"}  # if the job names none
+
+
+@dataclass(frozen=True)
+class ImportedJob:
+    """The run that trains what a job trained.
+
+    Attributes:
+        name: The job's kind and name.
+        parameters: The run parameters that are not defaults.
+        notes: What is not carried over as it is.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    notes: Sequence[Note]
+
+
+def convert(item: Object, command: Sequence[str] = (), ask: Inspect = inspect) -> ImportedJob:
+    """Return the run parameters for a job.
+
+    Args:
+        item: The job.
+        command: The program, if a person has named it.
+        ask: Returns the program of an image.
+
+    Raises:
+        ConfigurationError: The job is not valid, or a run would train something else; it lists
+            every reason.
+    """
+    report = Report(f"{item['kind']} {name_of(item)}")
+    job = read_job(item, report)
+    report.raise_if_refused()
+    if job.is_own:
+        parameters = parameters_of_own(job, report)
+        if command:
+            parameters["train_options"] = parameters.get("train_options", {}) | {
+                "command": list(command)
+            }
+    else:
+        parameters = _foreign(job, command, report, ask)
+        report.raise_if_refused()
+    _check(parameters, report)
+    return ImportedJob(report.job, parameters, list(report.merged()))
+
+
+def _foreign(job: SourceJob, given: Sequence[str], report: Report, ask: Inspect) -> dict[str, Any]:
+    """Return the parameters of a job that another tool or a person has written."""
+    mains = main_containers(job, report)
+    command = command_of(job, mains, given, report, ask)
+    destination = find_destination(job, report)
+    output = find_output(job, mains, command, report)
+    options: dict[str, Any] = {"command": command}
+    options |= report_policies(job, report)
+    options |= {"evaluate": False}
+    _report_program(job, mains, report)
+    if job.kind is JOBSET:
+        options["job"] = "jobset"
+        report.note(
+            "kind: JobSet",
+            "on a cluster with the training operator, a run is a TFJob unless this key is set",
+            "",
+            ("train_options", "job"),
+        )
+    if not job.had_chief and job.kind is not PYTORCHJOB and sum(job.counts.values()) > 1:
+        options["chief_in_tf_config"] = False
+        report.note(
+            job.chief.name,
+            "one pod has to store the output, so the first worker becomes the chief",
+            "with false, TF_CONFIG has worker 0 as before, for the program only",
+            ("train_options", "chief_in_tf_config"),
+        )
+    found = {
+        "data_uri": "",
+        "model_name": _model_name(job),
+        "model_hyperparameters": {},
+        "output_uri": destination.uri,
+        "storage_endpoint": destination.endpoint,
+        "storage_region": destination.region,
+        "storage_secret": destination.secret or PARAMETERS["storage_secret"].default,
+        "train_workers": job.counts.get("worker", 0),
+        "train_gpus": _gpus(job, mains, report),
+        "train_image": mains[CHIEF].image,
+        "train_options": options,
+        "pod": _pod(job, mains, output, str(destination.secret), report),
+    }
+    found |= _converted(mains, report)
+    if not destination.uri:
+        report.note("output_uri", "the job does not name a store", "pass --output s3://BUCKET/...")
+    return {
+        name: value
+        for name, value in found.items()
+        if value != PARAMETERS[name].default and value not in ("", None)
+    }
+
+
+def _report_program(job: SourceJob, mains: Mains, report: Report) -> None:
+    """Report what the program sees that differs from the job."""
+    if job.chief.name.lower() == "master" and job.kind is not PYTORCHJOB:
+        report.note(
+            job.chief.name,
+            "TensorFlow 2 rejects a cluster with the task type master",
+            "the type chief in TF_CONFIG",
+            ("train_options",),
+        )
+    if job.kind is PYTORCHJOB:
+        report.note(
+            "kind: PyTorchJob",
+            "a TFJob or JobSet trains the same: replicas have MASTER_ADDR, MASTER_PORT, RANK,"
+            " WORLD_SIZE and the variables of torchrun",
+            "add job: pytorchjob to keep the kind",
+            ("train_options",),
+        )
+    report.note(
+        "data",
+        "the job has no table, so there is nothing to evaluate, and the run stores the output",
+        "name a table in data_uri to find its rows in DATA_DIR; then evaluate may be true",
+        ("train_options", "evaluate"),
+    )
+    report.note(
+        f"image: {mains[CHIEF].image}",
+        "the supervisor runs in it and needs Python 3.8 or later, as python3",
+        "",
+        ("train_image",),
+    )
+    if job.metadata.namespace:
+        report.note(
+            f"namespace: {job.metadata.namespace}",
+            "a run's job is in the namespace of the run",
+            f"pass --namespace {job.metadata.namespace} to kfp-tfjob submit",
+        )
+
+
+def _model_name(job: SourceJob) -> str:
+    name = job.metadata.name
+    return "" if check_model_name(name) else name
+
+
+def _gpus(job: SourceJob, mains: Mains, report: Report) -> int:
+    """Return the GPUs of the chief and of each worker."""
+    counts = {
+        role.name: gpus_of(mains[role.role].resources, role.name, report)[1]
+        for role in job.roles
+        if role.role in (CHIEF, "worker")
+    }
+    if len(set(counts.values())) > 1:
+        report.refuse(
+            "resources",
+            ", ".join(f"{name} with {count} GPUs" for name, count in counts.items()),
+            "the same number of GPUs in the chief and each worker",
+            "give all of them the same number",
+        )
+    return counts[job.chief.name]
+
+
+def _pod(
+    job: SourceJob, mains: Mains, output: Output, store_secret: str, report: Report
+) -> dict[str, Any]:
+    labels = job_labels(job.metadata.labels)
+    settings = {}
+    for role in job.roles:
+        its = settings_of(role, mains[role.role], output, store_secret, report)
+        if processes := processes_per_node(job):
+            its["env"] = its.get("env", {}) | {"PET_NPROC_PER_NODE": processes}
+        settings[role.role] = its | {"labels": labels | its.get("labels", {})}
+    pod = merged(settings, labels)
+    if queue := job.metadata.labels.get(QUEUE_LABEL):
+        pod["all"] = {"queue": queue} | pod.get("all", {})
+    chief: dict[str, Any] = {}
+    if output.path:
+        chief["output_path"] = output.path
+    if output.claim:
+        chief["output_claim"] = output.claim
+    if chief:
+        pod[CHIEF] = chief | pod.get(CHIEF, {})
+    for role in job.roles:
+        main = mains[role.role]
+        its: dict[str, Any] = {}
+        if role.role in ("ps", "evaluator"):
+            gpus = gpus_of(main.resources, role.name, report)[1]
+            its = {"replicas": role.count} | ({"gpus": gpus} if gpus else {})
+        if main.image != mains[CHIEF].image:
+            its["image"] = main.image
+        if its:
+            pod[role.role] = its | pod.get(role.role, {})
+    priority = job.policies.get("runPolicy.schedulingPolicy")
+    name = priority.get("priorityClass") if isinstance(priority, Mapping) else None
+    if name and not any("priority_class" in its for its in pod.values()):
+        pod["all"] = pod.get("all", {}) | {"priority_class": name}
+    return {
+        role: pod[role] for role in ("all", "chief", "worker", "ps", "evaluator") if pod.get(role)
+    }
+
+
+def _converted(mains: Mains, report: Report) -> dict[str, Any]:
+    """Return the run parameters that the job has as variables."""
+    found: dict[str, Any] = {}
+    for variable, parameter in CONVERTED.items():
+        text = first_value(list(mains.values()), variable)
+        if not text:
+            continue
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if type(value) is not PARAMETERS[parameter].type:
+            report.refuse(
+                f"env.{variable}",
+                text,
+                f"the parameter {parameter}, because a run sets the variable from it",
+                "give the variable another name in the program and in the file",
+            )
+            continue
+        found[parameter] = value
+        report.note(f"env.{variable}", f"a run sets it from {parameter}", "", (parameter,))
+    return found
+
+
+def _check(parameters: Mapping[str, Any], report: Report) -> None:
+    """Check the parameters as every command does that takes them.
+
+    Raises:
+        ConfigurationError: A value of the job is none that a run accepts.
+    """
+    try:
+        job_spec(completed(defaults(), _ADDRESSES, parameters))
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            *error.problems, notes=[f"these are the parameters for {report.job}"]
+        ) from None

@@ -1,0 +1,179 @@
+"""Reads the objects of a YAML or JSON file, and finds the training jobs among them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+STDIN = Path("-")
+_LONGEST = 16 << 20  # bytes; etcd keeps no object of more than about 1.5 MB
+_JOBS = {
+    "TFJob": ("kubeflow.org", ("v1", "v1beta2", "v1beta1", "v1alpha2")),
+    "PyTorchJob": ("kubeflow.org", ("v1", "v1beta2", "v1beta1")),
+    "JobSet": ("jobset.x-k8s.io", ("v1alpha2",)),
+}
+_EXPECTED = "a TFJob, a PyTorchJob or a JobSet"
+# Other objects for training, and what to do about each.
+_REFUSED = {
+    "TrainJob": "import the JobSet that it created: kubectl get jobset NAME -o yaml | kfp-tfjob"
+    " import -",
+    "Job": "wrap it in a JobSet with one replicatedJob, and import that",
+}
+_OTHER_JOB = "describe its program with train_options.command and train_workers, without import"
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The objects of a file.
+
+    Attributes:
+        source: The file's name, for messages.
+        jobs: The jobs that import reads, as they are in the file.
+        others: Kind and name of every other object, for example `Service/train`.
+    """
+
+    source: str
+    jobs: tuple[Object, ...]
+    others: tuple[str, ...]
+
+
+def read(file: Path) -> Documents:
+    """Return the objects of a file; `-` is standard input.
+
+    Raises:
+        ConfigurationError: It is not YAML, has no job, or has a job that import cannot read.
+    """
+    source = "standard input" if file == STDIN else str(file)
+    objects = list(_objects(_load(_text(file, source), source)))
+    jobs = [it for it in objects if _is_job(it)]
+    ConfigurationError.raise_if(filter(None, (_unreadable(it, source) for it in objects)))
+    others = [f"{_kind(it)}/{name_of(it)}" for it in objects if not _is_job(it)]
+    if not jobs:
+        raise ConfigurationError(
+            Problem(
+                f"{source} has no training job",
+                received=", ".join(others) or "no object",
+                expected=_EXPECTED,
+                fix="name the file of the job, or pipe it in: kubectl get tfjob NAME -o yaml |"
+                " kfp-tfjob import -",
+            )
+        )
+    return Documents(source, tuple(jobs), tuple(others))
+
+
+def name_of(item: Object) -> str:
+    """Return an object's name; empty if it has none."""
+    metadata = item.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else ""
+    return str(name or "")
+
+
+def _text(file: Path, source: str) -> str:
+    try:
+        data = sys.stdin.buffer.read(_LONGEST + 1) if file == STDIN else file.read_bytes()
+        text = data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            Problem(
+                f"{source} cannot be read",
+                received=str(error),
+                expected="a text file with YAML or JSON in UTF-8",
+                fix="name the job's file",
+            )
+        ) from None
+    if len(data) > _LONGEST:
+        raise ConfigurationError(
+            Problem(
+                f"{source} is too large",
+                received=f"{len(data):,} bytes",
+                expected=f"at most {_LONGEST:,} bytes",
+                fix="name a file that contains only the job",
+            )
+        )
+    return text
+
+
+def _load(text: str, source: str) -> list[Any]:
+    import yaml
+
+    loader = _loader()
+    try:
+        documents = list(yaml.load_all(text, loader))
+        json.dumps(documents, default=str)  # a YAML alias may contain itself
+        return documents
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise ConfigurationError(
+            Problem(
+                f"{source} is not YAML",
+                received=" ".join(str(error).split()),
+                expected=f"the manifest of {_EXPECTED}",
+                fix="correct this line",
+            )
+        ) from None
+
+
+@cache
+def _loader() -> Any:
+    """Return a loader that reads a date as text, as Kubernetes does."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+            first: [(tag, pattern) for tag, pattern in rules if not tag.endswith(":timestamp")]
+            for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+    return Loader
+
+
+def _objects(documents: list[Any]) -> Iterator[Object]:
+    """Yield the objects of all documents, and those of lists, as `kubectl get` prints them."""
+    for document in documents:
+        if not isinstance(document, dict):
+            if document is not None:
+                yield {"kind": type(document).__name__}
+        elif str(document.get("kind", "")).endswith("List") and "items" in document:
+            items = document["items"]
+            yield from _objects(items if isinstance(items, list) else [])
+        else:
+            yield document
+
+
+def _kind(item: Object) -> str:
+    return str(item.get("kind") or "object without a kind")
+
+
+def _is_job(item: Object) -> bool:
+    group, _, version = str(item.get("apiVersion", "")).rpartition("/")
+    expected, versions = _JOBS.get(_kind(item), ("", ()))
+    return group == expected and version in versions
+
+
+def _unreadable(item: Object, source: str) -> Problem | None:
+    """Return the problem with an object that trains but that import cannot read."""
+    kind, version = _kind(item), str(item.get("apiVersion", ""))
+    is_training = kind.lower().endswith("job") and kind != "CronJob"
+    if _is_job(item) or not (is_training or kind == "JobSet"):
+        return None
+    named = next((name for name in _JOBS if name.lower() == kind.lower()), "")
+    if named:
+        group, versions = _JOBS[named]
+        expected = f"{named} of {group} in the version {', '.join(versions)}"
+        fix = "write the job again in the form of the newest version"
+    else:
+        expected, fix = _EXPECTED, _REFUSED.get(kind, _OTHER_JOB)
+    return Problem(
+        f"import cannot read the {kind} {name_of(item)} in {source}",
+        received=f"{kind} of {version or 'no apiVersion'}",
+        expected=expected,
+        fix=fix,
+        path="apiVersion" if named else "kind",
+    )

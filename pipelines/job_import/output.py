@@ -1,0 +1,241 @@
+"""Finds where a job's output goes: the path in the pod, and the address in the store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from kfp_tfjob.pipelines.job_import.pods import Container, Mount
+from kfp_tfjob.pipelines.job_import.program import Mains, is_uploader
+from kfp_tfjob.pipelines.job_import.report import Report
+from kfp_tfjob.pipelines.job_import.source_job import SourceJob
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import StepError
+
+CHIEF = ("pod", "chief")
+# A flag whose value is a folder that the program writes to, and any other absolute path.
+_FLAG = re.compile(
+    r"--?[\w-]*(?:out|log|save|export|checkpoint|ckpt|result|model[-_]?dir|job[-_]?dir)[\w-]*"
+    r"[=\s]+['\"]?(/[^\s'\";|&)]+)",
+    re.IGNORECASE,
+)
+_PATH = re.compile(r"(?<![\w:/.$-])/[^\s'\";|&):]+")
+_ADDRESS = re.compile(r"s3://(?:\$\([^)]*\)|[^\s'\";|&)])*")
+_ENDPOINT = re.compile(r"--endpoint(?:-url)?[=\s]+(\S+)")
+_KEY_ID = "AWS_ACCESS_KEY_ID"
+_SHARED_MEMORY = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class Output:
+    """The chief's output in a job.
+
+    Attributes:
+        path: Where the program writes it; empty if nobody knows.
+        claim: The claim that holds it, if only the chief mounts it.
+        volume: The volume that the run replaces by its own.
+    """
+
+    path: str = ""
+    claim: str = ""
+    volume: str = ""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The store to which the job's sidecar copies the output; what is unknown is empty."""
+
+    uri: str = ""
+    endpoint: str = ""
+    region: str = ""
+    secret: str = ""
+
+
+def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Report) -> Output:
+    """Return where the chief writes its output, from its sidecar or from the program's flags."""
+    main = mains[job.chief.role]
+    text = " ".join(command)
+    sidecar = _uploader(job)
+    written = [match[1] for match in _FLAG.finditer(text)]
+    if sidecar:
+        mount = _shared(main, sidecar)
+        source = f"the sidecar {sidecar.name}"
+    else:
+        mounts = filter(None, (_mount_of(main, path) for path in written))
+        mount = next(mounts, None) or _only_scratch(job, main)
+        source = f"the flag with {written[0]}" if written else "the chief's only emptyDir"
+    if mount is None or mount.mount_path == _SHARED_MEMORY:
+        _ask(written, report)
+        return Output()
+    path = str(PurePosixPath(mount.mount_path))
+    volume = job.chief.template.spec.volume(mount.name)
+    read = [it for it in _PATH.findall(text) if _is_below(it, path) and it not in written]
+    if volume is None or mount.sub_path or (not volume.empty_dir and read):
+        _stays(job, path, f"the program reads {', '.join(read)} there" if read else "", report)
+        return Output()
+    if volume.empty_dir:
+        report.note(f"output: {path}", f"from {source}", "a run stores this folder", CHIEF)
+        return Output(path, "", mount.name)
+    claim = volume.persistent_volume_claim
+    if claim is None or _others_mount(job, mains, claim.claim_name):
+        _stays(job, path, "", report)
+        return Output()
+    report.note(
+        f"output: {path} on the claim {claim.claim_name}",
+        f"from {source}. Each attempt begins with a new, empty folder of the claim, so a file of"
+        " an earlier run does not count as output",
+        "mount the claim as a volume at another path, if the program reads files from it",
+        CHIEF,
+    )
+    return Output(path, claim.claim_name, mount.name)
+
+
+def find_destination(job: SourceJob, report: Report) -> Destination:
+    """Return the store to which a sidecar copies the output, and report the sidecar."""
+    sidecar = _uploader(job)
+    if sidecar is None:
+        return Destination()
+    is_loop = re.search(r"\bwhile\b", sidecar.text)
+    report.note(
+        f"{job.chief.name}.containers.{sidecar.name} ({sidecar.image})",
+        "it copies the output without a proof that everything arrived"
+        + (", and a loop in it keeps a failed replica's pod running" if is_loop else ""),
+        "a run's own sidecar copies the output during training, and verifies every byte",
+        ("output_uri",),
+    )
+    return Destination(
+        _uri(sidecar, report), _endpoint(sidecar), _region(sidecar), _secret(sidecar, report)
+    )
+
+
+def _uploader(job: SourceJob) -> Container | None:
+    """Return the chief's container that copies files to a store."""
+    spec = job.chief.template.spec
+    sidecars = [*spec.containers, *(it for it in spec.init_containers if it.restart_policy)]
+    return next((it for it in sidecars if is_uploader(it)), None) if len(sidecars) > 1 else None
+
+
+def _shared(main: Container, sidecar: Container) -> Mount | None:
+    """Return the program's mount of a volume that the sidecar copies."""
+    theirs = {it.name: it.mount_path for it in sidecar.volume_mounts}
+    shared = [it for it in main.volume_mounts if it.name in theirs]
+    named = [it for it in shared if theirs[it.name].rstrip("/") in sidecar.text]
+    return next(iter([*named, *shared]), None)
+
+
+def _mount_of(main: Container, path: str) -> Mount | None:
+    """Return the innermost writable mount that contains a path."""
+    mounts = [it for it in main.volume_mounts if _is_below(path, it.mount_path)]
+    innermost = max(mounts, key=lambda it: len(it.mount_path), default=None)
+    return None if innermost and innermost.read_only else innermost
+
+
+def _only_scratch(job: SourceJob, main: Container) -> Mount | None:
+    """Return the mount of the chief's only emptyDir, in which a program can leave its output."""
+    spec = job.chief.template.spec
+    found = [
+        it
+        for it in main.volume_mounts
+        if (volume := spec.volume(it.name)) and volume.empty_dir and not volume.empty_dir.medium
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return PurePosixPath(path).is_relative_to(PurePosixPath(folder))
+
+
+def _others_mount(job: SourceJob, mains: Mains, claim: str) -> bool:
+    """Return whether another replica than the chief mounts a claim."""
+    for role in job.roles[1:]:
+        spec = role.template.spec
+        for mount in mains[role.role].volume_mounts:
+            volume = spec.volume(mount.name)
+            found = volume.persistent_volume_claim if volume else None
+            if found and found.claim_name == claim:
+                return True
+    return False
+
+
+def _stays(job: SourceJob, path: str, reason: str, report: Report) -> None:
+    report.note(
+        f"output: {path}",
+        reason or "all roles mount this volume, so it stays theirs, and it is not stored",
+        "let the chief write to $OUTPUT_DIR, or to a path that you name in pod.chief.output_path",
+        CHIEF,
+    )
+
+
+def _ask(written: Sequence[str], report: Report) -> None:
+    named = f", perhaps {written[0]}" if written else ""
+    report.note(
+        f"output{named}",
+        "a run stores only what the chief writes to $OUTPUT_DIR or to pod.chief.output_path, and"
+        " the job does not say where it writes",
+        f"set pod.chief.output_path to that folder{named}",
+        CHIEF,
+    )
+
+
+def _uri(sidecar: Container, report: Report) -> str:
+    """Return the address to which a sidecar copies, up to its first variable part."""
+    match = _ADDRESS.search(sidecar.text)
+    if not match:
+        return ""
+    address = match[0].rstrip("/")
+    fixed, variable = re.match(r"([^$`{%]*)(.*)", address, re.DOTALL).groups()  # type: ignore[union-attr]
+    if variable:
+        fixed, _, part = fixed.rpartition("/")
+        report.note(
+            f"{part}{variable}",
+            "a shell runs $(...) as a command, and a pod's name differs in each attempt"
+            if "$(" in variable
+            else "a run's folder does not depend on a variable",
+            "the run id: a run writes to runs/<run_id> below output_uri",
+            ("output_uri",),
+        )
+    try:
+        return str(S3Address.parse(fixed, "output_uri"))
+    except StepError:
+        return ""
+
+
+def _endpoint(sidecar: Container) -> str:
+    match = _ENDPOINT.search(sidecar.text)
+    named = match[1].strip("'\"") if match else ""
+    if named.startswith("http"):
+        return named
+    values = [sidecar.value(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")]
+    values.append(sidecar.value(named.strip("${()}")))
+    return next((it for it in values if it.startswith("http")), "")
+
+
+def _region(sidecar: Container) -> str:
+    return sidecar.value("AWS_REGION") or sidecar.value("AWS_DEFAULT_REGION")
+
+
+def _secret(sidecar: Container, report: Report) -> str:
+    """Return the Secret with the store's keys."""
+    for source in sidecar.env_from:
+        if source.secret_ref and not source.prefix:
+            return source.secret_ref.name
+    for name, reference in _references(sidecar):
+        if name == _KEY_ID:
+            if reference[1] not in (_KEY_ID, "accesskey"):
+                report.note(
+                    f"{name} from the key {reference[1]} of Secret {reference[0]}",
+                    "storage_secret names a Secret whose keys are called like the variables",
+                    f"add the keys {_KEY_ID} and AWS_SECRET_ACCESS_KEY to it",
+                    ("storage_secret",),
+                )
+            return reference[0]
+    return ""
+
+
+def _references(container: Container) -> Iterator[tuple[str, tuple[str, str]]]:
+    for variable in container.env:
+        secret = variable.value_from.secret_key_ref if variable.value_from else None
+        if secret:
+            yield variable.name, (secret.name, secret.key)

@@ -1,0 +1,290 @@
+"""Reads a job of this project back: the run parameters that render it.
+
+What a run stores in a job under names of its own, such as EPOCHS, is a parameter again. Nothing
+needs a comment, apart from data and code that are only copies in the store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.kind import CHIEF, REPLICA_INDEX, TOPOLOGY
+from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION, MANAGER_LABEL, QUEUE_LABEL, SETUP
+from kfp_tfjob.jobs.manifest import OUTPUT_DIR, POD_ANNOTATIONS, TRAINER
+from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
+from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS
+from kfp_tfjob.options.train import TrainOptions
+from kfp_tfjob.pipelines.job_import.pod_settings import merged
+from kfp_tfjob.pipelines.job_import.pods import Container, Mount, PodSpec, Variable
+from kfp_tfjob.pipelines.job_import.report import Report
+from kfp_tfjob.pipelines.job_import.source_job import SourceJob, SourceRole
+from kfp_tfjob.storage.layout import RUNS, TASKS
+from kfp_tfjob.supervisor import keras
+
+_STORE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_STORE += ("AWS_ENDPOINT_URL", "AWS_REGION")
+_BASIC = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
+_CHIEF_IN_TF_CONFIG = "CHIEF_IN_TF_CONFIG"
+_OF_US = {TOPOLOGY, REPLICA_INDEX, _CHIEF_IN_TF_CONFIG}
+_INJECT = "sidecar.istio.io/inject"
+_KINDS = {JOBSET: "jobset", PYTORCHJOB: "pytorchjob"}  # `auto` renders a TFJob
+
+
+def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
+    """Return the run parameters of a job that this project has rendered.
+
+    Args:
+        job: The job, as `render` prints it or as it is on a cluster.
+        report: Where to note what the job does not contain.
+    """
+    roles = {role.role: _OwnRole(role) for role in job.roles}
+    chief = roles[CHIEF]
+    keras_version = _keras(roles)
+    found: dict[str, Any] = {
+        "data_uri": chief.values.get("DATASET_URI", ""),
+        "model_name": job.metadata.labels.get("kfp-tfjob/model", ""),
+        "model_code": chief.values.get("MODEL_CODE", ""),
+        "model_hyperparameters": json.loads(chief.values.get("HYPERPARAMETERS", "{}")),
+        "output_uri": _output_uri(job, chief.values),
+        "storage_endpoint": chief.values.get("AWS_ENDPOINT_URL", ""),
+        "storage_region": chief.values.get("AWS_REGION", ""),
+        "storage_secret": chief.storage_secret,
+        "train_workers": job.counts.get("worker", 0),
+        "train_gpus": chief.gpus,
+        "train_epochs": int(chief.values["EPOCHS"]),
+        "train_batch_size": int(chief.values["BATCH_SIZE"]),
+        "train_image": chief.main.image,
+        "train_options": _train_options(job, chief, keras_version),
+        "pod": _pod(job, roles, bool(keras_version)),
+    }
+    if found["data_uri"]:
+        report.note(
+            "DATASET_URI", "the job does not name the table", "name it again", ("data_uri",)
+        )
+    if chief.values.get("CODE_URI"):
+        report.note(
+            f"CODE_URI: {chief.values['CODE_URI']}",
+            "the job has a copy of the code",
+            "name the code's own path again",
+            ("model_code",),
+        )
+    return {
+        name: value
+        for name, value in found.items()
+        if value != PARAMETERS[name].default or name == "train_image"
+    }
+
+
+class _OwnRole:
+    """A role of a job that this project has rendered."""
+
+    def __init__(self, role: SourceRole) -> None:
+        self.role, self.template = role.role, role.template
+        spec = role.template.spec
+        self.main: Container = spec.containers[0]
+        setup = next(it for it in spec.init_containers if it.name == SETUP)
+        # The variables of `setup` are those of every container of the pod.
+        self.base = {it.name: it for it in setup.env}
+        self.values = {name: it.value.replace("$$", "$") for name, it in self.base.items()}
+        own = next((it for it in self.main.env if it.name == _CHIEF_IN_TF_CONFIG), None)
+        self.chief_in_tf_config = own is None or own.value != "0"
+
+    @property
+    def spec(self) -> PodSpec:
+        """The spec of the pods."""
+        return self.template.spec
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of one pod."""
+        return int(self.values.get("EXPECTED_GPUS", "0"))
+
+    @property
+    def command(self) -> list[str]:
+        """The program behind the supervisor; empty for the project's own trainer."""
+        program = self.main.command[self.main.command.index("--") + 1 :]
+        return [] if program == list(TRAINER) else program
+
+    @property
+    def storage_secret(self) -> str:
+        """The Secret with the store's keys."""
+        volume = self.spec.volume("storage")
+        return volume.secret.secret_name if volume and volume.secret else ""
+
+    @property
+    def keras(self) -> str:
+        """TF_USE_LEGACY_KERAS where `train_options.keras` puts it: before the user's variables."""
+        for it in self.main.env:
+            if it.name == keras.VARIABLE:
+                return it.value if it.value in ("0", "1") else ""
+            if it.name in (TOPOLOGY, REPLICA_INDEX) or self._is_of_user(it):
+                return ""
+        return ""
+
+    def _is_of_user(self, variable: Variable) -> bool:
+        name, source = variable.name, variable.value_from
+        if name in self.base:
+            return variable != self.base[name]
+        is_key = source and source.secret_key_ref and source.secret_key_ref.optional
+        return name not in _OF_US and not (name in _STORE and is_key)
+
+    def environment(self, without_keras: bool) -> dict[str, Any]:
+        """Return the variables that `pod` sets."""
+        found: dict[str, Any] = {}
+        for it in self.main.env:
+            if not self._is_of_user(it) or (without_keras and it.name == keras.VARIABLE):
+                continue
+            secret = it.value_from.secret_key_ref if it.value_from else None
+            found[it.name] = {"secret": secret.name, "key": secret.key} if secret else it.value
+        return found
+
+    def settings(self, without_keras: bool) -> dict[str, Any]:
+        """Return the settings of the pods that are not defaults."""
+        spec, limits = self.spec, self.main.resources.limits
+        memory = spec.volume("shared-memory")
+        extended = {name: limits[name] for name in limits if name not in _BASIC}
+        gpu = next(iter(extended), "") if self.gpus else ""
+        found: dict[str, Any] = {ours: limits[name] for name, ours in _BASIC.items()}
+        found |= {
+            "gpu_resource": extended.pop(gpu, None) and gpu,
+            "resources": extended,
+            "shared_memory": memory.empty_dir.size_limit if memory and memory.empty_dir else None,
+            "volumes": [self._volume(it) for it in self.main.volume_mounts if _is_users(it)],
+            "env": self.environment(without_keras),
+            "node_selector": spec.node_selector,
+            "tolerations": spec.tolerations,
+            "affinity": spec.affinity,
+            "priority_class": spec.priority_class_name,
+            "scheduler": spec.scheduler_name,
+            "service_account": spec.service_account_name,
+            "image_pull_secret": spec.image_pull_secrets[0].name if spec.image_pull_secrets else "",
+            "labels": _user_labels(self.template.metadata.labels),
+            "annotations": {
+                name: value
+                for name, value in self.template.metadata.annotations.items()
+                if POD_ANNOTATIONS.get(name) != value
+            },
+            "run_as_user": spec.security_context.run_as_user,
+            "grace_seconds": spec.termination_grace_period_seconds,
+        }
+        defaults = DEFAULTS | ({"grace_seconds": CHIEF_GRACE} if self.role == CHIEF else {})
+        return {
+            name: value
+            for name, value in found.items()
+            if value not in (None, "", {}, []) and value != defaults.get(name)
+        }
+
+    def _volume(self, mount: Mount) -> dict[str, Any]:
+        volume = self.spec.volume(mount.name)
+        assert volume is not None
+        read_only = {"read_only": True} if mount.read_only else {}
+        if claim := volume.persistent_volume_claim:
+            return {"claim": claim.claim_name, "path": mount.mount_path, **read_only}
+        if secret := volume.secret:
+            return {"secret_name": secret.secret_name, "path": mount.mount_path, **read_only}
+        name = volume.others["configMap"]["name"]
+        return {"config_map": name, "path": mount.mount_path, **read_only}
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """The chief's settings of its output."""
+        volume = self.spec.volume("output")
+        claim = volume.persistent_volume_claim if volume else None
+        paths = [
+            it.mount_path
+            for it in self.main.volume_mounts
+            if it.name == "output" and it.mount_path != OUTPUT_DIR
+        ]
+        found = {"output_claim": claim.claim_name} if claim else {}
+        return found | ({"output_path": paths[0]} if paths else {})
+
+
+def _is_users(mount: Mount) -> bool:
+    """Return whether `pod.*.volumes` names a mount's volume."""
+    return mount.name not in ("job", "output", "podinfo", "storage", "shared-memory")
+
+
+def _keras(roles: Mapping[str, _OwnRole]) -> int:
+    """Return `train_options.keras`; 0 if the variable is one of the user's, or is not set."""
+    values = {role.keras for role in roles.values()}
+    return {"1": 2, "0": 3}.get(values.pop(), 0) if len(values) == 1 else 0
+
+
+def _train_options(job: SourceJob, chief: _OwnRole, keras_version: int) -> dict[str, Any]:
+    values, metadata = chief.values, job.metadata
+    found: dict[str, Any] = json.loads(values.get("TRAIN_OPTIONS", "{}"))
+    ttl = job.policies.get("runPolicy.ttlSecondsAfterFinished")
+    found |= {
+        "command": chief.command,
+        "stage_data": bool(values.get("DATA_DIR") or not values.get("DATASET_URI"))
+        if chief.command
+        else True,
+        "keras": keras_version or "auto",
+        "chief_in_tf_config": chief.chief_in_tf_config,
+        "job": _KINDS.get(job.kind, "auto"),
+        "deadline_seconds": chief.spec.active_deadline_seconds,
+        "ttl_seconds": ttl or job.policies.get("ttlSecondsAfterFinished"),
+        "cancel_grace_seconds": int(metadata.annotations.get(CANCEL_GRACE_ANNOTATION, "60")),
+        "store_deadline_seconds": int(values["STORE_DEADLINE"]),
+        "start_timeout_seconds": int(values["START_DEADLINE"]),
+        "orphan_timeout_seconds": int(values["ORPHAN_TIMEOUT"]),
+    }
+    if not chief.command:
+        found["max_restarts"] = int(values.get("MAX_RESTARTS") or 0)
+    defaults = TrainOptions().model_dump(mode="json")
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None and value != defaults.get(name)
+    }
+
+
+def _pod(
+    job: SourceJob, roles: Mapping[str, _OwnRole], without_keras: bool
+) -> dict[str, dict[str, Any]]:
+    settings = {name: role.settings(without_keras) for name, role in roles.items()}
+    pod: dict[str, dict[str, Any]] = merged(settings, _user_labels(job.metadata.labels))
+    added: dict[str, dict[str, Any]] = {CHIEF: roles[CHIEF].output}
+    if queue := job.metadata.labels.get(QUEUE_LABEL):
+        added["all"] = {"queue": queue}
+    for name, role in roles.items():
+        its = added.setdefault(name, {})
+        if name in ("ps", "evaluator"):
+            its |= {"replicas": job.counts[name]} | ({"gpus": role.gpus} if role.gpus else {})
+        if role.main.image != roles[CHIEF].main.image:
+            its["image"] = role.main.image
+    for name, its in added.items():
+        if its:
+            pod[name] = pod.get(name, {}) | its
+    return pod
+
+
+def _user_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels that are not those of this project."""
+    return {
+        name: value
+        for name, value in labels.items()
+        if not name.startswith("kfp-tfjob/")
+        and name not in (MANAGER_LABEL, QUEUE_LABEL)
+        and (name, value) != (_INJECT, "false")
+    }
+
+
+def _output_uri(job: SourceJob, values: Mapping[str, str]) -> str:
+    """Return `output_uri` from the folder of the run below it."""
+    folder = values["RUN_URI"]
+    if key := values.get("TASK_KEY"):
+        folder = folder.removesuffix(f"/{TASKS}/{key}")
+    above = folder.rpartition("/")[0]
+    if above.endswith(f"/{RUNS}"):
+        return above.removesuffix(f"/{RUNS}")
+    name = job.metadata.labels.get("kfp-tfjob/model", "")
+    if "{" not in above and name:  # the field {model_name} is filled in
+        root, _, below = above.partition(f"/{RUNS}/")
+        parts = ["{model_name}" if part == name else part for part in below.split("/")]
+        return "/".join([root, RUNS, *parts])
+    return above

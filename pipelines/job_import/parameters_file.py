@@ -1,0 +1,112 @@
+"""Writes run parameters as YAML, with a comment beside each that says what became of the job."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from kfp_tfjob.pipelines.job_import.report import Note, Path
+from kfp_tfjob.storage.escaping import line
+
+_WIDTH = 100
+_UNFOLDED = 1 << 20
+
+
+def to_yaml(parameters: Mapping[str, Any], notes: Iterable[Note], title: str) -> str:
+    """Return parameters as a YAML file that `--params` reads.
+
+    Args:
+        parameters: The run parameters.
+        notes: What is not carried over. A note beside a key that is not there stands at the
+            nearest key above it.
+        title: The first line of the file.
+    """
+    placed: dict[Path, list[Note]] = {}
+    for note in notes:
+        path = note.beside
+        while path and not _has(parameters, path):
+            path = path[:-1]
+        placed.setdefault(path, []).append(note)
+    head = [f"# {line(title)}", *_comments(placed.get((), ()), "")]
+    return "\n".join([*head, *_lines(parameters, (), placed)]) + "\n"
+
+
+def _has(parameters: Mapping[str, Any], path: Path) -> bool:
+    value: Any = parameters
+    for part in path:
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _lines(values: Mapping[str, Any], above: Path, placed: Mapping[Path, list[Note]]) -> list[str]:
+    indent, lines = "  " * len(above), []
+    for name, value in values.items():
+        path = (*above, name)
+        lines += _comments(placed.get(path, ()), indent)
+        inner = isinstance(value, Mapping) and value and len(path) < 3
+        if inner:
+            lines.append(f"{indent}{_dump(name)}:")
+            lines += _lines(value, path, placed)
+        else:
+            text = _dump({name: value})
+            lines += [f"{indent}{part}" if part else "" for part in text.split("\n")]
+    return lines
+
+
+def _comments(notes: Iterable[Note], indent: str) -> list[str]:
+    lines = []
+    for note in notes:
+        reason, instead = line(note.reason), line(note.instead)
+        instead = f" Instead: {instead}." if instead else ""
+        lines += textwrap.wrap(
+            f"{line(note.field)}. {reason[0].upper()}{reason[1:]}.{instead}",
+            _WIDTH,
+            initial_indent=f"{indent}# ",
+            subsequent_indent=f"{indent}#   ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def _dump(value: Any) -> str:
+    import yaml
+
+    text = yaml.dump(
+        value,
+        Dumper=_dumper(),
+        sort_keys=False,
+        allow_unicode=True,
+        width=_UNFOLDED,
+        default_flow_style=False,
+    )
+    return text.removesuffix("\n...\n").rstrip("\n")
+
+
+@cache
+def _dumper() -> Any:
+    """Return a dumper that quotes each string that `--params` would read as another type."""
+    import yaml
+
+    from kfp_tfjob.pipelines.commands.parameters import loader
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        style = "|" if "\n" in value.strip() else None
+        try:
+            is_text = yaml.load(value, loader()) == value
+        except yaml.YAMLError:
+            is_text = False
+        if not is_text and not style:
+            style = '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return Dumper

@@ -1,0 +1,488 @@
+"""Converts the pods of a role into `pod.<role>`, and the roles into `pod`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.jobs.labels import MANAGER_LABEL, QUEUE_LABEL
+from kfp_tfjob.jobs.spec import RESERVED
+from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, PodSettings, Toleration
+from kfp_tfjob.pipelines.job_import.output import Output
+from kfp_tfjob.pipelines.job_import.pods import (
+    Container,
+    Mount,
+    Resources,
+    Variable,
+    Volume,
+)
+from kfp_tfjob.pipelines.job_import.report import Report
+from kfp_tfjob.pipelines.job_import.source_job import SourceRole
+
+SHARED_MEMORY = "/dev/shm"
+POD = ("pod",)
+_BASIC = ("cpu", "memory", "ephemeral-storage")
+_GPU = re.compile(r"gpu|/mig-|^habana\.ai/|^google\.com/tpu|^aws\.amazon\.com/neuron")
+# Variables that an operator or a pod's author sets so that the replicas find each other.
+_OF_OPERATORS = frozenset().union(*(kind.variables for kind in KINDS))
+# Variables of a program that are also run parameters.
+CONVERTED = {
+    "EPOCHS": "train_epochs",
+    "BATCH_SIZE": "train_batch_size",
+    "HYPERPARAMETERS": "model_hyperparameters",
+}
+# Folders that a run gives to the program under the same name.
+_FOLDERS = {"HOME", "TMPDIR", "OUTPUT_DIR"}
+_SILENT_FIELDS = {
+    *("terminationMessagePath", "terminationMessagePolicy", "stdin", "stdinOnce", "tty"),
+    *("serviceAccount", "dnsPolicy", "enableServiceLinks", "automountServiceAccountToken"),
+}
+_FIELDS = {
+    "imagePullPolicy": ("the kubelet's default applies", "name the image by its digest"),
+    "ports": ("replicas use the job's own port", ""),
+    "livenessProbe": (
+        "the launcher watches the chief's log instead",
+        "train_options.stall_timeout_seconds",
+    ),
+    "readinessProbe": ("it would hide a replica from the others until it passes", ""),
+    "startupProbe": ("it would hide a replica from the others until it passes", ""),
+    "lifecycle": ("the supervisor forwards SIGTERM to the program", "handle SIGTERM"),
+    "hostNetwork": ("a run's pods meet the Pod Security level restricted", ""),
+    "hostIPC": ("a run's pods meet the Pod Security level restricted", "pod.all.shared_memory"),
+    "hostPID": ("a run's pods meet the Pod Security level restricted", ""),
+    "capabilities": ("a run's pods meet the Pod Security level restricted", ""),
+    "topologySpreadConstraints": ("a run has no such setting", "pod.all.affinity"),
+    "runtimeClassName": (
+        "a run has no such setting",
+        "make it the default of the GPU nodes' container runtime",
+    ),
+    "dnsConfig": ("a run has no such setting", ""),
+    "hostAliases": ("a run has no such setting", ""),
+}
+_NAMED = ("env", "labels", "annotations", "node_selector")  # dicts that `all` and a role merge
+_OURS = re.compile(r"^(training\.kubeflow\.org|jobset\.sigs\.k8s\.io|batch\.kubernetes\.io)/")
+_INJECT = "sidecar.istio.io/inject"
+
+
+def settings_of(
+    role: SourceRole, main: Container, output: Output, store_secret: str, report: Report
+) -> dict[str, Any]:
+    """Return the settings of a role's pods; what is not in the job is absent.
+
+    Args:
+        role: The role.
+        main: Its container that trains.
+        output: The chief's output, whose volume the run replaces.
+        store_secret: The Secret from which the program gets the store's keys in any case.
+        report: Where to add what a run cannot do.
+    """
+    spec = role.template.spec
+    found: dict[str, Any] = {}
+    found |= _resources(role, main, report)
+    found |= _volumes(role, main, output, report)
+    found["env"] = _environment(role, main, store_secret, report)
+    found["node_selector"] = dict(spec.node_selector)
+    found["tolerations"] = _tolerations(role, report)
+    found["affinity"] = dict(spec.affinity)
+    found["priority_class"] = spec.priority_class_name
+    found["scheduler"] = spec.scheduler_name.removeprefix("default-scheduler")
+    found["service_account"] = _service_account(role, report)
+    found["image_pull_secret"] = _pull_secret(role, report)
+    found["labels"] = _labels(role.template.metadata.labels)
+    found["annotations"] = _annotations(role, report)
+    found["run_as_user"] = _user(role, main, report)
+    found["grace_seconds"] = _grace(role, report)
+    _report_others(role, main, report)
+    return {name: value for name, value in found.items() if value not in (None, "", {}, [])}
+
+
+def merged(settings: Mapping[str, Mapping[str, Any]], shared: Mapping[str, str]) -> dict[str, Any]:
+    """Return `pod`: what all roles have in common under `all`, the rest under each role.
+
+    Args:
+        settings: The settings of each role.
+        shared: The labels that also the job has; they stay under `all`.
+    """
+    pod: dict[str, dict[str, Any]] = {"all": {}} | {role: {} for role in settings}
+    for name in PodSettings.model_fields:
+        values = {role: its.get(name) for role, its in settings.items()}
+        if name in _NAMED:
+            common = _common(values, shared if name == "labels" else {})
+            rest = {
+                role: {key: it for key, it in (value or {}).items() if common.get(key) != it}
+                for role, value in values.items()
+            }
+        else:
+            first, *more = values.values()
+            is_common = first is not None and all(value == first for value in more)
+            common = first if is_common else None
+            rest = {role: None if is_common else value for role, value in values.items()}
+        for role, value in {"all": common, **rest}.items():
+            if value not in (None, {}, [], ""):
+                pod[role][name] = value
+    return {role: its for role, its in pod.items() if its}
+
+
+def _common(values: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
+    """Return the entries that all roles have, if they keep the order that each role has.
+
+    The order counts: a variable may refer to those before it.
+    """
+    dicts = [value or {} for value in values.values()]
+    common = {
+        name: value
+        for name, value in dicts[0].items()
+        if all(name in its and its[name] == value for its in dicts)
+    }
+    for its in dicts:
+        rest = {name: value for name, value in its.items() if name not in common}
+        if list(common | rest) != list(its) and not shared:
+            return {}
+    return dict(shared) | common
+
+
+def gpus_of(resources: Resources, name: str, report: Report) -> tuple[str, int]:
+    """Return the resource name and the number of a container's GPUs.
+
+    Args:
+        resources: Those of the container.
+        name: The container's field, for messages.
+        report: Where to refuse other devices.
+    """
+    extended = [it for it in resources.names if it not in _BASIC]
+    kinds = [it for it in extended if _GPU.search(it)]
+    if len(kinds) > 1:
+        report.refuse(
+            f"{name}.resources", ", ".join(kinds), "GPUs of one kind", "request one of them"
+        )
+    if not kinds:
+        return "", 0
+    count = resources.of(kinds[0])
+    if not count.isdecimal():
+        report.refuse(f"{name}.resources.{kinds[0]}", count, "a whole number", "correct it")
+        return kinds[0], 0
+    return kinds[0], int(count)
+
+
+def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, Any]:
+    its = main.resources
+    found: dict[str, Any] = {
+        "cpu": its.of("cpu"),
+        "memory": its.of("memory"),
+        "ephemeral_storage": its.of("ephemeral-storage"),
+    }
+    kind, count = gpus_of(its, role.name, report)
+    found["gpu_resource"] = kind if count and kind != DEFAULTS["gpu_resource"] else ""
+    others = {
+        name: its.of(name) for name in its.names if name not in _BASIC and not _GPU.search(name)
+    }
+    if others and "resources" in PodSettings.model_fields:
+        found["resources"] = others
+    elif others:
+        report.refuse(
+            f"{role.name}.resources", others, "cpu, memory and GPUs", "request no other resources"
+        )
+    for name in its.names:
+        request, limit = its.requests.get(name), its.limits.get(name)
+        if request and limit and request != limit:
+            report.note(
+                f"{role.name}.resources.requests.{name}: {request}",
+                f"a run requests what it limits, here {limit}",
+                "lower the value, if nodes are too small",
+                POD,
+            )
+    if missing := [name for name in ("cpu", "memory") if not found[name]]:
+        defaults = ", ".join(f"{name} {DEFAULTS[name]}" for name in missing)
+        report.note(
+            f"{' and '.join(missing)}",
+            "the job has no limit, and a run always has one",
+            f"the defaults ({defaults} for each pod), or set pod.all.{missing[0]}",
+            POD,
+        )
+    return found
+
+
+def _volumes(role: SourceRole, main: Container, output: Output, report: Report) -> dict[str, Any]:
+    found: dict[str, Any] = {"shared_memory": "", "volumes": []}
+    for mount in main.volume_mounts:
+        volume = role.template.spec.volume(mount.name)
+        if mount.name == output.volume and role.role == "chief":
+            continue
+        if volume and volume.empty_dir and mount.mount_path.rstrip("/") == SHARED_MEMORY:
+            found["shared_memory"] = volume.empty_dir.size_limit
+            continue
+        if converted := _volume(role, mount, volume, report):
+            found["volumes"].append(converted)
+    if not found["shared_memory"]:
+        report.note(
+            "shared memory",
+            "the job sets no size of /dev/shm; without a volume, containers have 64 MiB",
+            f"{DEFAULTS['shared_memory']}, or set pod.all.shared_memory",
+            POD,
+        )
+    return found
+
+
+def _volume(
+    role: SourceRole, mount: Mount, volume: Volume | None, report: Report
+) -> dict[str, Any] | None:
+    """Return a volume in the form of `pod.all.volumes`."""
+    where = f"{role.name}.volumes.{mount.name} at {mount.mount_path}"
+    if mount.sub_path or mount.others.get("subPathExpr"):
+        report.refuse(
+            where,
+            f"subPath {mount.sub_path or mount.others['subPathExpr']}",
+            "a mount of a whole volume",
+            "mount the whole volume, and change the path in the command",
+        )
+        return None
+    read_only = {"read_only": True} if mount.read_only else {}
+    if volume and (claim := volume.persistent_volume_claim):
+        read_only = {"read_only": True} if mount.read_only or claim.read_only else {}
+        return {"claim": claim.claim_name, "path": mount.mount_path, **read_only}
+    if volume and (secret := volume.secret) and not secret.others.get("items"):
+        if secret.optional:
+            report.note(f"{where}: optional", "a run's pods wait for the Secret", "", POD)
+        return {"secret_name": secret.secret_name, "path": mount.mount_path, **read_only}
+    config_map = volume.others.get("configMap") if volume else None
+    if isinstance(config_map, Mapping) and set(config_map) <= {"name", "defaultMode"}:
+        from kfp_tfjob.options.pod import Volume as VolumeOption
+
+        if "config_map" in VolumeOption.model_fields:
+            return {"config_map": config_map.get("name"), "path": mount.mount_path, **read_only}
+    if volume and volume.empty_dir and mount.mount_path.rstrip("/") == "/tmp":
+        report.note(where, "the program can write to /tmp in any case", "", POD)
+        return None
+    source = ", ".join(volume.others) if volume else "no such volume"
+    report.refuse(
+        where,
+        "emptyDir" if volume and volume.empty_dir else source or "a Secret with items",
+        "a claim or a Secret",
+        "write temporary files to $TMPDIR, and output to $OUTPUT_DIR"
+        if volume and volume.empty_dir
+        else "put the files on a claim (PVC), or into a Secret without items",
+    )
+    return None
+
+
+def _environment(
+    role: SourceRole, main: Container, store_secret: str, report: Report
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    dropped = []
+    for source in main.env_from:
+        secret = source.secret_ref.name if source.secret_ref else ""
+        if secret and secret == store_secret and not source.prefix:
+            report.note(
+                f"{role.name}.envFrom: {secret}",
+                "the program gets the store's keys (AWS_...) from storage_secret, and no other key",
+                "name each other key that it reads in pod.all.env",
+                ("storage_secret",),
+            )
+            continue
+        config_map = source.config_map_ref.name if source.config_map_ref else ""
+        report.refuse(
+            f"{role.name}.envFrom",
+            f"all keys of {f'Secret {secret}' if secret else f'ConfigMap {config_map}'}",
+            "variables that are named one by one",
+            "list the variables that the program reads under env, then import again",
+        )
+    for variable in main.env:
+        name = variable.name
+        if name in _OF_OPERATORS:
+            report.note(
+                f"{role.name}.env.{name}",
+                "the replicas of a run find each other through it",
+                "the supervisor sets it",
+                POD,
+            )
+        elif name in CONVERTED and not variable.value_from:
+            continue
+        elif name in _FOLDERS:
+            report.note(
+                f"{role.name}.env.{name}: {variable.value}",
+                "a run sets it to a folder of its own",
+                "",
+                POD,
+            )
+        elif name in RESERVED:
+            report.refuse(
+                f"{role.name}.env.{name}",
+                variable.value or "valueFrom",
+                "a name that a run does not set itself",
+                "give the variable another name in the program and in the file",
+            )
+        elif (value := _value(role, variable, report)) is None:
+            dropped.append(name)
+        else:
+            found[name] = value
+    text = " ".join([main.text, *(it for it in found.values() if isinstance(it, str))])
+    for name in dropped:
+        if re.search(rf"\$(\({name}\)|\{{{name}\}}|{name}\b)", text):
+            report.refuse(
+                f"{role.name}.env.{name}",
+                "a value of its own for each pod, which the command uses",
+                "a plain value, or a key of a Secret",
+                "use HOSTNAME, RANK or MASTER_ADDR instead",
+            )
+    return found
+
+
+def _value(role: SourceRole, variable: Variable, report: Report) -> Any:
+    """Return a variable's value, or None if a run has another way to it."""
+    source, where = variable.value_from, f"{role.name}.env.{variable.name}"
+    if source is None:
+        return variable.value
+    if secret := source.secret_key_ref:
+        if secret.optional:
+            report.note(
+                f"{where}: optional", "a run fails without a Secret that a variable names", "", POD
+            )
+        return {"secret": secret.name, "key": secret.key}
+    if config_map := source.config_map_key_ref:
+        report.refuse(
+            where,
+            f"key {config_map.key} of ConfigMap {config_map.name}",
+            "a plain value, or a key of a Secret",
+            "write the value into the file",
+        )
+        return None
+    path = (source.field_ref or {}).get("fieldPath", "")
+    if "job-completion-index" not in path:  # the command gets it
+        report.note(
+            f"{where}: {path or 'resourceFieldRef'}",
+            "a run's variables have plain values, or are keys of Secrets",
+            "HOSTNAME is the pod's name"
+            if path == "metadata.name"
+            else "write the value, if the program needs it",
+            POD,
+        )
+    return None
+
+
+def _tolerations(role: SourceRole, report: Report) -> list[dict[str, Any]]:
+    for item in role.template.spec.tolerations:
+        for field in sorted(set(item) - set(Toleration.model_fields)):
+            report.note(f"{role.name}.tolerations.{field}", "a toleration has no such field")
+    return [
+        {key: value for key, value in item.items() if key in Toleration.model_fields}
+        for item in role.template.spec.tolerations
+    ]
+
+
+def _service_account(role: SourceRole, report: Report) -> str:
+    name = role.template.spec.service_account_name
+    if name and name != "default":
+        report.note(
+            f"{role.name}.serviceAccountName: {name}",
+            "a run mounts no token, so the program cannot use the Kubernetes API",
+            "access to a store through the account works",
+            POD,
+        )
+    return "" if name == "default" else name
+
+
+def _pull_secret(role: SourceRole, report: Report) -> str:
+    names = [it.name for it in role.template.spec.image_pull_secrets]
+    if names[1:]:
+        report.note(
+            f"{role.name}.imagePullSecrets: {', '.join(names[1:])}",
+            "a run uses one Secret for private registries",
+            f"put all registries into {names[0]}",
+            POD,
+        )
+    return names[0] if names else ""
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in labels.items()
+        if not _OURS.match(name) and name not in (QUEUE_LABEL, MANAGER_LABEL, _INJECT)
+    }
+
+
+def job_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a job that a run's job and pods get."""
+    return _labels(labels)
+
+
+def _annotations(role: SourceRole, report: Report) -> dict[str, str]:
+    found = dict(role.template.metadata.annotations)
+    if found.pop(_INJECT, "false") != "false":
+        report.note(
+            f"{role.name}.annotations.{_INJECT}",
+            "a proxy would outlive the program, and replicas talk on plain ports",
+            "",
+            POD,
+        )
+    return {name: value for name, value in found.items() if not _OURS.match(name)}
+
+
+def _user(role: SourceRole, main: Container, report: Report) -> int | None:
+    pod, own = role.template.spec.security_context, main.security_context
+    user = own.run_as_user if own.run_as_user is not None else pod.run_as_user
+    if user == 0 or own.privileged:
+        report.refuse(
+            f"{role.name}.securityContext",
+            "privileged" if own.privileged else "runAsUser 0",
+            "a user id above 0, as the Pod Security level restricted demands",
+            "set runAsUser to a user that can read the program, or remove it to use"
+            f" {DEFAULTS['run_as_user']}",
+        )
+        return None
+    if user is None:
+        report.note(
+            "user",
+            f"a run's programs have the user id {DEFAULTS['run_as_user']}, not the image's user,"
+            " which is often root",
+            "set pod.all.run_as_user, if the program needs another one that is not root",
+            POD,
+        )
+    return user
+
+
+def _grace(role: SourceRole, report: Report) -> int | None:
+    seconds = role.template.spec.termination_grace_period_seconds
+    default = CHIEF_GRACE if role.role == "chief" else DEFAULTS["grace_seconds"]
+    if seconds is None or seconds > default:
+        return seconds
+    if seconds < default:
+        report.note(
+            f"{role.name}.terminationGracePeriodSeconds: {seconds}",
+            "the chief's sidecar needs time to store what is left"
+            if role.role == "chief"
+            else "a replica may save first",
+            f"{default} seconds",
+            POD,
+        )
+    return None
+
+
+def _report_others(role: SourceRole, main: Container, report: Report) -> None:
+    """Report every field of a role's pods that nothing else has read."""
+    spec = role.template.spec
+    parts = [spec, main, spec.security_context, main.security_context]
+    if main.resources.others.get("claims"):
+        report.refuse(
+            f"{role.name}.resources.claims",
+            json.dumps(main.resources.others["claims"]),
+            "GPUs as an extended resource",
+            "request a device plugin's resource, such as nvidia.com/gpu",
+        )
+    for name, value in [item for part in parts for item in part.others.items()]:
+        if name in _SILENT_FIELDS:
+            continue
+        reason, instead = _FIELDS.get(name, ("a run has no such setting", ""))
+        if name in ("fsGroup", "runAsGroup", "runAsNonRoot", "seccompProfile"):
+            reason, instead = "a run sets it itself", "pod.all.run_as_user"
+        shown = value if isinstance(value, str | int) else json.dumps(value)[:80]
+        report.note(f"{role.name}.{name}: {shown}", reason, instead, POD)
+
+
+def first_value(mains: Sequence[Container], name: str) -> str:
+    """Return the plain value of a variable in the first container that has it."""
+    return next((value for it in mains if (value := it.value(name))), "")

@@ -1,0 +1,207 @@
+"""The parts of a pod that import reads, as Kubernetes spells them.
+
+Every part also keeps the fields that it does not declare (`others`). So a field that import does
+not know becomes a comment, and nothing is lost without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+from pydantic.alias_generators import to_camel
+
+
+class Part(pydantic.BaseModel):
+    """A part of a Kubernetes object; null means absent, as in Kubernetes."""
+
+    model_config = pydantic.ConfigDict(
+        alias_generator=to_camel, coerce_numbers_to_str=True, extra="allow", frozen=True
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {str(key): item for key, item in value.items() if item is not None}
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The fields that this model does not declare and that are not empty."""
+        extra = self.model_extra or {}
+        return {name: value for name, value in extra.items() if value not in (False, "", [], {})}
+
+
+class KeyReference(Part):
+    """A key of a Secret or ConfigMap."""
+
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class VariableSource(Part):
+    """Where a variable's value comes from; exactly one field is set."""
+
+    secret_key_ref: KeyReference | None = None
+    config_map_key_ref: KeyReference | None = None
+    field_ref: dict[str, Any] | None = None
+    resource_field_ref: dict[str, Any] | None = None
+
+
+class Variable(Part):
+    """A variable of a container."""
+
+    name: str
+    value: str = ""
+    value_from: VariableSource | None = None
+
+
+class ObjectReference(Part):
+    """The name of a Secret or ConfigMap."""
+
+    name: str = ""
+    optional: bool = False
+
+
+class VariablesSource(Part):
+    """An object all of whose keys become variables."""
+
+    prefix: str = ""
+    secret_ref: ObjectReference | None = None
+    config_map_ref: ObjectReference | None = None
+
+
+class Mount(Part):
+    """A volume's mount in a container."""
+
+    name: str
+    mount_path: str
+    read_only: bool = False
+    sub_path: str = ""
+
+
+class Resources(Part):
+    """Quantities by resource name."""
+
+    limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """Return the limit of a resource, or its request; empty without either."""
+        return self.limits.get(name) or self.requests.get(name, "")
+
+    @property
+    def names(self) -> list[str]:
+        """The resources that have a limit or a request."""
+        return list(dict.fromkeys([*self.limits, *self.requests]))
+
+
+class SecurityContext(Part):
+    """The security context of a pod or container."""
+
+    run_as_user: int | None = None
+    privileged: bool = False
+
+
+class Container(Part):
+    """A container of a pod."""
+
+    name: str
+    image: str = ""
+    command: list[str] = []
+    args: list[str] = []
+    working_dir: str = ""
+    env: list[Variable] = []
+    env_from: list[VariablesSource] = []
+    volume_mounts: list[Mount] = []
+    resources: Resources = Resources()
+    security_context: SecurityContext = SecurityContext()
+    restart_policy: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its command and arguments as one text."""
+        return " ".join([*self.command, *self.args])
+
+    def value(self, name: str) -> str:
+        """Return the plain value of a variable; empty if it has none."""
+        return next((it.value for it in self.env if it.name == name), "")
+
+
+class Claim(Part):
+    """A reference to a claim."""
+
+    claim_name: str
+    read_only: bool = False
+
+
+class SecretVolume(Part):
+    """A Secret as files."""
+
+    secret_name: str = ""
+    optional: bool = False
+
+
+class EmptyDir(Part):
+    """A folder that lives as long as its pod."""
+
+    medium: str = ""
+    size_limit: str = ""
+
+
+class Volume(Part):
+    """A volume of a pod; a source that is none of these stays in `others`."""
+
+    name: str
+    persistent_volume_claim: Claim | None = None
+    secret: SecretVolume | None = None
+    empty_dir: EmptyDir | None = None
+
+
+class PodSpec(Part):
+    """The spec of a pod."""
+
+    containers: list[Container]
+    init_containers: list[Container] = []
+    volumes: list[Volume] = []
+    node_selector: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    affinity: dict[str, Any] = {}
+    priority_class_name: str = ""
+    scheduler_name: str = ""
+    service_account_name: str = ""
+    image_pull_secrets: list[ObjectReference] = []
+    security_context: SecurityContext = SecurityContext()
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    restart_policy: str = ""
+
+    @pydantic.field_validator("containers")
+    @classmethod
+    def _has_container(cls, containers: list[Container]) -> list[Container]:
+        if not containers:
+            raise ValueError("at least one container")
+        return containers
+
+    def volume(self, name: str) -> Volume | None:
+        """Return the volume with this name."""
+        return next((it for it in self.volumes if it.name == name), None)
+
+
+class Metadata(Part):
+    """The metadata of an object or a pod template, without what the API server adds."""
+
+    name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class Template(Part):
+    """A pod template."""
+
+    metadata: Metadata = Metadata()
+    spec: PodSpec

@@ -1,0 +1,90 @@
+"""The policies of a job: which options of a run take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kfp_tfjob.pipelines.job_import.report import Report
+from kfp_tfjob.pipelines.job_import.source_job import SourceJob
+
+OPTIONS = ("train_options",)
+_SHORTEST_TTL = 60  # seconds
+_LONGEST = 365 * 24 * 3600  # seconds of a deadline
+# What takes the place of each policy; those of runPolicy were fields of the spec before v1.
+_POLICIES = {
+    "cleanPodPolicy": (
+        "a run deletes running pods when its chief ends, so none keeps a GPU, and finished pods"
+        " stay for train_options.ttl_seconds",
+        "the replicas' logs are stored with the run: kfp-tfjob logs RUN",
+    ),
+    "backoffLimit": (
+        "Kubernetes restarts nothing in a run's job",
+        "after a failure of the infrastructure, the run starts all replicas again (max_attempts)",
+    ),
+    "schedulingPolicy": (
+        "a run makes no PodGroup",
+        "pod.all.queue for Kueue, or pod.all.scheduler",
+    ),
+    "suspend": (
+        "a run's job starts at once",
+        "pod.all.queue, with which Kueue suspends it until it has room",
+    ),
+    "managedBy": ("a run's job belongs to the controller of its kind", ""),
+    "elasticPolicy": (
+        "a run has a fixed number of replicas, because its result must not depend on the cluster",
+        "train_workers and one chief, the job's replicas; after a lost replica, all start again",
+    ),
+    "nprocPerNode": ("it is a variable of torchrun", "PET_NPROC_PER_NODE in pod.all.env"),
+    "failurePolicy": (
+        "Kubernetes restarts nothing in a run's job",
+        "after a failure of the infrastructure, the run starts all replicas again (max_attempts)",
+    ),
+    "network": ("a run gives its pods names that resolve", ""),
+    "coordinator": ("a run's chief is the coordinator", "MASTER_ADDR"),
+    "startupPolicy": (
+        "all replicas of a run start together",
+        "the supervisor waits until the chief's name resolves",
+    ),
+}
+_TTL, _DEADLINE = "ttlSecondsAfterFinished", "activeDeadlineSeconds"
+
+
+def report_policies(job: SourceJob, report: Report) -> dict[str, Any]:
+    """Return the train options that a job's policies become, and report the others."""
+    found: dict[str, Any] = {}
+    deadline = job.chief.template.spec.active_deadline_seconds
+    for path, value in job.policies.items():
+        name = path.rpartition(".")[2]
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if name == _TTL and is_number:
+            found["ttl_seconds"] = max(value, _SHORTEST_TTL)
+        elif name == _DEADLINE and is_number:
+            deadline = value
+        elif name == "enableDynamicWorker" and value:
+            report.refuse(
+                path, value, "replicas that all see the whole TF_CONFIG", "remove the field"
+            )
+        elif name == "successPolicy":
+            _report_success(path, value, report)
+        elif value is False or value is None:
+            continue
+        else:
+            shown = f": {value}" if isinstance(value, str | int) else ""
+            reason, instead = _POLICIES.get(name, ("a run has no such setting", ""))
+            report.note(f"{path}{shown}", reason, instead, OPTIONS)
+    if deadline:
+        found["deadline_seconds"] = min(deadline, _LONGEST)
+    return found
+
+
+def _report_success(path: str, value: Any, report: Report) -> None:
+    if value in ("", "ChiefWorker"):
+        return
+    shown = value.get("operator", "") if isinstance(value, Mapping) else value
+    report.note(
+        f"{path}: {shown}",
+        "a run ends when its chief ends, and then stops the other replicas",
+        "let the chief's program wait for the others, as all-reduce does",
+        OPTIONS,
+    )

@@ -1,0 +1,224 @@
+"""Finds the program of a job: its main container in each role, and the whole command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
+from kfp_tfjob.pipelines.job_import.image_config import ImageConfig, inspect, to_type
+from kfp_tfjob.pipelines.job_import.pods import Container
+from kfp_tfjob.pipelines.job_import.report import Report
+from kfp_tfjob.pipelines.job_import.source_job import SourceJob, SourceRole
+
+COMMAND = ("train_options", "command")
+_UPLOADS = re.compile(
+    r"\b(aws\s+s3|s3cmd|s5cmd|rclone|mc\s+(cp|mirror)|gsutil|gcloud\s+storage|azcopy)\b"
+)
+_INDEX = "JOB_COMPLETION_INDEX"
+Mains = Mapping[str, Container]  # by role
+Inspect = Callable[[str], ImageConfig | None]
+
+
+def is_uploader(container: Container) -> bool:
+    """Return whether a container copies files to a store."""
+    return bool(_UPLOADS.search(container.text))
+
+
+def main_containers(job: SourceJob, report: Report) -> dict[str, Container]:
+    """Return the container of each role that trains, and report the others."""
+    return {role.role: _main(job, role, report) for role in job.roles}
+
+
+def _main(job: SourceJob, role: SourceRole, report: Report) -> Container:
+    containers = role.template.spec.containers
+    named = [it for it in containers if it.name == job.kind.container]
+    main = next(iter([*named, *(it for it in containers if not is_uploader(it)), *containers]))
+    if not named and job.kind is not JOBSET:
+        report.note(
+            f"{role.name}.containers.{main.name}",
+            f"the training operator rejects a {job.kind.name} without a container"
+            f" {job.kind.container!r}",
+            "a run gives it that name",
+            ("train_image",),
+        )
+    for other in containers:
+        if other is not main and not is_uploader(other):
+            report.note(
+                f"{role.name}.containers.{other.name} ({other.image})",
+                "a replica has one container of yours, and a second one would keep it from ending",
+                "start its program in the background from train_options.command, if training"
+                " needs it",
+                ("pod",),
+            )
+    for init in role.template.spec.init_containers:
+        if init.restart_policy == "Always" and is_uploader(init):
+            continue
+        report.refuse(
+            f"{role.name}.initContainers.{init.name}",
+            init.text[:200] or init.image,
+            "pods without init containers",
+            "put its files into the image or on a claim, or start its program first in the"
+            " command; then remove it from the file",
+        )
+    return main
+
+
+def command_of(
+    job: SourceJob,
+    mains: Mains,
+    given: Sequence[str],
+    report: Report,
+    ask: Inspect = inspect,
+) -> list[str]:
+    """Return the program of all replicas, from the first that names one.
+
+    Args:
+        job: The job.
+        mains: The main container of each role.
+        given: The command that a person has named; empty for the job's own.
+        report: Where to refuse replicas that run different programs.
+        ask: Returns the program of an image.
+    """
+    commands = {it.role: _own_command(mains[it.role], given, report, ask) for it in job.roles}
+    first = commands[job.chief.role]
+    for role in job.roles:
+        if commands[role.role] != first:
+            report.refuse(
+                f"{role.name}.command",
+                json.dumps(commands[role.role]),
+                f"the command of {job.chief.name}: {json.dumps(first)}",
+                "start a program that finds out its role from TF_CONFIG or RANK, and name it with"
+                " --command",
+            )
+    prelude = [*_working_folder(job, mains, report), *_index(job, mains, first, report)]
+    first = _addresses(job, first, report)
+    if not prelude:
+        return first
+    return ["sh", "-c", " && ".join([*prelude, 'exec "$0" "$@"']), *first]
+
+
+def _own_command(
+    container: Container, given: Sequence[str], report: Report, ask: Inspect
+) -> list[str]:
+    """Return the command of one container; that of its image if it has none."""
+    if given:
+        return list(given)
+    if container.command:
+        return [*container.command, *container.args]
+    config = ask(container.image)
+    if config and (config.entrypoint or config.cmd or container.args):
+        report.note(
+            f"command of {container.image}",
+            "the job has no command, so the image starts its own program",
+            f"ENTRYPOINT and CMD, from `{config.tool}`",
+            COMMAND,
+        )
+        arguments = container.args or _literal(config.cmd)
+        return [*_literal(config.entrypoint), *arguments]
+    example = [*([] if config else ["PROGRAM"]), *(container.args or ["ARGUMENTS"])]
+    report.refuse(
+        "command",
+        f"the image {container.image} starts its own program, which is not in the file"
+        if not config
+        else f"the image {container.image} has neither ENTRYPOINT nor CMD",
+        "a program that the supervisor can start",
+        f"see the image's Entrypoint and Cmd with `{to_type(container.image)}`, then pass both as"
+        f" one list: --command '{json.dumps(example)}'",
+    )
+    return []
+
+
+def _literal(command: Sequence[str]) -> list[str]:
+    """Return an image's command in the form in which Kubernetes expands nothing in it."""
+    return [element.replace("$(", "$$(") for element in command]
+
+
+def _working_folder(job: SourceJob, mains: Mains, report: Report) -> list[str]:
+    """Return the shell command for `workingDir`: a run starts in the image's WORKDIR."""
+    folders = {role.name: mains[role.role].working_dir for role in job.roles}
+    different = set(folders.values())
+    if len(different) > 1:
+        report.refuse(
+            "workingDir", folders, "the same folder for all roles", "use absolute paths instead"
+        )
+    folder = different.pop()
+    if not folder:
+        return []
+    report.note(
+        f"workingDir: {folder}", "a run has no such setting", "the shell before it", COMMAND
+    )
+    return [f"cd '{folder}'"]
+
+
+def _index(job: SourceJob, mains: Mains, command: Sequence[str], report: Report) -> list[str]:
+    """Return the shell commands for variables with the number of a pod within its JobSet."""
+    names = [
+        variable.name
+        for variable in mains[job.chief.role].env
+        if variable.value_from
+        and "job-completion-index" in str((variable.value_from.field_ref or {}).get("fieldPath"))
+        and variable.name not in ("RANK", "REPLICA_INDEX")
+    ]
+    if job.kind is JOBSET and _INDEX in " ".join(command):
+        names.append(_INDEX)
+    if names and (job.had_chief or job.chief.jobs > 1 or len(job.roles) > 2):
+        report.refuse(
+            ", ".join(names),
+            "the number of a pod within its Job",
+            "RANK, the number among chief and workers",
+            "read RANK in the program, and remove the variable from the file",
+        )
+    for name in names:
+        report.note(name, "a run numbers its replicas itself", "RANK", COMMAND)
+    return [f"export {name}=$RANK" for name in names]
+
+
+def _addresses(job: SourceJob, command: Sequence[str], report: Report) -> list[str]:
+    """Return a command with the chief's address instead of its host name in the old job."""
+    if not job.metadata.name:
+        return list(command)
+    replaced = []
+    first = _host(job.pod_name(job.chief, 0), job)
+    others = [
+        _host(job.pod_name(role, index), job)
+        for role in job.roles
+        for index in range(min(role.count + 1, 100))
+    ]
+    for element in command:
+        changed = first.sub("$(MASTER_ADDR)", element)
+        if changed != element:
+            report.note(
+                f"command: {job.pod_name(job.chief, 0)}",
+                "the pods of a run have other names",
+                "$(MASTER_ADDR), which the supervisor replaces",
+                COMMAND,
+            )
+        for other in others:
+            if match := other.search(changed):
+                report.refuse(
+                    "command",
+                    match[0],
+                    "no name of a pod, because a run's pods have other names",
+                    "let the program read TF_CONFIG or MASTER_ADDR, and pass it with --command",
+                )
+        replaced.append(changed)
+    return replaced
+
+
+def _host(name: str, job: SourceJob) -> re.Pattern[str]:
+    """Return the pattern of a pod's host name, short or with its domain."""
+    domain = job.metadata.name if job.kind is JOBSET else job.metadata.namespace or "default"
+    full = rf"(?:\.{re.escape(domain)}(?:\.[a-z0-9-]+)*)?"
+    return re.compile(rf"(?<![\w.-]){re.escape(name)}{full}(?![\w-])")
+
+
+def processes_per_node(job: SourceJob) -> str:
+    """Return the processes that torchrun starts on each node of a PyTorchJob; empty for one."""
+    if job.kind is not PYTORCHJOB:
+        return ""
+    elastic = job.policies.get("elasticPolicy")
+    named = elastic.get("nProcPerNode") if isinstance(elastic, Mapping) else None
+    return str(job.policies.get("nprocPerNode") or named or "")

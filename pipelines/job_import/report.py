@@ -1,0 +1,72 @@
+"""Collects the parts of a job that a run does not take over, and those that it cannot express."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+Path = tuple[str, ...]  # keys of the run parameters, for example ("pod", "chief")
+
+
+@dataclass(frozen=True)
+class Note:
+    """A part of the job that is not carried over as it is.
+
+    Attributes:
+        field: The field in the job, for example `Chief.restartPolicy`.
+        reason: Why it is not carried over, or what the run does differently.
+        instead: What takes its place, or what a person may do.
+        beside: The parameter that the comment stands at; empty for the top of the file.
+    """
+
+    field: str
+    reason: str
+    instead: str = ""
+    beside: Path = ()
+
+
+@dataclass
+class Report:
+    """The notes and problems of one job.
+
+    Attributes:
+        job: The job's kind and name, for messages.
+        notes: In the order of the job.
+        problems: The reasons to refuse the job.
+    """
+
+    job: str
+    notes: list[Note] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def note(self, name: str, reason: str, instead: str = "", beside: Path = ()) -> None:
+        """Add a note."""
+        note = Note(name, reason, instead, beside)
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def refuse(self, name: str, received: object, expected: str, fix: str) -> None:
+        """Add a problem with a field of the job."""
+        problem = Problem(
+            f"a run cannot do the same as {self.job}", f"{name}: {received}", expected, fix, name
+        )
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def raise_if_refused(self) -> None:
+        """Raise all problems as one error, if there are any.
+
+        Raises:
+            ConfigurationError: The job would train something else as a run.
+        """
+        ConfigurationError.raise_if(self.problems)
+
+    def merged(self) -> Iterator[Note]:
+        """Yield the notes; fields with the same reason are one note."""
+        groups: dict[tuple[str, str, Path], list[str]] = {}
+        for note in self.notes:
+            groups.setdefault((note.reason, note.instead, note.beside), []).append(note.field)
+        for (reason, instead, beside), names in groups.items():
+            yield Note(", ".join(names), reason, instead, beside)

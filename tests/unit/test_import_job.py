@@ -1,0 +1,688 @@
+"""`kfp-tfjob import`: what becomes of a job that a team already has."""
+
+import io
+import json
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.jobs.kinds import kind_of
+from kfp_tfjob.options.pipeline import completed
+from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.commands.parameters import parameters_of
+from kfp_tfjob.pipelines.commands.render import first_attempt
+from kfp_tfjob.pipelines.job_import import documents
+from kfp_tfjob.pipelines.job_import.conversion import ImportedJob, convert
+from kfp_tfjob.pipelines.job_import.image_config import ImageConfig, inspect
+from kfp_tfjob.pipelines.job_import.parameters_file import to_yaml
+from tests.problems import problem_of, problems_of
+
+JOBS = Path(__file__).parents[1] / "data" / "jobs"
+NAMES = sorted(path.stem for path in JOBS.glob("*.yaml"))
+IMAGE = ImageConfig(("python3", "/app/train.py"), ("--steps", "5"), "docker image inspect x")
+
+
+def of_image(image: str) -> ImageConfig | None:
+    return IMAGE
+
+
+def nobody(image: str) -> None:
+    return None
+
+
+def read(name: str) -> dict[str, Any]:
+    (job,) = documents.read(JOBS / f"{name}.yaml").jobs
+    return job
+
+
+def imported(name: str) -> ImportedJob:
+    return convert(read(name), ask=of_image)
+
+
+def tfjob(pod: Mapping[str, Any] | None = None, **container: Any) -> dict[str, Any]:
+    """Return a TFJob with one worker, with these fields of its pod and its container."""
+    main = {"name": "tensorflow", "image": "team/x:1", "command": ["train"], **container}
+    template = {"spec": {"containers": [main], **(pod or {})}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "j"},
+        "spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}},
+    }
+
+
+def rendered(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job that `render` prints for parameters."""
+    given = {"output_uri": "s3://bucket", "model_name": "model"} | dict(parameters)
+    return yaml.safe_load(first_attempt(completed(defaults(), given), "RUN-ID"))
+
+
+# --- What is equal between a job and the run's job, and every difference with its reason.
+
+DIFFERENCES = {
+    r"sidecar-upload chief mount/results": "on the claim, each attempt has a folder of its own",
+    r"parameter-servers \w+ command": "the shell changes the folder first",
+    r"workers-only \w+ command": "the image's ENTRYPOINT, before the job's arguments",
+}
+
+
+def facts(role: str, pod: Mapping[str, Any], main: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what a pod template says about a program's pod, by path."""
+    volumes = {it["name"]: {k: v for k, v in it.items() if k != "name"} for it in pod["volumes"]}
+    command = [*main.get("command", ()), *main.get("args", ())]
+    yield f"{role} command", command[command.index("--") + 1 :] if "--" in command else command
+    yield f"{role} image", main["image"]
+    for item in main.get("env", ()):
+        yield f"{role} env/{item['name']}", item.get("value", item.get("valueFrom"))
+    for name, quantity in main.get("resources", {}).get("limits", {}).items():
+        yield f"{role} limit/{name}", str(quantity)
+    for it in main.get("volumeMounts", ()):
+        source = volumes[it["name"]] | {name: it.get(name) for name in ("readOnly", "subPath")}
+        yield f"{role} mount{it['mountPath']}", source
+    for name in ("nodeSelector", "priorityClassName", "serviceAccountName", "imagePullSecrets"):
+        if name in pod:
+            yield f"{role} {name}", pod[name]
+    for number, item in enumerate(pod.get("tolerations", ())):
+        yield f"{role} toleration/{number}", item
+
+
+def facts_of_source(job: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    (specs,) = [it for name, it in job["spec"].items() if name.endswith("ReplicaSpecs")]
+    has_chief = {"chief", "master"} & {name.lower() for name in specs}
+    for name, item in specs.items():
+        role = {"master": "chief"}.get(name.lower(), name.lower())
+        pod = {"volumes": [], **item["template"]["spec"]}
+        roles = [role] if has_chief or role != "worker" else ["chief", "worker"]
+        for each in roles:
+            yield from facts(each, pod, pod["containers"][0])
+            for key, value in item["template"].get("metadata", {}).get("annotations", {}).items():
+                yield f"{each} annotation/{key}", value
+
+
+def facts_of_run(job: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for item in kind_of(dict(job)).replicas(dict(job)):
+        yield from facts(item.role, item.pod, item.pod["containers"][0])
+        for key, value in item.template["metadata"]["annotations"].items():
+            yield f"{item.role} annotation/{key}", value
+
+
+@pytest.mark.parametrize("kind", ["tfjob", "jobset"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_other_field_of_a_job_is_in_the_run_s_job(name: str, kind: str) -> None:
+    job = imported(name)
+    options = job.parameters["train_options"] | {"job": kind}
+    run = rendered({**job.parameters, "train_options": options})
+    theirs, ours = dict(facts_of_source(read(name))), dict(facts_of_run(run))
+    different = {key for key, value in theirs.items() if ours.get(key) != value}
+    expected = {key for key in theirs for it in DIFFERENCES if re.fullmatch(it, f"{name} {key}")}
+    assert different == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "gpus"),
+    [
+        ("sidecar-upload", {"chief": 1, "worker": 2}, 3),
+        ("workers-only", {"chief": 1, "worker": 2}, 0),
+        ("parameter-servers", {"chief": 1, "worker": 1, "ps": 2}, 0),
+        ("master-v1beta1", {"chief": 1, "worker": 1}, 0),
+        ("pytorch-gpus", {"chief": 1, "worker": 3}, 32),
+    ],
+)
+def test_the_run_has_as_many_replicas_and_gpus(name, counts, gpus):
+    run = rendered(imported(name).parameters)
+    replicas = kind_of(run).replicas(run)
+    assert {it.role: it.count for it in replicas} == counts
+    limits = [(it.count, it.pod["containers"][0]["resources"]["limits"]) for it in replicas]
+    assert sum(n * int(its.get("nvidia.com/gpu", 0)) for n, its in limits) == gpus
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_written_file_gives_the_same_parameters(name: str, tmp_path: Path) -> None:
+    job = imported(name)
+    file = tmp_path / "params.yaml"
+    file.write_text(to_yaml(job.parameters, job.notes, "Title"))
+    given = {"settings": (), "file": file}
+    values = parameters_of(given, here=False, environment={}).values
+    assert {key: values[key] for key in job.parameters} == job.parameters
+    comments = " ".join(it.strip(" #") for it in file.read_text().splitlines() if "#" in it)
+    for note in job.notes:
+        assert " ".join(note.field.split()) in " ".join(comments.split())
+
+
+def test_the_sidecar_of_a_chief_becomes_the_run_s_own():
+    job = imported("sidecar-upload")
+    found = job.parameters
+    assert (found["output_uri"], found["storage_secret"]) == (
+        "s3://vision-results/nightly",
+        "vision-store",
+    )
+    assert found["pod"]["chief"] == {"output_path": "/results", "output_claim": "vision-results"}
+    assert (found["train_workers"], found["train_gpus"]) == (2, 1)
+    assert found["train_options"]["command"] == ["python3", "fit.py"]
+    fields = {note.field: note.beside for note in job.notes}
+    assert (
+        fields.items()
+        >= {
+            "Chief.containers.copier (amazon/aws-cli)": ("output_uri",),
+            "$(HOSTNAME)": ("output_uri",),
+            "Chief.restartPolicy: OnFailure, worker.restartPolicy: OnFailure": ("train_options",),
+            "runPolicy.cleanPodPolicy: None": ("train_options",),
+            "Chief.containers.train, worker.containers.train": ("train_image",),
+            "shared memory": ("pod",),
+            "namespace: vision": (),
+        }.items()
+    )
+
+
+def test_of_workers_alone_the_first_becomes_the_chief():
+    job = imported("workers-only")
+    options = job.parameters["train_options"]
+    assert options["command"] == ["python3", "/app/train.py", "--steps", "20"]
+    assert options["chief_in_tf_config"] is False
+    assert job.parameters["pod"]["all"]["queue"] == "team-queue"
+    run = rendered(job.parameters)
+    assert run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-queue"
+    for item in kind_of(run).replicas(run):
+        env = {it["name"]: it.get("value") for it in item.pod["containers"][0]["env"]}
+        assert (env["CHIEF_IN_TF_CONFIG"], env["EXPECTED_REPLICAS"]) == ("0", "3")
+        assert item.template["metadata"]["labels"]["team"] == "ranking"
+
+
+def test_one_worker_alone_needs_no_tf_config():
+    assert "chief_in_tf_config" not in convert(tfjob()).parameters["train_options"]
+
+
+def test_policies_become_options_or_comments():
+    job = imported("parameter-servers")
+    options = job.parameters["train_options"]
+    assert options["command"][:3] == ["sh", "-c", 'cd \'/srv/rec\' && exec "$0" "$@"']
+    assert (options["deadline_seconds"], options["ttl_seconds"]) == (86400, 600)
+    pod = job.parameters["pod"]
+    assert (pod["ps"]["image"], pod["ps"]["replicas"]) == ("registry.example.com/rec/ps:2", 2)
+    assert (
+        pod["chief"]
+        == pod["worker"]
+        == {
+            "cpu": "4",
+            "memory": "16Gi",
+            "priority_class": "training",
+        }
+    )
+    assert {"runPolicy.backoffLimit: 3", "successPolicy: AllWorkers"} <= {
+        it.field for it in job.notes
+    }
+
+
+def test_a_variable_that_is_also_a_parameter_becomes_one():
+    job = imported("master-v1beta1")
+    assert job.parameters["train_epochs"] == 7
+    token = {"WAREHOUSE_TOKEN": {"secret": "warehouse", "key": "token"}}
+    assert job.parameters["pod"]["all"]["env"] == token
+    volume = {"secret_name": "warehouse", "path": "/etc/secrets", "read_only": True}
+    assert job.parameters["pod"]["all"]["volumes"] == [volume]
+    assert "cleanPodPolicy: All" in {it.field for it in job.notes}
+
+
+def test_a_claim_of_all_roles_is_not_the_output():
+    job = imported("pytorch-gpus")
+    pod = job.parameters["pod"]
+    assert "chief" not in pod and pod["all"]["shared_memory"] == "64Gi"
+    assert pod["all"]["volumes"] == [{"claim": "checkpoints", "path": "/checkpoints"}]
+    assert pod["all"]["env"]["PET_NPROC_PER_NODE"] == "8"
+    (note,) = [it for it in job.notes if it.field.startswith("output:")]
+    assert "/checkpoints" in note.field
+
+
+@pytest.mark.parametrize(
+    ("pod", "container", "chief"),
+    [
+        (
+            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+            {"args": ["--log_dir=/train/logs"]},
+            {"output_path": "/train", "output_claim": "c"},
+        ),
+        (
+            {"volumes": [{"name": "v", "emptyDir": {}}]},
+            {"args": ["--log_dir", "/train/logs"]},
+            {"output_path": "/train"},
+        ),
+        ({"volumes": [{"name": "v", "emptyDir": {}}]}, {}, {"output_path": "/train"}),
+        (
+            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+            {"args": ["--data=/train/data", "--log_dir=/train/logs"]},
+            {"volumes": [{"claim": "c", "path": "/train"}]},
+        ),
+    ],
+)
+def test_the_output_is_where_flags_say(pod, container, chief):
+    """A claim from which the program also reads stays a volume, or its files would be missing."""
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": "/train"}]}
+    found = convert(tfjob(pod, **mounts, **container)).parameters["pod"]
+    assert found.get("chief", found.get("all")) == chief
+
+
+# --- What a run cannot do.
+
+
+@pytest.mark.parametrize(
+    ("pod", "container", "field"),
+    [
+        ({}, {"envFrom": [{"secretRef": {"name": "s"}}]}, "Worker.envFrom"),
+        ({}, {"env": [{"name": "RUN_ID", "value": "7"}]}, "Worker.env.RUN_ID"),
+        ({}, {"env": [{"name": "EPOCHS", "value": "many"}]}, "env.EPOCHS"),
+        (
+            {},
+            {"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}]},
+            "Worker.env.A",
+        ),
+        (
+            {},
+            {
+                "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+                "args": ["--host=$(IP)"],
+            },
+            "Worker.env.IP",
+        ),
+        (
+            {"volumes": [{"name": "v", "hostPath": {"path": "/data"}}]},
+            {"volumeMounts": [{"name": "v", "mountPath": "/data"}]},
+            "Worker.volumes.v at /data",
+        ),
+        (
+            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+            {"volumeMounts": [{"name": "v", "mountPath": "/data", "subPath": "a"}]},
+            "Worker.volumes.v at /data",
+        ),
+        ({"initContainers": [{"name": "i", "image": "x"}]}, {}, "Worker.initContainers.i"),
+        ({"securityContext": {"runAsUser": 0}}, {}, "Worker.securityContext"),
+        ({}, {"securityContext": {"privileged": True}}, "Worker.securityContext"),
+        (
+            {},
+            {"resources": {"limits": {"nvidia.com/gpu": "half"}}},
+            "Worker.resources.nvidia.com/gpu",
+        ),
+        ({}, {"resources": {"claims": [{"name": "gpu"}]}}, "Worker.resources.claims"),
+        ({}, {"command": ["train", "--master=j-worker-1.default.svc:2222"]}, "command"),
+    ],
+)
+def test_what_would_train_something_else_is_refused(pod, container, field):
+    assert problem_of(convert, tfjob(pod, **container)).path == field
+
+
+@pytest.mark.parametrize(
+    ("chief", "field"),
+    [
+        ({"command": ["lead"]}, "Worker.command"),
+        ({"resources": {"limits": {"nvidia.com/gpu": 2}}}, "resources"),
+        ({"workingDir": "/srv"}, "workingDir"),
+    ],
+)
+def test_a_chief_that_differs_from_the_workers_is_refused(chief, field):
+    job = tfjob()
+    specs = job["spec"]["tfReplicaSpecs"]
+    main = specs["Worker"]["template"]["spec"]["containers"][0]
+    specs["Chief"] = {"template": {"spec": {"containers": [{**main, **chief}]}}}
+    assert problem_of(convert, job).path == field
+    specs["Chief"]["template"]["spec"]["containers"] = [{**main, "image": "team/lead:1"}]
+    assert convert(job).parameters["pod"]["worker"]["image"] == "team/x:1"
+
+
+def test_all_reasons_come_at_once():
+    pod = {"initContainers": [{"name": "i", "image": "x"}], "securityContext": {"runAsUser": 0}}
+    assert len(problems_of(convert, tfjob(pod, envFrom=[{"secretRef": {"name": "s"}}]))) == 3
+
+
+def _kind(**changes: Any) -> dict[str, Any]:
+    return tfjob() | changes
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (yaml.dump(_kind(apiVersion="kubeflow.org/v1alpha1")), "apiVersion"),
+        (yaml.dump(_kind(apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob")), "kind"),
+        (yaml.dump(_kind(kind="MPIJob")), "kind"),
+        (yaml.dump(_kind(apiVersion="apps/v1", kind="Deployment")), ""),
+        ("a: [1", ""),
+        ("a: &a [*a]", ""),
+        ("", ""),
+        ("text", ""),
+        ("- 1", ""),
+        (yaml.dump(_kind(spec={})), "spec.tfReplicaSpecs"),
+        (yaml.dump(_kind(spec={"tfReplicaSpecs": {"Worker": None}})), "Worker.template.spec"),
+        (yaml.dump(_kind(spec={"tfReplicaSpecs": {"Wroker": {}}})), "spec.Wroker"),
+        (yaml.dump(_kind(spec={"tfReplicaSpecs": []})), "spec.tfReplicaSpecs"),
+        (yaml.dump(tfjob(env="A=1")), "Worker.template.spec.containers.0.env"),
+        (yaml.dump(tfjob(image="Team/:1")), "train_image"),
+    ],
+)
+def test_what_import_cannot_read_is_one_message(text: str, path: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    result = CliRunner().invoke(main, ["import", str(file)])
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit)
+    assert result.stderr.count("Received:") == 1
+    problem = problem_of(lambda: [convert(it) for it in documents.read(file).jobs])
+    assert problem.path == path and problem.fix
+
+
+def test_of_two_jobs_the_wrong_one_is_named_and_nothing_is_written(tmp_path):
+    wrong = tfjob(securityContext={"privileged": True}) | {"metadata": {"name": "wrong"}}
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.dump_all([tfjob(), wrong]))
+    result = CliRunner().invoke(main, ["import", str(file), "--output", str(tmp_path / "p.yaml")])
+    assert result.exit_code == 2 and "TFJob wrong" in result.stderr
+    assert [it.name for it in tmp_path.iterdir()] == ["jobs.yaml"]
+
+
+def test_several_jobs_become_one_file_each(tmp_path):
+    other = tfjob() | {"metadata": {"name": "other"}}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.dump_all([tfjob(), other, service]))
+    assert CliRunner().invoke(main, ["import", str(file)]).exit_code == 2
+    result = CliRunner().invoke(main, ["import", str(file), "--output", str(tmp_path / "p.yaml")])
+    assert result.exit_code == 0, result.stderr
+    names = [tmp_path / "p-j.yaml", tmp_path / "p-other.yaml"]
+    assert result.stdout.split() == list(map(str, names))
+    assert [yaml.safe_load(it.read_text())["model_name"] for it in names] == ["j", "other"]
+    assert all("Service/s" in it.read_text() for it in names)
+
+
+# --- Where the job comes from.
+
+
+def test_a_live_object_gives_the_same_parameters(monkeypatch):
+    """`kubectl get tfjob NAME -o yaml | kfp-tfjob import -`."""
+    live = read("master-v1beta1")
+    live["metadata"] |= {
+        "uid": "6a1f3c1e",
+        "resourceVersion": "7",
+        "creationTimestamp": "2026-11-28T10:00:00Z",
+        "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}],
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"},
+    }
+    live["status"] = {"conditions": [{"type": "Running", "status": "True"}]}
+    live["spec"]["tfReplicaSpecs"]["Master"]["template"]["metadata"]["creationTimestamp"] = None
+    text = yaml.dump({"apiVersion": "v1", "kind": "List", "items": [live]})
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    (job,) = documents.read(documents.STDIN).jobs
+    found = convert(job)
+    assert (found.parameters, found.notes) == (
+        imported("master-v1beta1").parameters,
+        imported("master-v1beta1").notes,
+    )
+
+
+def test_a_jobset_of_one_role_is_numbered_as_before():
+    job = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "js"},
+        "spec": {
+            "network": {"enableDNSHostnames": True},
+            "replicatedJobs": [
+                {
+                    "name": "node",
+                    "template": {
+                        "spec": {
+                            "parallelism": 4,
+                            "completions": 4,
+                            "backoffLimit": 0,
+                            "template": {
+                                "spec": {
+                                    "restartPolicy": "Never",
+                                    "containers": [
+                                        {
+                                            "name": "train",
+                                            "image": "team/x:1",
+                                            "command": [
+                                                "run",
+                                                "--host=js-node-0-0.js",
+                                                "$JOB_COMPLETION_INDEX",
+                                            ],
+                                            "env": [
+                                                {"name": "MASTER_ADDR", "value": "js-node-0-0"}
+                                            ],
+                                        }
+                                    ],
+                                }
+                            },
+                        }
+                    },
+                }
+            ],
+        },
+    }
+    found = convert(job)
+    options = found.parameters["train_options"]
+    assert options["job"] == "jobset" and found.parameters["train_workers"] == 3
+    shell, _, script, *command = options["command"]
+    assert (shell, command[1]) == ("sh", "--host=$(MASTER_ADDR)")
+    assert script == 'export JOB_COMPLETION_INDEX=$RANK && exec "$0" "$@"'
+    assert "env" not in found.parameters.get("pod", {}).get("all", {})
+    fields = {it.field for it in found.notes}
+    assert {"network", "node.backoffLimit", "node.env.MASTER_ADDR"} <= fields
+
+
+# --- The program of an image.
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, int], None]:
+    """Return a function that installs a program which prints a text and ends with a code."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def install(name: str, output: str, code: int = 0) -> None:
+        file = folder / name
+        file.write_text(f"#!/bin/sh\n/bin/cat <<'EOF'\n{output}\nEOF\nexit {code}\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+    return install
+
+
+CONFIG = {"Entrypoint": ["python3", "$(x).py"], "Cmd": ["--fast"], "User": ""}
+
+
+@pytest.mark.parametrize(
+    ("tool", "output"),
+    [
+        ("docker", json.dumps(CONFIG)),
+        ("skopeo", json.dumps({"architecture": "amd64", "config": CONFIG})),
+        ("crane", json.dumps({"config": CONFIG})),
+    ],
+)
+def test_an_installed_tool_tells_the_program_of_an_image(tools, tool, output):
+    tools(tool, output)
+    job = convert(tfjob(command=[]))
+    assert job.parameters["train_options"]["command"] == ["python3", "$$(x).py", "--fast"]
+    job = convert(tfjob(command=[], args=["$(A)"]))
+    assert job.parameters["train_options"]["command"] == ["python3", "$$(x).py", "$(A)"]
+
+
+def test_the_next_tool_is_asked_if_one_does_not_have_the_image(tools):
+    tools("docker", "Error: No such image", 1)
+    tools("crane", json.dumps({"config": {"Cmd": ["train"]}}))
+    found = inspect("team/x:1")
+    assert found and (found.cmd, found.entrypoint) == (("train",), ())
+
+
+@pytest.mark.parametrize("tool", ["", "docker", "skopeo", "crane"])
+def test_without_an_answer_the_line_to_type_is_named(tools, tool, tmp_path):
+    if tool:
+        tools(tool, "no such image", 1)
+    job = tfjob(command=[], args=["--a"])
+    problem = problem_of(convert, job)
+    assert problem.path == "command" and f"{tool or 'docker'} " in problem.fix
+    assert "team/x:1" in problem.fix
+    given = re.findall(r"--command '(\[.*\])'", problem.fix)[0]
+    assert json.loads(given) == ["PROGRAM", "--a"]
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.dump(job))
+    result = CliRunner().invoke(main, ["import", str(file), "--command", given])
+    assert result.exit_code == 0
+    assert yaml.safe_load(result.stdout)["train_options"]["command"] == ["PROGRAM", "--a"]
+
+
+@pytest.mark.parametrize("text", ["train.py", "[]", "[1]", "{}"])
+def test_a_command_must_be_a_list_of_strings(text):
+    result = CliRunner().invoke(
+        main, ["import", str(JOBS / "sidecar-upload.yaml"), "--command", text]
+    )
+    assert (result.exit_code, result.stderr.count("Received:")) == (2, 1)
+
+
+# --- From one command to the next.
+
+
+def test_render_reads_the_parameters_that_import_writes():
+    runner = CliRunner()
+    result = runner.invoke(main, ["import", str(JOBS / "master-v1beta1.yaml")])
+    options = ["--output", "s3://bucket", "--set", "data_uri=s3://bucket/x.csv"]
+    result = runner.invoke(main, ["render", "--params", "-", *options], input=result.stdout)
+    assert result.exit_code == 0, result.stderr
+    job = yaml.safe_load(result.stdout)
+    assert job["metadata"]["labels"]["kfp-tfjob/model"] == "fraud"
+    broken = runner.invoke(main, ["render", "--params", "-"], input="a: [")
+    assert broken.exit_code == 2 and "standard input" in broken.stderr
+
+
+# --- A job of this project is read back as the parameters that render it.
+
+_NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,6}[a-z0-9])?", fullmatch=True)
+_TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
+_VARIABLES = st.from_regex(r"X_[A-Z0-9]{1,3}", fullmatch=True) | st.sampled_from(
+    ["PYTHONUNBUFFERED", "AWS_REGION", "AWS_ACCESS_KEY_ID", "TF_USE_LEGACY_KERAS", "NCCL_DEBUG"]
+)
+_VALUES = _TEXTS | st.fixed_dictionaries({"secret": _NAMES, "key": _NAMES})
+_QUANTITIES = st.sampled_from(["512Mi", "8Gi", "16Gi", "20Gi"])
+_LABELS = st.dictionaries(_NAMES, _NAMES, max_size=3)
+_VOLUMES = st.lists(
+    st.fixed_dictionaries(
+        {"path": _NAMES.map(lambda name: f"/data/{name}")}, optional={"read_only": st.just(True)}
+    ).flatmap(
+        lambda volume: _NAMES.flatmap(
+            lambda name: st.sampled_from(
+                [{"claim": name, **volume}, {"secret_name": name, **volume}]
+            )
+        )
+    ),
+    max_size=3,
+    unique_by=lambda volume: volume["path"],
+)
+_POD = {
+    "cpu": st.sampled_from(["2", "4", "500m"]),
+    "memory": _QUANTITIES,
+    "ephemeral_storage": _QUANTITIES,
+    "shared_memory": _QUANTITIES,
+    "env": st.dictionaries(_VARIABLES, _VALUES, max_size=4),
+    "labels": _LABELS,
+    "annotations": st.dictionaries(_NAMES, _TEXTS, max_size=3),
+    "node_selector": _LABELS,
+    "tolerations": st.lists(
+        st.fixed_dictionaries({"key": _NAMES, "operator": st.just("Exists")}), max_size=2
+    ),
+    "affinity": st.just({"nodeAffinity": {"requiredDuringScheduling": {"a": [1, "x"]}}}),
+    "priority_class": _NAMES,
+    "scheduler": _NAMES,
+    "service_account": _NAMES,
+    "image_pull_secret": _NAMES,
+    "run_as_user": st.integers(1, 2000),
+    "gpu_resource": st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"]),
+    "grace_seconds": st.sampled_from([60, 300, 600]),
+    "volumes": _VOLUMES,
+}
+_ROLE = {**_POD, "image": st.just("team/other:1")}
+
+
+def _some(keys: Mapping[str, Any], **always: Any) -> Any:
+    return st.fixed_dictionaries(always, optional=dict(keys))
+
+
+@st.composite
+def runs(draw: Any) -> dict[str, Any]:
+    """Draw run parameters with a command and code in the image."""
+    kind = draw(st.sampled_from(["auto", "tfjob", "jobset", "pytorchjob"]))
+    extras = {"replicas": st.integers(0, 1), "gpus": st.integers(0, 2)}
+    roles = {
+        "all": _some({**_POD, "queue": _NAMES}),
+        "chief": _some({**_ROLE, "output_claim": _NAMES, "output_path": st.just("/output")}),
+        "worker": _some(_ROLE),
+    }
+    if kind != "pytorchjob":
+        roles |= {"ps": _some(_ROLE, **extras), "evaluator": _some(_ROLE, **extras)}
+    options = {
+        "stage_data": st.booleans(),
+        "keras": st.sampled_from(["auto", 2, 3]),
+        "chief_in_tf_config": st.booleans(),
+        "seed": st.integers(0, 9),
+        "early_stopping": st.just({"patience": 3}),
+        "class_weight": st.just({"a": 2.5}),
+        "checkpoint_seconds": st.sampled_from([60, 30.5]),
+        "deadline_seconds": st.integers(60, 9999),
+        "start_timeout_seconds": st.integers(60, 9999),
+        "store_deadline_seconds": st.integers(60, 9999),
+        "orphan_timeout_seconds": st.integers(60, 9999),
+        "cancel_grace_seconds": st.integers(1, 3600),
+        "ttl_seconds": st.integers(60, 9999),
+        "max_restarts": st.integers(0, 9),
+    }
+    command = draw(st.lists(_TEXTS, min_size=1, max_size=4).map(lambda its: ["run", *its]))
+    return completed(
+        defaults(),
+        {
+            "data_uri": "s3://bucket/x.csv",
+            "model_name": draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)),
+            "model_hyperparameters": draw(st.dictionaries(_NAMES, _TEXTS | st.integers())),
+            "output_uri": draw(
+                st.sampled_from(
+                    ["s3://bkt", "s3://bkt/p/runs/{model_name}", "s3://bkt/runs/{date}/{hour}"]
+                )
+            ),
+            "storage_endpoint": draw(st.sampled_from(["", "https://s3.example.com"])),
+            "storage_region": draw(st.sampled_from(["", "eu-1"])),
+            "storage_secret": draw(_NAMES),
+            "train_workers": draw(st.integers(0, 3)),
+            "train_gpus": draw(st.integers(0, 2)),
+            "train_epochs": draw(st.integers(1, 99)),
+            "train_batch_size": draw(st.integers(1, 999)),
+            "train_image": "team/own:1",
+            "train_options": draw(_some(options)) | {"command": command, "job": kind},
+            "pod": draw(_some(roles)),
+        },
+    )
+
+
+@settings(deadline=None, max_examples=60, phases=[Phase.generate])
+@given(run=runs())
+def test_render_of_import_of_render_is_render(run: dict[str, Any], tmp_path_factory: Any) -> None:
+    job = first_attempt(run, "RUN-ID")
+    found = convert(yaml.safe_load(job), ask=nobody)
+    file = tmp_path_factory.mktemp("run") / "params.yaml"
+    file.write_text(to_yaml(found.parameters, found.notes, "Title"))
+    given = {"settings": (), "file": file}
+    values = parameters_of(given, here=False, environment={}).values
+    assert first_attempt(values, "RUN-ID") == job
+
+
+def test_a_job_of_the_projects_own_trainer_is_read_back_too():
+    given = {"train_batch_size": 32, "train_options": {"max_restarts": 3, "micro_batches": 2}}
+    values = completed(
+        defaults(), given, {"output_uri": "s3://bkt", "model_name": "m", "data_uri": "s3://bkt/x"}
+    )
+    job = first_attempt(values, "RUN-ID")
+    found = convert(yaml.safe_load(job), ask=nobody)
+    assert found.parameters.items() >= given.items()
+    assert first_attempt(completed(defaults(), found.parameters), "RUN-ID") == job
