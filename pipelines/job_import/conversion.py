@@ -13,6 +13,7 @@ from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
+from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.pipeline import PARAMETERS, completed
 from kfp_tfjob.pipelines.job_import.documents import name_of
 from kfp_tfjob.pipelines.job_import.image_config import inspect
@@ -81,6 +82,13 @@ def convert(item: Object, command: Sequence[str] = (), ask: Inspect = inspect) -
     else:
         parameters = _foreign(job, command, report, ask)
         report.raise_if_refused()
+    for path in still_masked(parameters, ""):
+        report.note(
+            path.lstrip("."),
+            "render hides values that look like secrets",
+            'write {"secret": NAME, "key": KEY} of a Kubernetes Secret',
+            tuple(path.lstrip(".").split(".")),
+        )
     _check(parameters, report)
     return ImportedJob(report.job, parameters, list(report.merged()))
 

@@ -15,6 +15,8 @@ from kfp_tfjob.jobs.kind import CHIEF, REPLICA_INDEX, TOPOLOGY
 from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION, MANAGER_LABEL, QUEUE_LABEL, SETUP
 from kfp_tfjob.jobs.manifest import OUTPUT_DIR, POD_ANNOTATIONS, TRAINER
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
+from kfp_tfjob.jobs.tfjob import TFJOB
+from kfp_tfjob.options.address_fields import safe
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS
 from kfp_tfjob.options.train import TrainOptions
@@ -30,6 +32,7 @@ _STORE += ("AWS_ENDPOINT_URL", "AWS_REGION")
 _BASIC = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _CHIEF_IN_TF_CONFIG = "CHIEF_IN_TF_CONFIG"
 _OF_US = {TOPOLOGY, REPLICA_INDEX, _CHIEF_IN_TF_CONFIG}
+_KERAS = {"1": 2, "0": 3}  # by the value of TF_USE_LEGACY_KERAS
 _INJECT = "sidecar.istio.io/inject"
 _KINDS = {JOBSET: "jobset", PYTORCHJOB: "pytorchjob"}  # `auto` renders a TFJob
 
@@ -43,7 +46,7 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
     """
     roles = {role.role: _OwnRole(role) for role in job.roles}
     chief = roles[CHIEF]
-    keras_version = _keras(roles)
+    keras_version = _keras(job, roles)
     found: dict[str, Any] = {
         "data_uri": chief.values.get("DATASET_URI", ""),
         "model_name": job.metadata.labels.get("kfp-tfjob/model", ""),
@@ -59,7 +62,7 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
         "train_batch_size": int(chief.values["BATCH_SIZE"]),
         "train_image": chief.main.image,
         "train_options": _train_options(job, chief, keras_version),
-        "pod": _pod(job, roles, bool(keras_version)),
+        "pod": _pod(job, roles, keras_version),
     }
     if found["data_uri"]:
         report.note(
@@ -116,14 +119,15 @@ class _OwnRole:
         return volume.secret.secret_name if volume and volume.secret else ""
 
     @property
-    def keras(self) -> str:
+    def keras(self) -> Variable | None:
         """TF_USE_LEGACY_KERAS where `train_options.keras` puts it: before the user's variables."""
         for it in self.main.env:
             if it.name == keras.VARIABLE:
-                return it.value if it.value in ("0", "1") else ""
-            if it.name in (TOPOLOGY, REPLICA_INDEX) or self._is_of_user(it):
-                return ""
-        return ""
+                return it
+            # A user's value for a variable of the job itself stands in its place, before.
+            if it.name not in {*self.base, *_STORE, _CHIEF_IN_TF_CONFIG}:
+                return None
+        return None
 
     def _is_of_user(self, variable: Variable) -> bool:
         name, source = variable.name, variable.value_from
@@ -132,17 +136,18 @@ class _OwnRole:
         is_key = source and source.secret_key_ref and source.secret_key_ref.optional
         return name not in _OF_US and not (name in _STORE and is_key)
 
-    def environment(self, without_keras: bool) -> dict[str, Any]:
+    def environment(self, keras_version: int) -> dict[str, Any]:
         """Return the variables that `pod` sets."""
         found: dict[str, Any] = {}
         for it in self.main.env:
-            if not self._is_of_user(it) or (without_keras and it.name == keras.VARIABLE):
+            is_option = it.name == keras.VARIABLE and _KERAS.get(it.value) == keras_version
+            if is_option or not self._is_of_user(it):
                 continue
             secret = it.value_from.secret_key_ref if it.value_from else None
             found[it.name] = {"secret": secret.name, "key": secret.key} if secret else it.value
         return found
 
-    def settings(self, without_keras: bool) -> dict[str, Any]:
+    def settings(self, keras_version: int) -> dict[str, Any]:
         """Return the settings of the pods that are not defaults."""
         spec, limits = self.spec, self.main.resources.limits
         memory = spec.volume("shared-memory")
@@ -154,7 +159,7 @@ class _OwnRole:
             "resources": extended,
             "shared_memory": memory.empty_dir.size_limit if memory and memory.empty_dir else None,
             "volumes": [self._volume(it) for it in self.main.volume_mounts if _is_users(it)],
-            "env": self.environment(without_keras),
+            "env": self.environment(keras_version),
             "node_selector": spec.node_selector,
             "tolerations": spec.tolerations,
             "affinity": spec.affinity,
@@ -208,10 +213,16 @@ def _is_users(mount: Mount) -> bool:
     return mount.name not in ("job", "output", "podinfo", "storage", "shared-memory")
 
 
-def _keras(roles: Mapping[str, _OwnRole]) -> int:
-    """Return `train_options.keras`; 0 if the variable is one of the user's, or is not set."""
-    values = {role.keras for role in roles.values()}
-    return {"1": 2, "0": 3}.get(values.pop(), 0) if len(values) == 1 else 0
+def _keras(job: SourceJob, roles: Mapping[str, _OwnRole]) -> int:
+    """Return `train_options.keras`; 0 if the variable is one of the user's, or is not set.
+
+    Only TOPOLOGY, which a TFJob does not have, separates the option from the user's variables.
+    """
+    variables = [role.keras for role in roles.values()]
+    values = [it.value for it in variables if it and it.value in _KERAS]
+    if None in variables or (job.kind is TFJOB and len(values) < len(variables)):
+        return 0
+    return _KERAS[values[0]] if values else 2
 
 
 def _train_options(job: SourceJob, chief: _OwnRole, keras_version: int) -> dict[str, Any]:
@@ -244,9 +255,9 @@ def _train_options(job: SourceJob, chief: _OwnRole, keras_version: int) -> dict[
 
 
 def _pod(
-    job: SourceJob, roles: Mapping[str, _OwnRole], without_keras: bool
+    job: SourceJob, roles: Mapping[str, _OwnRole], keras_version: int
 ) -> dict[str, dict[str, Any]]:
-    settings = {name: role.settings(without_keras) for name, role in roles.items()}
+    settings = {name: role.settings(keras_version) for name, role in roles.items()}
     pod: dict[str, dict[str, Any]] = merged(settings, _user_labels(job.metadata.labels))
     added: dict[str, dict[str, Any]] = {CHIEF: roles[CHIEF].output}
     if queue := job.metadata.labels.get(QUEUE_LABEL):
@@ -285,6 +296,6 @@ def _output_uri(job: SourceJob, values: Mapping[str, str]) -> str:
     name = job.metadata.labels.get("kfp-tfjob/model", "")
     if "{" not in above and name:  # the field {model_name} is filled in
         root, _, below = above.partition(f"/{RUNS}/")
-        parts = ["{model_name}" if part == name else part for part in below.split("/")]
+        parts = ["{model_name}" if part == safe(name) else part for part in below.split("/")]
         return "/".join([root, RUNS, *parts])
     return above

@@ -104,13 +104,13 @@ def merged(settings: Mapping[str, Mapping[str, Any]], shared: Mapping[str, str])
 
     Args:
         settings: The settings of each role.
-        shared: The labels that also the job has; they stay under `all`.
+        shared: The labels that the job itself has, too: only those of `all` are put there.
     """
     pod: dict[str, dict[str, Any]] = {"all": {}} | {role: {} for role in settings}
     for name in PodSettings.model_fields:
         values = {role: its.get(name) for role, its in settings.items()}
         if name in _NAMED:
-            common = _common(values, shared if name == "labels" else {})
+            common = dict(shared) if name == "labels" else _common(values)
             rest = {
                 role: {key: it for key, it in (value or {}).items() if common.get(key) != it}
                 for role, value in values.items()
@@ -126,7 +126,7 @@ def merged(settings: Mapping[str, Mapping[str, Any]], shared: Mapping[str, str])
     return {role: its for role, its in pod.items() if its}
 
 
-def _common(values: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, Any]:
+def _common(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that all roles have, if they keep the order that each role has.
 
     The order counts: a variable may refer to those before it.
@@ -139,9 +139,9 @@ def _common(values: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, A
     }
     for its in dicts:
         rest = {name: value for name, value in its.items() if name not in common}
-        if list(common | rest) != list(its) and not shared:
+        if list(common | rest) != list(its):
             return {}
-    return dict(shared) | common
+    return common
 
 
 def gpus_of(resources: Resources, name: str, report: Report) -> tuple[str, int]:

@@ -562,6 +562,8 @@ def test_render_reads_the_parameters_that_import_writes():
 # --- A job of this project is read back as the parameters that render it.
 
 _NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,6}[a-z0-9])?", fullmatch=True)
+# The job's label cannot hold every model name.
+_MODELS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True)
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
 _VARIABLES = st.from_regex(r"X_[A-Z0-9]{1,3}", fullmatch=True) | st.sampled_from(
     ["PYTHONUNBUFFERED", "AWS_REGION", "AWS_ACCESS_KEY_ID", "TF_USE_LEGACY_KERAS", "NCCL_DEBUG"]
@@ -590,7 +592,7 @@ _POD = {
     "env": st.dictionaries(_VARIABLES, _VALUES, max_size=4),
     "labels": _LABELS,
     "annotations": st.dictionaries(_NAMES, _TEXTS, max_size=3),
-    "node_selector": _LABELS,
+    "node_selector": st.dictionaries(_NAMES, _NAMES, min_size=1, max_size=3),
     "tolerations": st.lists(
         st.fixed_dictionaries({"key": _NAMES, "operator": st.just("Exists")}), max_size=2
     ),
@@ -644,7 +646,7 @@ def runs(draw: Any) -> dict[str, Any]:
         defaults(),
         {
             "data_uri": "s3://bucket/x.csv",
-            "model_name": draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)),
+            "model_name": draw(_MODELS),
             "model_hyperparameters": draw(st.dictionaries(_NAMES, _TEXTS | st.integers())),
             "output_uri": draw(
                 st.sampled_from(
