@@ -58,15 +58,17 @@ def import_(file: Path, command: str, output: Path | None) -> None:
                 path="--output",
             )
         )
-    for job in imported:
+    for number, job in enumerate(imported, 1):
         text = _text(job, documents.others)
         if output is None:
             click.echo(text, nl=False)
             continue
         path = output
         if len(imported) > 1:
-            name = job.name.partition(" ")[2]
-            path = output.with_name(f"{output.stem}-{name}{output.suffix}")
+            names = [other.name.partition(" ")[2] for other in imported]
+            name = names[number - 1]
+            unique = name if name and names.count(name) == 1 else f"{number}{name and f'-{name}'}"
+            path = output.with_name(f"{output.stem}-{unique}{output.suffix}")
         _write(path, text)
         click.echo(path)
 

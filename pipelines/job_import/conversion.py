@@ -97,7 +97,7 @@ def _foreign(job: SourceJob, given: Sequence[str], report: Report, ask: Inspect)
     """Return the parameters of a job that another tool or a person has written."""
     mains = main_containers(job, report)
     command = command_of(job, mains, given, report, ask)
-    destination = find_destination(job, report)
+    destination = find_destination(job, mains, report)
     output = find_output(job, mains, command, report)
     options: dict[str, Any] = {"command": command}
     options |= report_policies(job, report)
@@ -134,6 +134,8 @@ def _foreign(job: SourceJob, given: Sequence[str], report: Report, ask: Inspect)
         "pod": _pod(job, mains, output, str(destination.secret), report),
     }
     found |= _converted(mains, report)
+    if not found["model_name"]:
+        report.note("model_name", "the job has no name that a model may have", "pass --name NAME")
     if not destination.uri:
         report.note("output_uri", "the job does not name a store", "pass --output s3://BUCKET/...")
     return {
@@ -181,7 +183,7 @@ def _report_program(job: SourceJob, mains: Mains, report: Report) -> None:
 
 
 def _model_name(job: SourceJob) -> str:
-    name = job.metadata.name
+    name = job.metadata.name or job.metadata.generate_name.strip("-.")
     return "" if check_model_name(name) else name
 
 

@@ -57,7 +57,7 @@ def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Re
     """Return where the chief writes its output, from its sidecar or from the program's flags."""
     main = mains[job.chief.role]
     text = " ".join(command)
-    sidecar = _uploader(job)
+    sidecar = _uploader(job, main)
     written = [match[1] for match in _FLAG.finditer(text)]
     if sidecar:
         mount = _shared(main, sidecar)
@@ -92,9 +92,9 @@ def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Re
     return Output(path, claim.claim_name, mount.name)
 
 
-def find_destination(job: SourceJob, report: Report) -> Destination:
+def find_destination(job: SourceJob, mains: Mains, report: Report) -> Destination:
     """Return the store to which a sidecar copies the output, and report the sidecar."""
-    sidecar = _uploader(job)
+    sidecar = _uploader(job, mains[job.chief.role])
     if sidecar is None:
         return Destination()
     is_loop = re.search(r"\bwhile\b", sidecar.text)
@@ -110,11 +110,11 @@ def find_destination(job: SourceJob, report: Report) -> Destination:
     )
 
 
-def _uploader(job: SourceJob) -> Container | None:
-    """Return the chief's container that copies files to a store."""
+def _uploader(job: SourceJob, main: Container) -> Container | None:
+    """Return the chief's container beside the main one that copies files to a store."""
     spec = job.chief.template.spec
     sidecars = [*spec.containers, *(it for it in spec.init_containers if it.restart_policy)]
-    return next((it for it in sidecars if is_uploader(it)), None) if len(sidecars) > 1 else None
+    return next((it for it in sidecars if it is not main and is_uploader(it)), None)
 
 
 def _shared(main: Container, sidecar: Container) -> Mount | None:

@@ -195,6 +195,7 @@ class Metadata(Part):
     """The metadata of an object or a pod template, without what the API server adds."""
 
     name: str = ""
+    generate_name: str = ""
     namespace: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

@@ -45,7 +45,16 @@ def _main(job: SourceJob, role: SourceRole, report: Report) -> Container:
             ("train_image",),
         )
     for other in containers:
-        if other is not main and not is_uploader(other):
+        if other is main or (is_uploader(other) and role.name == job.chief.name):
+            continue
+        if is_uploader(other):
+            report.note(
+                f"{role.name}.containers.{other.name} ({other.image})",
+                "a run stores only the chief's output",
+                "let the chief write what is to be stored",
+                ("pod",),
+            )
+        else:
             report.note(
                 f"{role.name}.containers.{other.name} ({other.image})",
                 "a replica has one container of yours, and a second one would keep it from ending",

@@ -271,6 +271,24 @@ def test_the_output_is_where_flags_say(pod, container, chief):
     assert found.get("chief", found.get("all")) == chief
 
 
+def test_a_program_that_uploads_by_itself_is_no_sidecar():
+    """It was taken for its own sidecar, and its address for that of the run."""
+    command = ["bash", "-c", "train && aws s3 cp --recursive /out s3://bucket/x"]
+    job = tfjob(command=command)
+    main = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    others = [{"name": "board", "image": "team/board", "command": ["tensorboard"]}]
+    job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"] = [main, *others]
+    found = convert(job)
+    assert "output_uri" not in found.parameters
+    assert found.parameters["train_options"]["command"] == command
+    assert "Worker.containers.board (team/board)" in {it.field for it in found.notes}
+
+
+def test_a_name_that_the_server_completes_names_the_model():
+    job = tfjob() | {"metadata": {"generateName": "nightly-"}}
+    assert convert(job).parameters["model_name"] == "nightly"
+
+
 # --- What a run cannot do.
 
 
@@ -394,6 +412,10 @@ def test_several_jobs_become_one_file_each(tmp_path):
     result = CliRunner().invoke(main, ["import", str(file), "--output", str(tmp_path / "p.yaml")])
     assert result.exit_code == 0, result.stderr
     names = [tmp_path / "p-j.yaml", tmp_path / "p-other.yaml"]
+    same = tmp_path / "same.yaml"
+    same.write_text(yaml.dump_all([tfjob(), tfjob()]))
+    numbered = CliRunner().invoke(main, ["import", str(same), "--output", str(tmp_path / "n.yaml")])
+    assert [Path(it).name for it in numbered.stdout.split()] == ["n-1-j.yaml", "n-2-j.yaml"]
     assert result.stdout.split() == list(map(str, names))
     assert [yaml.safe_load(it.read_text())["model_name"] for it in names] == ["j", "other"]
     assert all("Service/s" in it.read_text() for it in names)

@@ -210,7 +210,7 @@ class LocalPod:
 
     def _container(self, spec: Object, restarts: bool = False) -> LocalContainer:
         mounts = {
-            mount["mountPath"]: self._volumes[mount["name"]]
+            mount["mountPath"]: self._volumes[mount["name"]] / mount.get("subPath", "")
             for mount in spec.get("volumeMounts", [])
         }
         is_main = spec["name"] == kind_of_pod({"metadata": self.metadata}).container
