@@ -37,7 +37,7 @@ from kfp_tfjob.pipelines.job_import.program import (
 )
 from kfp_tfjob.pipelines.job_import.report import Note, Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceJob, read_job
-from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.names import check_model_name
 
 _ADDRESSES = {"output_uri": "s3://bucket", "model_name": "model"}  # if the job names none
@@ -276,6 +276,10 @@ def _check(parameters: Mapping[str, Any], report: Report) -> None:
     try:
         job_spec(completed(defaults(), _ADDRESSES, parameters))
     except ConfigurationError as error:
+        # Without their paths, for which the command line would name options that import lacks.
         raise ConfigurationError(
-            *error.problems, notes=[f"these are the parameters for {report.job}"]
+            *(
+                Problem(f"{report.job}: {it.what}", it.received, it.expected, "correct the job")
+                for it in error.as_problems
+            )
         ) from None

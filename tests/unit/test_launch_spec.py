@@ -246,3 +246,13 @@ def test_every_variable_of_the_manifest_is_reserved():
     names = {item["name"] for item in setup["env"]}
     # What a user may well want to say otherwise.
     assert names - RESERVED == {"AWS_ENDPOINT_URL", "AWS_REGION", "PYTHONUNBUFFERED"}
+
+
+def test_what_a_program_sees_of_the_chief_counts_as_an_input_only_where_it_is_set():
+    """Runs of earlier versions keep their digests."""
+    options = {"command": ["train"]}
+    result = JobSpec.parse(**DEFAULTS | {"train_options": options}).for_result
+    assert not [name for name in result if "chief" in name]
+    options["chief_in_tf_config"] = False
+    changed = JobSpec.parse(**DEFAULTS | {"train_options": options}).for_result
+    assert changed == result | {"train_options.chief_in_tf_config": False}

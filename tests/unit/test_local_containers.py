@@ -125,3 +125,22 @@ def test_a_config_map_is_a_folder_beside_the_secrets(tmp_path: Path) -> None:
         pod.start()
         pod.join()
         assert pod.to_dict()["status"].get("reason") == reason
+
+
+def test_a_mount_may_show_a_folder_of_its_volume(tmp_path: Path) -> None:
+    code = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('42')"
+    program = {
+        "name": "main",
+        "command": [sys.executable, "-c", code, "/results/answer"],
+        "volumeMounts": [{"name": "output", "mountPath": "/results", "subPath": "attempt-1"}],
+    }
+    claim = {"name": "output", "persistentVolumeClaim": {"claimName": "c"}}
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [program], "volumes": [claim]}
+    template = {"metadata": {"labels": {}, "annotations": {}}, "spec": spec}
+    (tmp_path / "claims/c/attempt-1").mkdir(parents=True)
+    folders = (tmp_path / name for name in ("claims", "secrets", "pod"))
+    pod = LocalPod("p", {}, template, *folders, {}, lambda *_: None, Event().set)
+    pod.start()
+    pod.join()
+    assert pod.to_dict()["status"]["phase"] == "Succeeded"
+    assert (tmp_path / "claims/c/attempt-1/answer").read_text() == "42"

@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import yaml
 from kubernetes.client import ApiClient
 
 from kfp_tfjob.checks import step_pods
@@ -57,6 +59,7 @@ from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.removed import REMOVED
 from kfp_tfjob.pipelines import step_resources
 from kfp_tfjob.pipelines.commands import compile as compiling
+from kfp_tfjob.pipelines.commands import import_job as importing
 from kfp_tfjob.pipelines.commands import parameters
 from kfp_tfjob.pipelines.commands import run as running
 from kfp_tfjob.pipelines.kubeflow.package import Package
@@ -90,6 +93,7 @@ from tests.unit.remedies import (
     values,
     without,
 )
+from tests.unit.test_import_job import tfjob
 from tests.unit.test_serve_columns import ROW, Tensor
 from tests.unit.test_serve_columns import SCHEMA as REQUESTS
 from tests.unit.test_serve_limits import Client, Counts, application
@@ -357,7 +361,7 @@ PARAMETERS = [
     Case(
         "jobs/spec:_wrong_pod[1]",
         params,
-        values(pod={"all": {"volumes": [{"claim": "c", "path": "/dev/x"}]}}),
+        values(pod={"all": {"volumes": [{"claim": "c", "path": "/dev/shm"}]}}),
         typed([{"claim": "c", "path": "/x"}]),
     ),
     Case(
@@ -1583,8 +1587,13 @@ def settings(given: Any) -> list[Problem]:
 
 def command(given: Any) -> list[Problem]:
     """Return what is wrong with the arguments of a command."""
-    called: Any = {"compile": compiling.compile_}[given["command"]]
+    called: Any = {"compile": compiling.compile_, "import": importing.import_}[given["command"]]
+    for name, job in given.get("files", {}).items():
+        Path(name).write_text(yaml.safe_dump_all(job))
     return problems_of(lambda: called.main(given["arguments"], standalone_mode=False))
+
+
+OF_IMPORT = {"command": "import", "arguments": ["job.yaml"], "files": {"job.yaml": [tfjob()]}}
 
 
 def arguments(*more: str) -> Callable[[Any, Problem], Any]:
@@ -1660,6 +1669,52 @@ COMMANDS = [
             given | {"arguments": [*given["arguments"][:-1], problem.suggestion]}
         ),
         "registry with a correction",
+    ),
+    Case(
+        "pipelines/commands/import_job:import_",
+        command,
+        OF_IMPORT | {"files": {"job.yaml": [tfjob(), tfjob()]}},
+        lambda given, problem: arguments(*problem.fix.split()[1:])(given, problem),
+    ),
+    Case(
+        "pipelines/commands/import_job:_program",
+        command,
+        OF_IMPORT | {"arguments": ["job.yaml", "--command", "train.py"]},
+        put("arguments", ["job.yaml", "--command", '["train.py"]']),
+    ),
+    Case(
+        "pipelines/commands/import_job:_write",
+        command,
+        OF_IMPORT | {"arguments": ["job.yaml", "--output", "folder/params.yaml"]},
+        put("arguments", ["job.yaml", "--output", "params.yaml"]),
+    ),
+    Case(
+        "pipelines/job_import/documents:_unreadable",
+        command,
+        OF_IMPORT | {"files": {"job.yaml": [tfjob() | {"apiVersion": "kubeflow.org/v1alpha1"}]}},
+        put("files", {"job.yaml": [tfjob()]}),
+    ),
+    Case(
+        "pipelines/job_import/source_job:_problem",
+        command,
+        OF_IMPORT | {"files": {"job.yaml": [tfjob(image=["a"])]}},
+        put("files", {"job.yaml": [tfjob(image="a")]}),
+    ),
+    Case(
+        "pipelines/job_import/report:refuse",
+        command,
+        OF_IMPORT | {"files": {"job.yaml": [tfjob(command=[])]}},
+        lambda given, problem: arguments(
+            *shlex.split(problem.fix[problem.fix.index("--command") :])
+        )(given, problem),
+        "no command",
+    ),
+    Case(
+        "pipelines/job_import/report:refuse",
+        command,
+        OF_IMPORT | {"files": {"job.yaml": [tfjob({"securityContext": {"runAsUser": 0}})]}},
+        put("files", {"job.yaml": [tfjob({"securityContext": {"runAsUser": 7}})]}),
+        "root",
     ),
     Case(
         "pipelines/step_resources:parse",
