@@ -174,6 +174,13 @@ def _report_program(job: SourceJob, mains: Mains, report: Report) -> None:
         "",
         ("train_image",),
     )
+    for name in job.metadata.annotations:
+        if not name.startswith("kubectl.kubernetes.io/"):
+            report.note(
+                f"metadata.annotations.{name}",
+                "a run's job has no such annotation",
+                "pod.all.annotations, if its pods need it",
+            )
     if job.metadata.namespace:
         report.note(
             f"namespace: {job.metadata.namespace}",

@@ -10,6 +10,7 @@ from typing import Any
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.labels import MANAGER_LABEL, QUEUE_LABEL
 from kfp_tfjob.jobs.spec import RESERVED
+from kfp_tfjob.options.parameter_masking import looks_secret
 from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, PodSettings, Toleration
 from kfp_tfjob.pipelines.job_import.output import Output
 from kfp_tfjob.pipelines.job_import.pods import (
@@ -335,6 +336,13 @@ def _value(role: SourceRole, variable: Variable, report: Report) -> Any:
     """Return a variable's value, or None if a run has another way to it."""
     source, where = variable.value_from, f"{role.name}.env.{variable.name}"
     if source is None:
+        if looks_secret(variable.name, variable.value):
+            report.note(
+                where,
+                "Kubeflow Pipelines prints parameters, so none should hold a secret",
+                'put the value into a Kubernetes Secret, and write {"secret": NAME, "key": KEY}',
+                POD,
+            )
         return variable.value
     if secret := source.secret_key_ref:
         if secret.optional:
