@@ -71,7 +71,9 @@ def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Re
         return Output()
     path = str(PurePosixPath(mount.mount_path))
     volume = job.chief.template.spec.volume(mount.name)
-    read = [it for it in _PATH.findall(text) if _is_below(it, path) and it not in written]
+    # A sidecar copies the whole folder, so all of it is output.
+    paths = [] if sidecar else _PATH.findall(text)
+    read = [it for it in paths if _is_below(it, path) and it not in written]
     if volume is None or mount.sub_path or (not volume.empty_dir and read):
         _stays(job, path, f"the program reads {', '.join(read)} there" if read else "", report)
         return Output()
