@@ -33,7 +33,7 @@ from kfp_tfjob.pipelines.job_import.program import (
     Mains,
     command_of,
     main_containers,
-    processes_per_node,
+    torchrun_variables,
 )
 from kfp_tfjob.pipelines.job_import.report import Note, Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceJob, read_job
@@ -218,8 +218,8 @@ def _pod(
     settings = {}
     for role in job.roles:
         its = settings_of(role, mains[role.role], output, store_secret, report)
-        if processes := processes_per_node(job):
-            its["env"] = its.get("env", {}) | {"PET_NPROC_PER_NODE": processes}
+        if variables := torchrun_variables(job):
+            its["env"] = its.get("env", {}) | variables
         settings[role.role] = its | {"labels": labels | its.get("labels", {})}
     pod = merged(settings, labels)
     if queue := job.metadata.labels.get(QUEUE_LABEL):

@@ -474,6 +474,14 @@ def _report_others(role: SourceRole, main: Container, report: Report) -> None:
     """Report every field of a role's pods that nothing else has read."""
     spec = role.template.spec
     parts = [spec, main, spec.security_context, main.security_context]
+    if spec.restart_policy not in ("", "Never"):
+        report.note(
+            f"{role.name}.template.spec.restartPolicy: {spec.restart_policy}",
+            "Kubernetes restarts nothing in a run's job",
+            "after a failure of the infrastructure, the run starts all replicas again"
+            " (max_attempts)",
+            ("train_options",),
+        )
     if main.resources.others.get("claims"):
         report.refuse(
             f"{role.name}.resources.claims",

@@ -33,7 +33,7 @@ _POLICIES = {
     "managedBy": ("a run's job belongs to the controller of its kind", ""),
     "elasticPolicy": (
         "a run has a fixed number of replicas, because its result must not depend on the cluster",
-        "train_workers and one chief, the job's replicas; after a lost replica, all start again",
+        "the job's replicas, as one chief and train_workers. After a lost replica, all start again",
     ),
     "nprocPerNode": ("it is a variable of torchrun", "PET_NPROC_PER_NODE in pod.all.env"),
     "failurePolicy": (

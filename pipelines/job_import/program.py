@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
@@ -102,7 +103,11 @@ def command_of(
                 "start a program that finds out its role from TF_CONFIG or RANK, and name it with"
                 " --command",
             )
-    prelude = [*_working_folder(job, mains, report), *_index(job, mains, first, report)]
+    prelude = [
+        *_working_folder(job, mains, report),
+        *_index(job, mains, first, report),
+        *_rendezvous(job),
+    ]
     first = _addresses(job, first, report)
     if not prelude:
         return first
@@ -224,10 +229,29 @@ def _host(name: str, job: SourceJob) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w.-]){re.escape(name)}{full}(?![\w-])")
 
 
-def processes_per_node(job: SourceJob) -> str:
-    """Return the processes that torchrun starts on each node of a PyTorchJob; empty for one."""
-    if job.kind is not PYTORCHJOB:
-        return ""
-    elastic = job.policies.get("elasticPolicy")
-    named = elastic.get("nProcPerNode") if isinstance(elastic, Mapping) else None
-    return str(job.policies.get("nprocPerNode") or named or "")
+def torchrun_variables(job: SourceJob) -> dict[str, str]:
+    """Return the variables that the operator of PyTorchJobs sets for torchrun in every pod.
+
+    The supervisor sets those that differ between pods, and PET_NNODES, the number of replicas.
+    """
+    elastic = _elastic_policy(job)
+    conf = elastic.get("rdzvConf")
+    pairs = [it for it in conf if isinstance(it, Mapping)] if isinstance(conf, list) else []
+    found = {
+        "PET_NPROC_PER_NODE": job.policies.get("nprocPerNode") or elastic.get("nProcPerNode"),
+        "PET_RDZV_BACKEND": elastic.get("rdzvBackend", "c10d") if elastic else None,
+        "PET_RDZV_ID": elastic.get("rdzvId"),
+        "PET_RDZV_CONF": ",".join(f"{it.get('key')}={it.get('value')}" for it in pairs),
+        "PET_MAX_RESTARTS": elastic.get("maxRestarts"),
+    }
+    return {name: str(value) for name, value in found.items() if value not in (None, "")}
+
+
+def _elastic_policy(job: SourceJob) -> Mapping[str, Any]:
+    elastic = job.policies.get("elasticPolicy") if job.kind is PYTORCHJOB else None
+    return elastic if isinstance(elastic, Mapping) else {}
+
+
+def _rendezvous(job: SourceJob) -> list[str]:
+    """Return the shell command for the address at which the processes of torchrun meet."""
+    return ["export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT"] if _elastic_policy(job) else []

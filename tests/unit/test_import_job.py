@@ -234,6 +234,27 @@ def test_a_variable_that_is_also_a_parameter_becomes_one():
     assert "cleanPodPolicy: All" in {it.field for it in job.notes}
 
 
+def test_an_elastic_job_meets_at_the_chief_with_a_fixed_number_of_replicas():
+    job = read("pytorch-gpus")
+    policy = {"minReplicas": 1, "maxReplicas": 4, "rdzvBackend": "c10d", "maxRestarts": 3}
+    policy["rdzvConf"] = [{"key": "timeout", "value": "60"}]
+    job["spec"]["elasticPolicy"] = policy
+    found = convert(job)
+    assert found.parameters["train_workers"] == 3
+    assert (
+        found.parameters["pod"]["all"]["env"].items()
+        >= {
+            "PET_NPROC_PER_NODE": "8",
+            "PET_RDZV_BACKEND": "c10d",
+            "PET_RDZV_CONF": "timeout=60",
+            "PET_MAX_RESTARTS": "3",
+        }.items()
+    )
+    command = found.parameters["train_options"]["command"]
+    assert command[2].startswith("export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT && exec")
+    assert "elasticPolicy" in {it.field for it in found.notes}
+
+
 def test_a_claim_of_all_roles_is_not_the_output():
     job = imported("pytorch-gpus")
     pod = job.parameters["pod"]
