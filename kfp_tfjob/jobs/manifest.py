@@ -230,15 +230,14 @@ class _PodTemplate:
         return container
 
     def _output_path(self) -> list[Object]:
-        """Return the second mount of the output, which shows the same files as OUTPUT_DIR."""
-        path = self.spec.pod.chief.output_path if self.is_chief else None
+        """Return the second mount of OUTPUT_DIR, which shows the same files at another path."""
+        path = getattr(self.spec.pod, self.role).output_path
         if not path:
             return []
-        # On a claim, `setup` has created the folder of this attempt before the program starts.
-        below = str(PurePosixPath(self.output_dir).relative_to(OUTPUT_DIR))
-        return [
-            {"name": "output", "mountPath": path} | ({} if below == "." else {"subPath": below})
-        ]
+        volume, above = ("output", OUTPUT_DIR) if self.is_chief else ("job", JOB_DIR)
+        # `setup` has created the folder below the volume before the program starts.
+        below = str(PurePosixPath(self.output_dir).relative_to(above))
+        return [{"name": volume, "mountPath": path} | ({} if below == "." else {"subPath": below})]
 
     def _setup(self) -> Object:
         return self._helper(SETUP, "python3 -m kfp_tfjob.components.launch_tfjob.setup")

@@ -17,9 +17,9 @@ from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pipeline import ROWS_PER_STEP
 from kfp_tfjob.options.pod import (
     NATIVE_RESOURCES,
-    ChiefSettings,
     PodOptions,
     PodSettings,
+    RoleSettings,
     Volume,
     bytes_of,
 )
@@ -344,7 +344,7 @@ class JobSpec:
             )
         for name, amount in (settings.resources or {}).items():
             yield from self._wrong_resource(f"pod.{role}", name, amount)
-        output = [settings.output_path] if isinstance(settings, ChiefSettings) else []
+        output = [settings.output_path] if isinstance(settings, RoleSettings) else []
         volumes = [volume.path for volume in self._volumes_of(role) or ()]
         paths = [*volumes, *filter(None, output)]
         for path in sorted(set(paths)):
@@ -414,9 +414,9 @@ class JobSpec:
             )
 
     def _volumes_of(self, role: str) -> tuple[Volume, ...] | None:
-        """Return the volumes that `all` or a role itself has; the chief's as they are mounted."""
+        """Return the volumes of `all` or of a role itself; with an output, those of its pods."""
         settings = self.pod.of_replicas[role]
-        is_mounted = isinstance(settings, ChiefSettings) and settings.output_path
+        is_mounted = isinstance(settings, RoleSettings) and settings.output_path
         return self.pod.of(role).volumes if is_mounted else settings.volumes
 
 

@@ -311,6 +311,11 @@ class RoleSettings(PodSettings):
     image: str | None = option(
         None, "Image of the role's container `tensorflow`, if it is not `train_image`."
     )
+    output_path: Path | None = option(
+        None,
+        "Another path of OUTPUT_DIR, for a program that does not read this variable. As there, only"
+        " what the chief writes is stored.",
+    )
 
 
 class ChiefSettings(RoleSettings):
@@ -318,11 +323,6 @@ class ChiefSettings(RoleSettings):
 
     output_claim: ObjectName | None = option(
         None, "A claim (PVC) for the chief's output, if the node's disk is too small."
-    )
-    output_path: Path | None = option(
-        None,
-        "Another path for the chief's output, for a program that does not read OUTPUT_DIR: what it"
-        " writes there is stored.",
     )
 
 

@@ -216,21 +216,22 @@ def _pod(
 ) -> dict[str, Any]:
     labels = job_labels(job.metadata.labels)
     settings = {}
+    outputs: dict[str, dict[str, Any]] = {}
     for role in job.roles:
         its = settings_of(role, mains[role.role], output, store_secret, report)
         if variables := torchrun_variables(job):
             its["env"] = its.get("env", {}) | variables
+        if path := its.pop("output_path", ""):
+            outputs[role.role] = {"output_path": path}
         settings[role.role] = its | {"labels": labels | its.get("labels", {})}
     pod = merged(settings, labels)
     if queue := job.metadata.labels.get(QUEUE_LABEL):
         pod["all"] = {"queue": queue} | pod.get("all", {})
-    chief: dict[str, Any] = {}
     if output.path:
-        chief["output_path"] = output.path
-    if output.claim:
-        chief["output_claim"] = output.claim
-    if chief:
-        pod[CHIEF] = chief | pod.get(CHIEF, {})
+        claim = {"output_claim": output.claim} if output.claim else {}
+        outputs[CHIEF] = {"output_path": output.path} | claim
+    for name, its in outputs.items():
+        pod[name] = its | pod.get(name, {})
     for role in job.roles:
         main = mains[role.role]
         its: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from kfp_tfjob.pipelines.job_import.pods import Container, Mount
+from kfp_tfjob.pipelines.job_import.pods import SHARED_MEMORY, Container, Mount, is_scratch
 from kfp_tfjob.pipelines.job_import.program import Mains, is_uploader
 from kfp_tfjob.pipelines.job_import.report import Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceJob
@@ -25,7 +25,6 @@ _PATH = re.compile(r"(?<![\w:/.$-])/[^\s'\";|&):]+")
 _ADDRESS = re.compile(r"s3://(?:\$\([^)]*\)|[^\s'\";|&)])*")
 _ENDPOINT = re.compile(r"--endpoint(?:-url)?[=\s]+(\S+)")
 _KEY_ID = "AWS_ACCESS_KEY_ID"
-_SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Re
         mounts = filter(None, (_mount_of(main, path) for path in written))
         mount = next(mounts, None) or _only_scratch(job, main)
         source = f"the flag with {written[0]}" if written else "the chief's only emptyDir"
-    if mount is None or mount.mount_path == _SHARED_MEMORY:
+    if mount is None or mount.mount_path == SHARED_MEMORY:
         _ask(written, report)
         return Output()
     path = str(PurePosixPath(mount.mount_path))
@@ -137,11 +136,7 @@ def _mount_of(main: Container, path: str) -> Mount | None:
 def _only_scratch(job: SourceJob, main: Container) -> Mount | None:
     """Return the mount of the chief's only emptyDir, in which a program can leave its output."""
     spec = job.chief.template.spec
-    found = [
-        it
-        for it in main.volume_mounts
-        if (volume := spec.volume(it.name)) and volume.empty_dir and not volume.empty_dir.medium
-    ]
+    found = [it for it in main.volume_mounts if is_scratch(it, spec.volume(it.name))]
     return found[0] if len(found) == 1 else None
 
 

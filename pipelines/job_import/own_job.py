@@ -13,7 +13,7 @@ from typing import Any
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import CHIEF, REPLICA_INDEX, TOPOLOGY
 from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION, MANAGER_LABEL, QUEUE_LABEL, SETUP
-from kfp_tfjob.jobs.manifest import OUTPUT_DIR, POD_ANNOTATIONS, TRAINER
+from kfp_tfjob.jobs.manifest import JOB_DIR, OUTPUT_DIR, POD_ANNOTATIONS, TRAINER
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.address_fields import safe
@@ -196,13 +196,13 @@ class _OwnRole:
 
     @property
     def output(self) -> dict[str, Any]:
-        """The chief's settings of its output."""
+        """The settings of the output."""
         volume = self.spec.volume("output")
         claim = volume.persistent_volume_claim if volume else None
         paths = [
             it.mount_path
             for it in self.main.volume_mounts
-            if it.name == "output" and it.mount_path != OUTPUT_DIR
+            if it.name in ("output", "job") and it.mount_path not in (OUTPUT_DIR, JOB_DIR)
         ]
         found = {"output_claim": claim.claim_name} if claim else {}
         return found | ({"output_path": paths[0]} if paths else {})
@@ -259,7 +259,7 @@ def _pod(
 ) -> dict[str, dict[str, Any]]:
     settings = {name: role.settings(keras_version) for name, role in roles.items()}
     pod: dict[str, dict[str, Any]] = merged(settings, _user_labels(job.metadata.labels))
-    added: dict[str, dict[str, Any]] = {CHIEF: roles[CHIEF].output}
+    added: dict[str, dict[str, Any]] = {name: role.output for name, role in roles.items()}
     if queue := job.metadata.labels.get(QUEUE_LABEL):
         added["all"] = {"queue": queue}
     for name, role in roles.items():

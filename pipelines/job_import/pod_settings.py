@@ -14,16 +14,17 @@ from kfp_tfjob.options.parameter_masking import looks_secret
 from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, PodSettings, Toleration
 from kfp_tfjob.pipelines.job_import.output import Output
 from kfp_tfjob.pipelines.job_import.pods import (
+    SHARED_MEMORY,
     Container,
     Mount,
     Resources,
     Variable,
     Volume,
+    is_scratch,
 )
 from kfp_tfjob.pipelines.job_import.report import Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceRole
 
-SHARED_MEMORY = "/dev/shm"
 POD = ("pod",)
 _BASIC = ("cpu", "memory", "ephemeral-storage")
 _GPU = re.compile(r"gpu|/mig-|^habana\.ai/|^google\.com/tpu|^aws\.amazon\.com/neuron")
@@ -207,13 +208,16 @@ def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, A
 
 
 def _volumes(role: SourceRole, main: Container, output: Output, report: Report) -> dict[str, Any]:
-    found: dict[str, Any] = {"shared_memory": "", "volumes": []}
+    found: dict[str, Any] = {"shared_memory": "", "volumes": [], "output_path": ""}
     for mount in main.volume_mounts:
         volume = role.template.spec.volume(mount.name)
         if mount.name == output.volume and role.role == "chief":
             continue
         if volume and volume.empty_dir and mount.mount_path.rstrip("/") == SHARED_MEMORY:
             found["shared_memory"] = volume.empty_dir.size_limit
+            continue
+        if is_scratch(mount, volume) and role.role != "chief" and not found["output_path"]:
+            found["output_path"] = mount.mount_path  # it is not stored, as an emptyDir is not
             continue
         if converted := _volume(role, mount, volume, report):
             found["volumes"].append(converted)

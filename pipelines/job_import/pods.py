@@ -12,6 +12,8 @@ from typing import Any
 import pydantic
 from pydantic.alias_generators import to_camel
 
+SHARED_MEMORY = "/dev/shm"
+
 
 class Part(pydantic.BaseModel):
     """A part of a Kubernetes object; null means absent, as in Kubernetes."""
@@ -159,6 +161,13 @@ class Volume(Part):
     persistent_volume_claim: Claim | None = None
     secret: SecretVolume | None = None
     empty_dir: EmptyDir | None = None
+
+
+def is_scratch(mount: Mount, volume: Volume | None) -> bool:
+    """Return whether a mount is an empty folder on the node's disk for files of the program."""
+    path = mount.mount_path.rstrip("/")
+    is_empty = volume is not None and volume.empty_dir is not None and not volume.empty_dir.medium
+    return is_empty and not mount.sub_path and path not in (SHARED_MEMORY, "/tmp")
 
 
 class PodSpec(Part):

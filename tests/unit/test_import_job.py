@@ -72,6 +72,7 @@ def rendered(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 DIFFERENCES = {
     r"sidecar-upload chief mount/results": "on the claim, each attempt has a folder of its own",
+    r"parameter-servers \w+ mount/train": "the folder is OUTPUT_DIR, too; the chief's is stored",
     r"parameter-servers \w+ command": "the shell changes the folder first",
     r"workers-only \w+ command": "the image's ENTRYPOINT, before the job's arguments",
 }
@@ -291,6 +292,20 @@ def test_the_output_is_where_flags_say(pod, container, chief):
     mounts = {"volumeMounts": [{"name": "v", "mountPath": "/train"}]}
     found = convert(tfjob(pod, **mounts, **container)).parameters["pod"]
     assert found.get("chief", found.get("all")) == chief
+
+
+def test_an_empty_folder_of_each_worker_is_its_own_output():
+    """Only the chief's is stored, but the path has to exist in all of them."""
+    pod = {"volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]}
+    job = tfjob(pod, volumeMounts=[{"name": "v", "mountPath": "/train"}])
+    spec = job["spec"]["tfReplicaSpecs"]["Worker"]
+    spec["replicas"] = 2
+    path = {"output_path": "/train"}
+    assert convert(job).parameters["pod"] == {"chief": path, "worker": path}
+    main = spec["template"]["spec"]["containers"][0]
+    main["volumeMounts"].append({"name": "w", "mountPath": "/cache"})
+    fields = {it.path for it in problems_of(convert, job)}
+    assert fields == {"Worker.volumes.v at /train", "Worker.volumes.w at /cache"}
 
 
 def test_a_program_that_uploads_by_itself_is_no_sidecar():
@@ -669,7 +684,7 @@ _POD = {
     "grace_seconds": st.sampled_from([60, 300, 600]),
     "volumes": _VOLUMES,
 }
-_ROLE = {**_POD, "image": st.just("team/other:1")}
+_ROLE = {**_POD, "image": st.just("team/other:1"), "output_path": st.just("/output")}
 
 
 def _some(keys: Mapping[str, Any], **always: Any) -> Any:
@@ -683,7 +698,7 @@ def runs(draw: Any) -> RunParameters:
     extras = {"replicas": st.integers(0, 1), "gpus": st.integers(0, 2)}
     roles = {
         "all": _some({**_POD, "queue": _NAMES}),
-        "chief": _some({**_ROLE, "output_claim": _NAMES, "output_path": st.just("/output")}),
+        "chief": _some({**_ROLE, "output_claim": _NAMES}),
         "worker": _some(_ROLE),
     }
     if kind != "pytorchjob":

@@ -176,7 +176,7 @@ def test_each_role_may_have_its_own_image(kind):
 def test_the_output_is_also_mounted_at_output_path(claim):
     """On a claim, the program must not see the files of another attempt there."""
     chief = {"output_path": "/output/", **({"output_claim": claim} if claim else {})}
-    job = manifest(EVERYTHING | {"pod": {"chief": chief}})
+    job = manifest(EVERYTHING | {"pod": {"chief": chief, "worker": {"output_path": "/output"}}})
     (main,) = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"]
     (mount,) = [it for it in main["volumeMounts"] if it["mountPath"] == "/output"]
     output = next(it["value"] for it in main["env"] if it["name"] == "OUTPUT_DIR")
@@ -184,4 +184,5 @@ def test_the_output_is_also_mounted_at_output_path(claim):
     assert mount.get("subPath", "") == output.removeprefix("/kfp-tfjob/output").strip("/")
     assert bool(mount.get("subPath")) == bool(claim)
     (worker,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
-    assert "/output" not in [it["mountPath"] for it in worker["volumeMounts"]]
+    (mount,) = [it for it in worker["volumeMounts"] if it["mountPath"] == "/output"]
+    assert (mount["name"], mount["subPath"]) == ("job", "output")
