@@ -72,7 +72,7 @@ def rendered(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 DIFFERENCES = {
     r"sidecar-upload chief mount/results": "on the claim, each attempt has a folder of its own",
-    r"parameter-servers \w+ mount/train": "the folder is OUTPUT_DIR, too; the chief's is stored",
+    r"parameter-servers (worker|ps) mount/train": "it is a folder below JOB_DIR",
     r"parameter-servers \w+ command": "the shell changes the folder first",
     r"workers-only \w+ command": "the image's ENTRYPOINT, before the job's arguments",
 }
@@ -211,15 +211,8 @@ def test_policies_become_options_or_comments():
     assert (options["deadline_seconds"], options["ttl_seconds"]) == (86400, 600)
     pod = job.parameters["pod"]
     assert (pod["ps"]["image"], pod["ps"]["replicas"]) == ("registry.example.com/rec/ps:2", 2)
-    assert (
-        pod["chief"]
-        == pod["worker"]
-        == {
-            "cpu": "4",
-            "memory": "16Gi",
-            "priority_class": "training",
-        }
-    )
+    settings = {"cpu": "4", "memory": "16Gi", "priority_class": "training"}
+    assert pod["chief"] == pod["worker"] == {"output_path": "/train"} | settings
     assert {"runPolicy.backoffLimit: 3", "successPolicy: AllWorkers"} <= {
         it.field for it in job.notes
     }
