@@ -32,7 +32,8 @@ def expected(root: Schema, path: Iterable[str | int] = ()) -> str:
 def in_words(root: Schema, schema: Schema) -> str:
     """Return the allowed values of a part of the schema `root`."""
     if several := schema.get("anyOf") or schema.get("oneOf"):
-        *first, last = [in_words(root, one) for one in several]
+        # An empty string means that nothing is set.
+        *first, last = [in_words(root, one) for one in several if one.get("const") != ""]
         return f"{', '.join(first)}{',' if ',' in first[-1] else ''} or {last}" if first else last
     if values := [schema["const"]] if "const" in schema else schema.get("enum", ()):
         *first, last = [json.dumps(value) for value in values if value != ""]

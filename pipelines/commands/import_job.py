@@ -38,6 +38,7 @@ def import_(file: Path, command: str, output: Path | None) -> None:
 
     Start the run with kfp-tfjob submit --params FILE.
     """
+    from kfp_tfjob.options.address_fields import safe
     from kfp_tfjob.pipelines.job_import.conversion import convert
     from kfp_tfjob.pipelines.job_import.documents import read
     from kfp_tfjob.storage.errors import Problems
@@ -65,9 +66,9 @@ def import_(file: Path, command: str, output: Path | None) -> None:
             continue
         path = output
         if len(imported) > 1:
-            names = [other.name.partition(" ")[2] for other in imported]
+            names = [safe(other.name.partition(" ")[2]) for other in imported]
             name = names[number - 1]
-            unique = name if name and names.count(name) == 1 else f"{number}{name and f'-{name}'}"
+            unique = name if names.count(name) == 1 else f"{number}-{name}"
             path = output.with_name(f"{output.stem}-{unique}{output.suffix}")
         _write(path, text)
         click.echo(path)

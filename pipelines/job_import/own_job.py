@@ -7,7 +7,7 @@ needs a comment, apart from data and code that are only copies in the store.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kfp_tfjob.jobs.jobset import JOBSET
@@ -31,6 +31,8 @@ _STORE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _STORE += ("AWS_ENDPOINT_URL", "AWS_REGION")
 _BASIC = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _CHIEF_IN_TF_CONFIG = "CHIEF_IN_TF_CONFIG"
+_NUMBERS = ("EPOCHS", "BATCH_SIZE", "STORE_DEADLINE", "START_DEADLINE", "EXPECTED_GPUS")
+_OBJECTS = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
 _OF_US = {TOPOLOGY, REPLICA_INDEX, _CHIEF_IN_TF_CONFIG}
 _KERAS = {"1": 2, "0": 3}  # by the value of TF_USE_LEGACY_KERAS
 _INJECT = "sidecar.istio.io/inject"
@@ -44,6 +46,15 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
         job: The job, as `render` prints it or as it is on a cluster.
         report: Where to note what the job does not contain.
     """
+    for field in _missing(job):
+        report.refuse(
+            field,
+            "missing or changed",
+            "a job as this project has rendered it",
+            "render the job again; or remove the label app.kubernetes.io/managed-by, to import it"
+            " as a job of another tool",
+        )
+    report.raise_if_refused()
     roles = {role.role: _OwnRole(role) for role in job.roles}
     chief = roles[CHIEF]
     keras_version = _keras(job, roles)
@@ -80,6 +91,49 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
         for name, value in found.items()
         if value != PARAMETERS[name].default or name == "train_image"
     }
+
+
+def _missing(job: SourceJob) -> Iterator[str]:
+    """Yield the fields of a rendered job that are needed here, and are not as they were."""
+    grace = job.metadata.annotations.get(CANCEL_GRACE_ANNOTATION, "60")
+    if not grace.isdecimal():
+        yield CANCEL_GRACE_ANNOTATION
+    for role in job.roles:
+        spec, main = role.template.spec, role.template.spec.containers[0]
+        setup = next((it for it in spec.init_containers if it.name == SETUP), None)
+        values = {it.name: it.value for it in setup.env} if setup else {}
+        numbers = [*_NUMBERS, *(["ORPHAN_TIMEOUT"] if role.role == CHIEF else [])]
+        numbers += ["MAX_RESTARTS"] if "MAX_RESTARTS" in values else []
+        wrong = [it for it in numbers if not values.get(it, "").isdecimal()]
+        wrong += [it for it in _OBJECTS if not _is_object(values.get(it, "{}"))]
+        wrong += [] if values.get("RUN_URI") else ["RUN_URI"]
+        yield from (f"{role.name}.initContainers.setup.env.{it}" for it in wrong)
+        if "--" not in main.command:
+            yield f"{role.name}.command"
+        if not _BASIC.keys() <= main.resources.limits.keys():
+            yield f"{role.name}.resources.limits"
+        for mount in filter(_is_users, main.volume_mounts):
+            if not _source(spec, mount):
+                yield f"{role.name}.volumes.{mount.name}"
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text.replace("$$", "$")), dict)
+    except ValueError:
+        return False
+
+
+def _source(spec: PodSpec, mount: Mount) -> dict[str, str]:
+    """Return the source of a mount's volume as `pod.*.volumes` spells it; nothing for another."""
+    volume = spec.volume(mount.name)
+    if volume and volume.persistent_volume_claim:
+        return {"claim": volume.persistent_volume_claim.claim_name}
+    if volume and volume.secret:
+        return {"secret_name": volume.secret.secret_name}
+    config_map = volume.others.get("configMap") if volume else None
+    name = config_map.get("name") if isinstance(config_map, Mapping) else None
+    return {"config_map": str(name)} if name else {}
 
 
 class _OwnRole:
@@ -184,15 +238,8 @@ class _OwnRole:
         }
 
     def _volume(self, mount: Mount) -> dict[str, Any]:
-        volume = self.spec.volume(mount.name)
-        assert volume is not None
         read_only = {"read_only": True} if mount.read_only else {}
-        if claim := volume.persistent_volume_claim:
-            return {"claim": claim.claim_name, "path": mount.mount_path, **read_only}
-        if secret := volume.secret:
-            return {"secret_name": secret.secret_name, "path": mount.mount_path, **read_only}
-        name = volume.others["configMap"]["name"]
-        return {"config_map": name, "path": mount.mount_path, **read_only}
+        return {**_source(self.spec, mount), "path": mount.mount_path, **read_only}
 
     @property
     def output(self) -> dict[str, Any]:

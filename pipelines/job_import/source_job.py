@@ -163,8 +163,10 @@ def _jobset_roles(specs: Any, report: Report) -> Iterator[SourceRole]:
         raise _invalid(report, "spec.replicatedJobs", specs, "a list of objects")
     for item in specs:
         name = str(item.get("name", ""))
-        job = item.get("template") or {}
-        job = job.get("spec") or {} if isinstance(job, Mapping) else {}
+        outer = item.get("template")
+        job = outer.get("spec") if isinstance(outer, Mapping) else None
+        if not isinstance(job, Mapping):
+            raise _invalid(report, f"{name}.template.spec", job, "the spec of a Job")
         template = _typed(Template, job.get("template") or {}, f"{name}.template", report)
         jobs = _count(item.get("replicas"), f"{name}.replicas", report)
         pods = _count(job.get("parallelism"), f"{name}.parallelism", report)

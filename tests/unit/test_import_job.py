@@ -6,6 +6,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from kfp_tfjob.pipelines.job_import import documents
 from kfp_tfjob.pipelines.job_import.conversion import ImportedJob, convert
 from kfp_tfjob.pipelines.job_import.image_config import ImageConfig, inspect
 from kfp_tfjob.pipelines.job_import.parameters_file import to_yaml
+from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.escaping import MASK
 from tests.problems import problem_of, problems_of
 
@@ -424,6 +426,27 @@ def test_what_import_cannot_read_is_one_message(text: str, path: str, tmp_path: 
     assert problem.path == path and problem.fix
 
 
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every place in a document: the container, and the key or index in it."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from _places(inner)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_field_of_another_type_ends_in_a_traceback(name):
+    job = json.loads(json.dumps(read(name)))
+    for container, key in list(_places(job["spec"])):
+        before = container[key]
+        for value in (None, 1, "", [], {}, True, [1], {"a": 1}):
+            container[key] = value
+            with suppress(ConfigurationError):
+                found = convert(job, ask=nobody)
+                to_yaml(found.parameters, found.notes, "Title")
+        container[key] = before
+
+
 def test_of_two_jobs_the_wrong_one_is_named_and_nothing_is_written(tmp_path):
     wrong = tfjob(securityContext={"privileged": True}) | {"metadata": {"name": "wrong"}}
     file = tmp_path / "jobs.yaml"
@@ -749,6 +772,27 @@ def test_render_of_import_of_render_is_render(run: RunParameters, tmp_path_facto
     given = {"settings": (), "file": file}
     values = parameters_of(given, here=False, environment={}).values
     assert first_attempt(values, "RUN-ID") == job
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        ("initContainers", "env", []),
+        ("initContainers", "name", "other"),
+        ("containers", "command", ["train"]),
+        ("containers", "resources", {}),
+    ],
+)
+def test_a_job_of_the_project_that_was_changed_is_refused(where, name, value):
+    values = completed(
+        defaults(), {"output_uri": "s3://bkt", "model_name": "m", "data_uri": "s3://bkt/x"}
+    )
+    job = yaml.safe_load(first_attempt(values, "RUN-ID"))
+    worker = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    worker[where][0][name] = value
+    assert all(it.path.startswith("Worker.") for it in problems_of(convert, job))
+    job["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "a person"
+    assert problems_of(convert, job)[0].path == "Chief.initContainers.setup"
 
 
 def test_a_job_of_the_projects_own_trainer_is_read_back_too():

@@ -96,6 +96,7 @@ def test_the_correction_of_an_image_is_valid(image: str, suggestion: str) -> Non
         ({"operator": "Equal"}, False),
         ({}, False),
         ({"key": "no key!", "operator": "Exists"}, False),
+        ({"key": 1, "operator": "Exists"}, False),  # the message itself failed
         ({"key": "gpu", "value": "no value!"}, False),
     ],
 )
