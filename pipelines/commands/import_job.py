@@ -94,11 +94,11 @@ def _program(text: str) -> list[str]:
     if not text:
         return []
     try:
-        found = json.loads(text)
+        program = json.loads(text)
     except ValueError:
-        found = None
-    if isinstance(found, list) and found and all(isinstance(it, str) for it in found):
-        return found
+        program = None
+    if isinstance(program, list) and program and all(isinstance(it, str) for it in program):
+        return program
     raise ConfigurationError(
         Problem(
             "--command is not a JSON list of strings",

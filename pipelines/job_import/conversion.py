@@ -119,7 +119,7 @@ def _foreign(job: SourceJob, given: Sequence[str], report: Report, ask: Inspect)
             "with false, TF_CONFIG has worker 0 as before, for the program only",
             ("train_options", "chief_in_tf_config"),
         )
-    found = {
+    parameters = {
         "data_uri": "",
         "model_name": _model_name(job),
         "model_hyperparameters": {},
@@ -133,14 +133,14 @@ def _foreign(job: SourceJob, given: Sequence[str], report: Report, ask: Inspect)
         "train_options": options,
         "pod": _pod(job, mains, output, str(destination.secret), report),
     }
-    found |= _converted(mains, report)
-    if not found["model_name"]:
+    parameters |= _converted(mains, report)
+    if not parameters["model_name"]:
         report.note("model_name", "the job has no name that a model may have", "pass --name NAME")
     if not destination.uri:
         report.note("output_uri", "the job does not name a store", "pass --output s3://BUCKET/...")
     return {
         name: value
-        for name, value in found.items()
+        for name, value in parameters.items()
         if value != PARAMETERS[name].default and value not in ("", None)
     }
 
@@ -253,7 +253,7 @@ def _pod(
 
 def _converted(mains: Mains, report: Report) -> dict[str, Any]:
     """Return the run parameters that the job has as variables."""
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for variable, parameter in CONVERTED.items():
         text = first_value(list(mains.values()), variable)
         if not text:
@@ -270,9 +270,9 @@ def _converted(mains: Mains, report: Report) -> dict[str, Any]:
                 "give the variable another name in the program and in the file",
             )
             continue
-        found[parameter] = value
+        parameters[parameter] = value
         report.note(f"env.{variable}", f"a run sets it from {parameter}", "", (parameter,))
-    return found
+    return parameters
 
 
 def _check(parameters: Mapping[str, Any], report: Report) -> None:

@@ -44,10 +44,10 @@ def inspect(image: str) -> ImageConfig | None:
             done = subprocess.run(
                 command, capture_output=True, timeout=_SECONDS, check=True, stdin=subprocess.DEVNULL
             )
-            found = json.loads(done.stdout)
+            document = json.loads(done.stdout)
         except (OSError, subprocess.SubprocessError, ValueError):
             continue  # another tool may be logged in, or have the image
-        config = found.get("config", found) if isinstance(found, dict) else None
+        config = document.get("config", document) if isinstance(document, dict) else None
         if isinstance(config, dict):
             return ImageConfig(
                 _texts(config.get("Entrypoint")), _texts(config.get("Cmd")), " ".join(command)

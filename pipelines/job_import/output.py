@@ -136,8 +136,8 @@ def _mount_of(main: Container, path: str) -> Mount | None:
 def _only_scratch(job: SourceJob, main: Container) -> Mount | None:
     """Return the mount of the chief's only emptyDir, in which a program can leave its output."""
     spec = job.chief.template.spec
-    found = [it for it in main.volume_mounts if is_scratch(it, spec.volume(it.name))]
-    return found[0] if len(found) == 1 else None
+    mounts = [it for it in main.volume_mounts if is_scratch(it, spec.volume(it.name))]
+    return mounts[0] if len(mounts) == 1 else None
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -150,8 +150,8 @@ def _others_mount(job: SourceJob, mains: Mains, claim: str) -> bool:
         spec = role.template.spec
         for mount in mains[role.role].volume_mounts:
             volume = spec.volume(mount.name)
-            found = volume.persistent_volume_claim if volume else None
-            if found and found.claim_name == claim:
+            volume_claim = volume.persistent_volume_claim if volume else None
+            if volume_claim and volume_claim.claim_name == claim:
                 return True
     return False
 

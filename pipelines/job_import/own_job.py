@@ -58,7 +58,7 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
     roles = {role.role: _OwnRole(role) for role in job.roles}
     chief = roles[CHIEF]
     keras_version = _keras(job, roles)
-    found: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "data_uri": chief.values.get("DATASET_URI", ""),
         "model_name": job.metadata.labels.get("kfp-tfjob/model", ""),
         "model_code": chief.values.get("MODEL_CODE", ""),
@@ -75,7 +75,7 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
         "train_options": _train_options(job, chief, keras_version),
         "pod": _pod(job, roles, keras_version),
     }
-    if found["data_uri"]:
+    if parameters["data_uri"]:
         report.note(
             "DATASET_URI", "the job does not name the table", "name it again", ("data_uri",)
         )
@@ -88,7 +88,7 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
         )
     return {
         name: value
-        for name, value in found.items()
+        for name, value in parameters.items()
         if value != PARAMETERS[name].default or name == "train_image"
     }
 
@@ -192,14 +192,14 @@ class _OwnRole:
 
     def environment(self, keras_version: int) -> dict[str, Any]:
         """Return the variables that `pod` sets."""
-        found: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         for it in self.main.env:
             is_option = it.name == keras.VARIABLE and _KERAS.get(it.value) == keras_version
             if is_option or not self._is_of_user(it):
                 continue
             secret = it.value_from.secret_key_ref if it.value_from else None
-            found[it.name] = {"secret": secret.name, "key": secret.key} if secret else it.value
-        return found
+            variables[it.name] = {"secret": secret.name, "key": secret.key} if secret else it.value
+        return variables
 
     def settings(self, keras_version: int) -> dict[str, Any]:
         """Return the settings of the pods that are not defaults."""
@@ -207,8 +207,8 @@ class _OwnRole:
         memory = spec.volume("shared-memory")
         extended = {name: limits[name] for name in limits if name not in _BASIC}
         gpu = next(iter(extended), "") if self.gpus else ""
-        found: dict[str, Any] = {ours: limits[name] for name, ours in _BASIC.items()}
-        found |= {
+        settings: dict[str, Any] = {ours: limits[name] for name, ours in _BASIC.items()}
+        settings |= {
             "gpu_resource": extended.pop(gpu, None) and gpu,
             "resources": extended,
             "shared_memory": memory.empty_dir.size_limit if memory and memory.empty_dir else None,
@@ -233,7 +233,7 @@ class _OwnRole:
         defaults = DEFAULTS | ({"grace_seconds": CHIEF_GRACE} if self.role == CHIEF else {})
         return {
             name: value
-            for name, value in found.items()
+            for name, value in settings.items()
             if value not in (None, "", {}, []) and value != defaults.get(name)
         }
 
@@ -251,8 +251,8 @@ class _OwnRole:
             for it in self.main.volume_mounts
             if it.name in ("output", "job") and it.mount_path not in (OUTPUT_DIR, JOB_DIR)
         ]
-        found = {"output_claim": claim.claim_name} if claim else {}
-        return found | ({"output_path": paths[0]} if paths else {})
+        output = {"output_claim": claim.claim_name} if claim else {}
+        return output | ({"output_path": paths[0]} if paths else {})
 
 
 def _is_users(mount: Mount) -> bool:
@@ -274,9 +274,9 @@ def _keras(job: SourceJob, roles: Mapping[str, _OwnRole]) -> int:
 
 def _train_options(job: SourceJob, chief: _OwnRole, keras_version: int) -> dict[str, Any]:
     values, metadata = chief.values, job.metadata
-    found: dict[str, Any] = json.loads(values.get("TRAIN_OPTIONS", "{}"))
+    options: dict[str, Any] = json.loads(values.get("TRAIN_OPTIONS", "{}"))
     ttl = job.policies.get("runPolicy.ttlSecondsAfterFinished")
-    found |= {
+    options |= {
         "command": chief.command,
         "stage_data": bool(values.get("DATA_DIR") or not values.get("DATASET_URI"))
         if chief.command
@@ -292,11 +292,11 @@ def _train_options(job: SourceJob, chief: _OwnRole, keras_version: int) -> dict[
         "orphan_timeout_seconds": int(values["ORPHAN_TIMEOUT"]),
     }
     if not chief.command:
-        found["max_restarts"] = int(values.get("MAX_RESTARTS") or 0)
+        options["max_restarts"] = int(values.get("MAX_RESTARTS") or 0)
     defaults = TrainOptions().model_dump(mode="json")
     return {
         name: value
-        for name, value in found.items()
+        for name, value in options.items()
         if value is not None and value != defaults.get(name)
     }
 

@@ -82,23 +82,23 @@ def settings_of(
         report: Where to add what a run cannot do.
     """
     spec = role.template.spec
-    found: dict[str, Any] = {}
-    found |= _resources(role, main, report)
-    found |= _volumes(role, main, output, report)
-    found["env"] = _environment(role, main, store_secret, report)
-    found["node_selector"] = dict(spec.node_selector)
-    found["tolerations"] = _tolerations(role, report)
-    found["affinity"] = dict(spec.affinity)
-    found["priority_class"] = spec.priority_class_name
-    found["scheduler"] = spec.scheduler_name.removeprefix("default-scheduler")
-    found["service_account"] = _service_account(role, report)
-    found["image_pull_secret"] = _pull_secret(role, report)
-    found["labels"] = _labels(role.template.metadata.labels)
-    found["annotations"] = _annotations(role, report)
-    found["run_as_user"] = _user(role, main, report)
-    found["grace_seconds"] = _grace(role, report)
+    settings: dict[str, Any] = {}
+    settings |= _resources(role, main, report)
+    settings |= _volumes(role, main, output, report)
+    settings["env"] = _environment(role, main, store_secret, report)
+    settings["node_selector"] = dict(spec.node_selector)
+    settings["tolerations"] = _tolerations(role, report)
+    settings["affinity"] = dict(spec.affinity)
+    settings["priority_class"] = spec.priority_class_name
+    settings["scheduler"] = spec.scheduler_name.removeprefix("default-scheduler")
+    settings["service_account"] = _service_account(role, report)
+    settings["image_pull_secret"] = _pull_secret(role, report)
+    settings["labels"] = _labels(role.template.metadata.labels)
+    settings["annotations"] = _annotations(role, report)
+    settings["run_as_user"] = _user(role, main, report)
+    settings["grace_seconds"] = _grace(role, report)
     _report_others(role, main, report)
-    return {name: value for name, value in found.items() if value not in (None, "", {}, [])}
+    return {name: value for name, value in settings.items() if value not in (None, "", {}, [])}
 
 
 def merged(settings: Mapping[str, Mapping[str, Any]], shared: Mapping[str, str]) -> dict[str, Any]:
@@ -171,18 +171,18 @@ def gpus_of(resources: Resources, name: str, report: Report) -> tuple[str, int]:
 
 def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, Any]:
     its = main.resources
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "cpu": its.of("cpu"),
         "memory": its.of("memory"),
         "ephemeral_storage": its.of("ephemeral-storage"),
     }
     kind, count = gpus_of(its, role.name, report)
-    found["gpu_resource"] = kind if count and kind != DEFAULTS["gpu_resource"] else ""
+    settings["gpu_resource"] = kind if count and kind != DEFAULTS["gpu_resource"] else ""
     others = {
         name: its.of(name) for name in its.names if name not in _BASIC and not _GPU.search(name)
     }
     if others and "resources" in PodSettings.model_fields:
-        found["resources"] = others
+        settings["resources"] = others
     elif others:
         report.refuse(
             f"{role.name}.resources", others, "cpu, memory and GPUs", "request no other resources"
@@ -196,7 +196,7 @@ def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, A
                 "lower the value, if nodes are too small",
                 POD,
             )
-    if missing := [name for name in ("cpu", "memory") if not found[name]]:
+    if missing := [name for name in ("cpu", "memory") if not settings[name]]:
         defaults = ", ".join(f"{name} {DEFAULTS[name]}" for name in missing)
         report.note(
             f"{' and '.join(missing)}",
@@ -204,31 +204,31 @@ def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, A
             f"the defaults ({defaults} for each pod), or set pod.all.{missing[0]}",
             POD,
         )
-    return found
+    return settings
 
 
 def _volumes(role: SourceRole, main: Container, output: Output, report: Report) -> dict[str, Any]:
-    found: dict[str, Any] = {"shared_memory": "", "volumes": [], "output_path": ""}
+    settings: dict[str, Any] = {"shared_memory": "", "volumes": [], "output_path": ""}
     for mount in main.volume_mounts:
         volume = role.template.spec.volume(mount.name)
         if mount.name == output.volume and role.role == "chief":
             continue
         if volume and volume.empty_dir and mount.mount_path.rstrip("/") == SHARED_MEMORY:
-            found["shared_memory"] = volume.empty_dir.size_limit
+            settings["shared_memory"] = volume.empty_dir.size_limit
             continue
-        if is_scratch(mount, volume) and role.role != "chief" and not found["output_path"]:
-            found["output_path"] = mount.mount_path  # it is not stored, as an emptyDir is not
+        if is_scratch(mount, volume) and role.role != "chief" and not settings["output_path"]:
+            settings["output_path"] = mount.mount_path  # it is not stored, as an emptyDir is not
             continue
         if converted := _volume(role, mount, volume, report):
-            found["volumes"].append(converted)
-    if not found["shared_memory"]:
+            settings["volumes"].append(converted)
+    if not settings["shared_memory"]:
         report.note(
             "shared memory",
             "the job sets no size of /dev/shm; without a volume, containers have 64 MiB",
             f"{DEFAULTS['shared_memory']}, or set pod.all.shared_memory",
             POD,
         )
-    return found
+    return settings
 
 
 def _volume(
@@ -276,7 +276,7 @@ def _volume(
 def _environment(
     role: SourceRole, main: Container, store_secret: str, report: Report
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     dropped = []
     for source in main.env_from:
         secret = source.secret_ref.name if source.secret_ref else ""
@@ -323,8 +323,8 @@ def _environment(
         elif (value := _value(role, variable, report)) is None:
             dropped.append(name)
         else:
-            found[name] = value
-    text = " ".join([main.text, *(it for it in found.values() if isinstance(it, str))])
+            variables[name] = value
+    text = " ".join([main.text, *(it for it in variables.values() if isinstance(it, str))])
     for name in dropped:
         if re.search(rf"\$(\({name}\)|\{{{name}\}}|{name}\b)", text):
             report.refuse(
@@ -333,7 +333,7 @@ def _environment(
                 "a plain value, or a key of a Secret",
                 "use HOSTNAME, RANK or MASTER_ADDR instead",
             )
-    return found
+    return variables
 
 
 def _value(role: SourceRole, variable: Variable, report: Report) -> Any:
@@ -423,15 +423,15 @@ def job_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _annotations(role: SourceRole, report: Report) -> dict[str, str]:
-    found = dict(role.template.metadata.annotations)
-    if found.pop(_INJECT, "false") != "false":
+    annotations = dict(role.template.metadata.annotations)
+    if annotations.pop(_INJECT, "false") != "false":
         report.note(
             f"{role.name}.annotations.{_INJECT}",
             "a proxy would outlive the program, and replicas talk on plain ports",
             "",
             POD,
         )
-    return {name: value for name, value in found.items() if not _OURS.match(name)}
+    return {name: value for name, value in annotations.items() if not _OURS.match(name)}
 
 
 def _user(role: SourceRole, main: Container, report: Report) -> int | None:

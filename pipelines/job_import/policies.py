@@ -52,13 +52,13 @@ _TTL, _DEADLINE = "ttlSecondsAfterFinished", "activeDeadlineSeconds"
 
 def report_policies(job: SourceJob, report: Report) -> dict[str, Any]:
     """Return the train options that a job's policies become, and report the others."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     deadline = job.chief.template.spec.active_deadline_seconds
     for path, value in job.policies.items():
         name = path.rpartition(".")[2]
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if name == _TTL and is_number:
-            found["ttl_seconds"] = max(value, _SHORTEST_TTL)
+            options["ttl_seconds"] = max(value, _SHORTEST_TTL)
         elif name == _DEADLINE and is_number:
             deadline = value
         elif name == "enableDynamicWorker" and value:
@@ -74,8 +74,8 @@ def report_policies(job: SourceJob, report: Report) -> dict[str, Any]:
             reason, instead = _POLICIES.get(name, ("a run has no such setting", ""))
             report.note(f"{path}{shown}", reason, instead, OPTIONS)
     if deadline:
-        found["deadline_seconds"] = min(deadline, _LONGEST)
-    return found
+        options["deadline_seconds"] = min(deadline, _LONGEST)
+    return options
 
 
 def _report_success(path: str, value: Any, report: Report) -> None:

@@ -237,14 +237,14 @@ def torchrun_variables(job: SourceJob) -> dict[str, str]:
     elastic = _elastic_policy(job)
     conf = elastic.get("rdzvConf")
     pairs = [it for it in conf if isinstance(it, Mapping)] if isinstance(conf, list) else []
-    found = {
+    variables = {
         "PET_NPROC_PER_NODE": job.policies.get("nprocPerNode") or elastic.get("nProcPerNode"),
         "PET_RDZV_BACKEND": elastic.get("rdzvBackend", "c10d") if elastic else None,
         "PET_RDZV_ID": elastic.get("rdzvId"),
         "PET_RDZV_CONF": ",".join(f"{it.get('key')}={it.get('value')}" for it in pairs),
         "PET_MAX_RESTARTS": elastic.get("maxRestarts"),
     }
-    return {name: str(value) for name, value in found.items() if value not in (None, "")}
+    return {name: str(value) for name, value in variables.items() if value not in (None, "")}
 
 
 def _elastic_policy(job: SourceJob) -> Mapping[str, Any]:

@@ -283,7 +283,7 @@ def _invalid(
 
 
 def _problem(report: Report, path: str, received: object, expected: str, fix: str = "") -> Problem:
-    said = re.sub(r"^Value error, ", "", expected)
+    rule = re.sub(r"^Value error, ", "", expected)
     return Problem(
-        f"{report.job} is not valid", f"{path}: {received}", said, fix or f"correct {path}", path
+        f"{report.job} is not valid", f"{path}: {received}", rule, fix or f"correct {path}", path
     )
