@@ -181,12 +181,8 @@ def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, A
     others = {
         name: its.of(name) for name in its.names if name not in _BASIC and not _GPU.search(name)
     }
-    if others and "resources" in PodSettings.model_fields:
+    if others:
         settings["resources"] = others
-    elif others:
-        report.refuse(
-            f"{role.name}.resources", others, "cpu, memory and GPUs", "request no other resources"
-        )
     for name in its.names:
         request, limit = its.requests.get(name), its.limits.get(name)
         if request and limit and request != limit:
@@ -254,10 +250,7 @@ def _volume(
         return {"secret_name": secret.secret_name, "path": mount.mount_path, **read_only}
     config_map = volume.others.get("configMap") if volume else None
     if isinstance(config_map, Mapping) and set(config_map) <= {"name", "defaultMode"}:
-        from kfp_tfjob.options.pod import Volume as VolumeOption
-
-        if "config_map" in VolumeOption.model_fields:
-            return {"config_map": config_map.get("name"), "path": mount.mount_path, **read_only}
+        return {"config_map": config_map.get("name"), "path": mount.mount_path, **read_only}
     if volume and volume.empty_dir and mount.mount_path.rstrip("/") == "/tmp":
         report.note(where, "the program can write to /tmp in any case", "", POD)
         return None
@@ -265,10 +258,10 @@ def _volume(
     report.refuse(
         where,
         "emptyDir" if volume and volume.empty_dir else source or "a Secret with items",
-        "a claim or a Secret",
+        "a claim, a Secret or a ConfigMap",
         "write temporary files to $TMPDIR, and output to $OUTPUT_DIR"
         if volume and volume.empty_dir
-        else "put the files on a claim (PVC), or into a Secret without items",
+        else "put the files on a claim (PVC), or into a Secret or ConfigMap without items",
     )
     return None
 
