@@ -30,6 +30,7 @@ from kfp_tfjob.storage.verdict_record import verdict_in_force
 log = logging.getLogger(__name__)
 
 WHY_NOT_EVALUATED = "train_options.evaluate is false"
+WHY_NO_DATA = "the run has no data"
 
 
 def read_outcome(step: Step) -> Outcome:
@@ -94,10 +95,10 @@ def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
     return "\n\n".join(parts) + "\n\n"
 
 
-def proven_summary(step: Step) -> str:
-    """Return the summary of a run that ended with its output, because it evaluates no model."""
+def proven_summary(step: Step, why: str) -> str:
+    """Return the summary of a run that ended with its output; it says why no model is evaluated."""
     parts = [
-        f"**Not evaluated:** {prose(WHY_NOT_EVALUATED)}, so no model was evaluated or published.",
+        f"**Not evaluated:** {prose(why)}, so no model was evaluated or published.",
         f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}.",
         f"**All output of this run:** {code(step.run.base)}",
         f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}",

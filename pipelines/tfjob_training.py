@@ -34,10 +34,11 @@ OF_THE_RUN = {
 DESCRIPTION = """\
 Train a Keras model as a TFJob on many pods with all-reduce, mirror the chief's output to S3,
 verify it, compare the model with the current champion, and publish it only if it is better.
-Required: data_uri, for example s3://bucket/customers.csv, with data_label for a table; model_name,
-for example churn; and output_uri, for example s3://bucket/models. The first step, preflight, shows
-every parameter with its meaning and rejects invalid ones before anything else runs; all options are
-in docs/parameters.md of kfp-tfjob. Credentials come from the Secret that storage_secret names,
+Required: model_name, for example churn; output_uri, for example s3://bucket/models; and data_uri,
+for example s3://bucket/customers.csv, with data_label for a table, unless train_options.command is
+your own program and needs no data. The first step, preflight, shows every parameter with its
+meaning and rejects invalid ones before anything else runs; all options are in docs/parameters.md of
+kfp-tfjob. Credentials come from the Secret that storage_secret names,
 never from a parameter."""
 
 

@@ -112,7 +112,9 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     if not (failures or verdicts or left.cause) and (same := outcomes[step].earlier):
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
         return RunReport(unchanged_summary(step, model_name, same), None)
-    proven = [task for task, it in outcomes.items() if it.word == NOT_EVALUATED]
+    proven = {
+        task: it.why_not_evaluated for task, it in outcomes.items() if it.word == NOT_EVALUATED
+    }
     words = {it.word for it in outcomes.values()}
     # If the cluster does not say that every task succeeded, publish or the launcher of another
     # task may have been killed before it wrote a record.
@@ -155,7 +157,7 @@ def _where(failure: Failure, step: str) -> str:
     return "was stopped" if ended else f"failed in {step}"
 
 
-def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:
+def _trained(tasks: Sequence[Step], proven: Mapping[Step, str]) -> str:
     """Return the report for a run without a verdict: it may train and not evaluate."""
     trained = [task for task in tasks if note(task.store, task.run.manifest)]
     return _lines(
@@ -164,7 +166,7 @@ def _trained(tasks: Sequence[Step], proven: Sequence[Step]) -> str:
             "",
             "No step failed, and no model was evaluated.",
             "",
-            *(line for task in proven for line in (proven_summary(task), "")),
+            *(line for task, why in proven.items() for line in (proven_summary(task, why), "")),
             "| what | where |",
             "|---|---|",
             *(row(f"output{_of(task)}", code(task.run.output)) for task in trained),

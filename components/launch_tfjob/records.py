@@ -189,7 +189,7 @@ class Records:
         """Return what affects the trained model, by parameter, without secrets."""
         given = masked(spec.for_result)
         if not spec.dataset_uri:
-            return given
+            return given | {"data": ""}
         dataset = S3Address.parse(spec.dataset_uri, "dataset_uri")
         try:
             manifest = self.step.store.read_manifest(dataset / MANIFEST)

@@ -15,7 +15,7 @@ def preflight(
     *,
     run_id: str,
     scheduled_time: str = "",
-    data_uri: str,
+    data_uri: str = "",
     data_label: str = "",
     data_options: dict = {},
     model_name: str,

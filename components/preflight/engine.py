@@ -31,6 +31,7 @@ from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.no_data import has_data
 from kfp_tfjob.options.parameter_masking import plain_secrets
 from kfp_tfjob.options.pipeline import RunParameters, completed
 from kfp_tfjob.storage.errors import (
@@ -136,14 +137,18 @@ def run(
     for it in only(found, Status.WARNING, Status.WAITS):
         log.warning("%s", it)
     evaluator, wrong_code = check_evaluator(step.store, parse_gate(values["gate"]))
-    source, wrong_data = _check_data(step, values, tick if values != given else None)
+    source, wrong_data = None, []
+    if has_data(values):
+        source, wrong_data = _check_data(step, values, tick if values != given else None)
+    else:
+        log.info("data_uri is empty: this run has no data, so its model is not evaluated")
     problems = only(found, Status.PROBLEM)
     if wrong_code or problems:
         raise ConfigurationError(*problems, *wrong_code, *wrong_data, notes=_notes(found))
-    if wrong_data or not source:
+    if wrong_data:
         raise DataError(*wrong_data, notes=_notes(found))
     entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
-    if source.pictures and entry == _PLAIN:
+    if source and source.pictures and entry == _PLAIN:
         entry = _OF_PICTURES
         found.append(
             warning(
@@ -151,11 +156,11 @@ def run(
                 " model, which is for tables"
             )
         )
-    digest = source_digest(source)
+    digest = source_digest(source) if source else ""
     if not code.in_image:
         claim_task(step, _PATIENCE.seconds)
     spec = replace(spec, model_entry=entry)
-    dataset = _data_options(values).dataset_digest(digest, values["data_label"])
+    dataset = _dataset_digest(values, digest)
     # Before anything replaces the records of a run that has trained.
     require_same(trained, {**records.inputs(spec), "data": dataset})
     code = code_of_run(step, code)
@@ -169,13 +174,14 @@ def run(
         model_entry=entry,
         code_uri="" if earlier else keep_code(step, code),
         changed=not earlier,
-        evaluate=not earlier and spec.options.evaluate,
+        evaluate=not earlier and run_parameters.evaluates(values, spec),
         inputs_digest=inputs,
         job_kind=kind,
         table=head
         + run_parameters.table(given, spec)
         + _resolved(step, values, given, tick)
         + (f"\n**Kind of job:** {kind}\n" if kind else "")
+        + ("" if source else "\n**Data:** none, so the model is not evaluated\n")
         + f"\n**Notifications:** {notified}.\n"
         + "".join(f"\n**Note:** {prose(it)}\n" for it in only(found, Status.WARNING)),
         step_pods=step_pods.outputs(pods),
@@ -274,7 +280,7 @@ def _check_cluster(
     from kfp_tfjob.checks.engine import At, check
     from kfp_tfjob.checks.subject import Subject, open_cluster
 
-    given = {"data_uri": str(values["data_uri"])}
+    given = {"data_uri": str(values["data_uri"])} if has_data(values) else {}
     if not ModelCode.parse(values["model_code"]).in_image:
         given["model_code"] = values["model_code"]
     gate = parse_gate(values["gate"])
@@ -326,6 +332,13 @@ def check_evaluator(store: Store, gate: GateOptions | None) -> tuple[str, list[P
 
 def _data_options(values: RunParameters) -> DataOptions:
     return parameters.parse(DataOptions, "data_options", values["data_options"])
+
+
+def _dataset_digest(values: RunParameters, source_digest: str) -> str:
+    """Return the name of the run's dataset; empty without data, as in a claim."""
+    if not source_digest:
+        return ""
+    return _data_options(values).dataset_digest(source_digest, values["data_label"])
 
 
 def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from typing import Any
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.no_data import has_data, run_problems
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.parse import parse, unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters, completed
@@ -46,6 +47,7 @@ def check(values: RunParameters) -> None:
         for name, parameter in PARAMETERS.items()
         if parameter.is_required and not str(values.get(name, "")).strip()
     ]
+    problems += run_problems(values)
     if values.get("output_uri"):
         problems += _problems(partial(_check_output, str(values["output_uri"])))
     problems += address_fields.check(
@@ -103,6 +105,11 @@ def job_spec(values: RunParameters, trained: Mapping[str, Any] | None = None) ->
         model_entry="module:function",
         **given,
     )
+
+
+def evaluates(values: RunParameters, spec: JobSpec) -> bool:
+    """Return whether the run's model is evaluated: without data, there is nothing to compare."""
+    return spec.options.evaluate and has_data(values)
 
 
 def table(values: RunParameters, spec: JobSpec) -> str:

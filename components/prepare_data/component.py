@@ -38,7 +38,8 @@ def prepare_data(
     Args:
         run_id: The run's id.
         output_uri: As in the form.
-        data_uri: As in the form, with the fields of the tick filled in.
+        data_uri: As in the form, with the fields of the tick filled in; empty for a run without
+            data, whose outputs are empty.
         data_label: As in the form.
         data_options: As in the form.
         model_name: As in the form; the data is compared with that of its champion. Empty for no
@@ -56,17 +57,21 @@ def prepare_data(
         data_metrics: Rows, features, duplicates, bad rows, and how far the data has moved.
 
     Returns:
-        dataset_uri: The prepared dataset, complete once its manifest exists.
+        dataset_uri: The prepared dataset, complete once its manifest exists; empty without data.
         dataset_digest: Its name: the same for equal data and options.
     """
     from kfp_tfjob.components.prepare_data.data_validation import validate
-    from kfp_tfjob.components.prepare_data.engine import run
+    from kfp_tfjob.components.prepare_data.engine import run, without_data
     from kfp_tfjob.components.prepare_data.report import page_of
     from kfp_tfjob.components.step import cores_of, step
     from kfp_tfjob.judging.gate_columns import check_gate
 
     storage = (storage_endpoint, storage_region)
     with step("prepare_data", run_id, output_uri, *storage, task_key) as context:
+        if not data_uri.strip():
+            with open(data_report.path, "w") as file:
+                file.write(without_data(data_label, data_options))
+            return "", ""
         data = (data_uri, data_label, data_options, source_digest)
         done = run(context, *data, cores=cores_of(pod))
         check_gate(gate, done.schema)

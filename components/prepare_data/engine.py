@@ -29,7 +29,9 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import PART_BYT
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.no_data import data_problems
 from kfp_tfjob.options.parse import parse
+from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.registry.prune_runs import use_dataset
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import (
@@ -82,6 +84,18 @@ def run(
         return _run(
             step, data_uri, data_label, data_options, source_digest, block, part, processes, cores
         )
+
+
+def without_data(data_label: str, data_options: Mapping[str, Any]) -> str:
+    """Return the report of a run without data: the step runs, because later ones need its outputs.
+
+    Raises:
+        ConfigurationError: The other parameters describe data.
+    """
+    given = {"data_uri": "", "data_label": data_label, "data_options": data_options}
+    ConfigurationError.raise_if(data_problems(given))
+    log.info("no data: data_uri is empty, so there is no dataset")
+    return fill("components/prepare_data/no_data.html.j2", title="No data")
 
 
 def _run(

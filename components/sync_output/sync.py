@@ -11,8 +11,9 @@ import json
 import logging
 from dataclasses import dataclass
 
+from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.components.summary import WHY_NOT_EVALUATED, proven_summary
+from kfp_tfjob.components.summary import WHY_NO_DATA, WHY_NOT_EVALUATED, proven_summary
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
 from kfp_tfjob.storage.escaping import code
@@ -97,9 +98,17 @@ def run(step: Step, evaluate: bool = True) -> SyncResult:
     model_uri = str(step.run.model) if has_model else ""
     if evaluate:
         return SyncResult(model_uri, manifest)
-    record = {"run_id": step.run_id, "why": WHY_NOT_EVALUATED}
+    why = WHY_NOT_EVALUATED if _has_data(step) else WHY_NO_DATA
+    record = {"run_id": step.run_id, "why": why}
     step.store.write(step.run.not_evaluated, json.dumps(record).encode(), "application/json")
-    return SyncResult(model_uri, manifest, proven_summary(step))
+    return SyncResult(model_uri, manifest, proven_summary(step, why))
+
+
+def _has_data(step: Step) -> bool:
+    """Return whether the run trained on a dataset, by its newest claim."""
+    records = Records(step)
+    claimed = records.claimed()
+    return not claimed or records.claim(claimed[-1]).inputs.get("data") != ""
 
 
 def _manifest(step: Step) -> Manifest:

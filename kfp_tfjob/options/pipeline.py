@@ -56,8 +56,7 @@ PARAMETERS: dict[str, Parameter] = {
         f"A table as {FORMAT_WORDS}: a file, a folder, a pattern such as `part-*.csv`, or several"
         " separated by commas; or a folder of images with one folder per class. `s3://...` or, in a"
         " local run, a path. `{date}`, `{hour}` and `{date-1d}` come from the scheduled tick, in"
-        " UTC",
-        default=None,
+        " UTC. Empty only for your own program (`train_options.command`) that needs no data",
         option=("--data", "URI"),
     ),
     "data_label": Parameter(

@@ -144,8 +144,8 @@ class TrainOptions(TrainerOptions):
     )
     evaluate: bool = option(
         True,
-        "Evaluate the model and publish it if it is blessed; if false, the run needs no model and"
-        " ends once its output is verified.",
+        "Evaluate the model and publish it if it is blessed; if false, or without `data_uri`, the"
+        " run needs no model and ends once its output is verified.",
     )
     when_unchanged: Literal["train", "skip"] = option(
         "train",

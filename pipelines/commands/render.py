@@ -35,6 +35,7 @@ def first_attempt(values: RunParameters, run_id: str) -> str:
     from kfp_tfjob.jobs.manifest import Identity, build_job, to_yaml
     from kfp_tfjob.jobs.spec import JobSpec
     from kfp_tfjob.options import address_fields
+    from kfp_tfjob.options.no_data import has_data
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.user_code.model_code import ModelCode
 
@@ -42,7 +43,7 @@ def first_attempt(values: RunParameters, run_id: str) -> str:
     layout = Layout.parse(values["output_uri"])
     spec = JobSpec.parse(
         model_entry=f"{code.module}:{code.function}",
-        dataset_uri=str(layout.dataset("DATASET-DIGEST")),
+        dataset_uri=str(layout.dataset("DATASET-DIGEST")) if has_data(values) else "",
         **{name: values[name] for name in values if name.startswith(_GROUPS)},
     )
     # The run's tick is not known here: its fields stay.

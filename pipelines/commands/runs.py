@@ -35,8 +35,8 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
     """List the newest runs of this pipeline on Kubeflow Pipelines.
 
     The verdict is published, blessed, not blessed, lost the race, unchanged (there was nothing to
-    train), not evaluated (train_options.evaluate is false), or the reason for a failure. It is read
-    from the store, and empty without access to it.
+    train), not evaluated (it has no data, or train_options.evaluate is false), or the reason for a
+    failure. It is read from the store, and empty without access to it.
     """
     if context.invoked_subcommand:
         return

@@ -93,7 +93,7 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         "back end": f"{host}{f', namespace {namespace}' if namespace else ''}",
         "pipeline": plan.pipeline,
         "model": plan.model,
-        "data": plan.data,
+        "data": plan.data or "none",
         "output": plan.output,
         "pods": f"{counted(plan.replicas, 'replica')}; before and after, one pod for each step",
         "GPUs": str(plan.gpus or "none"),

@@ -97,7 +97,8 @@ def _green(run: Run, records: Records) -> Why:
         )
     if why := ended.why_not_evaluated:
         summary = "The run succeeded: its output is stored and verified. It evaluated no model."
-        return Why(run, summary, why, "nothing; to evaluate: --set train_options.evaluate=true")
+        fix = "nothing; to evaluate: --set train_options.evaluate=true, with a table in data_uri"
+        return Why(run, summary, why, fix)
     if verdict is None:
         trouble = records.trouble
         reason = f"its verdict cannot be read: {trouble}" if trouble else "it stored no verdict"

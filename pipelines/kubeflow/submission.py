@@ -8,6 +8,7 @@ from secrets import token_hex
 
 from kfp_tfjob.checks.finding import local_paths
 from kfp_tfjob.components.preflight.parameters import check
+from kfp_tfjob.options.no_data import has_data
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.kubeflow.code_upload import check_code
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
@@ -26,7 +27,7 @@ def check_run(values: RunParameters, package: Package) -> None:
         check(values)
     except ConfigurationError as error:
         problems += error.problems
-    problems += local_paths({"data_uri": str(values["data_uri"])} if values["data_uri"] else {})
+    problems += local_paths({"data_uri": str(values["data_uri"])} if has_data(values) else {})
     wrong = {str(getattr(it, "path", "")).partition(".")[0] for it in problems}
     problems += [] if "model_code" in wrong else check_code(values, package.images)
     problems += package.problems(str(values.get("train_image", "")))

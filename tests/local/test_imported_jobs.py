@@ -1,14 +1,21 @@
 """Jobs that `kfp-tfjob import` has read train as processes, on each kind of job."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.summary import WHY_NO_DATA
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.store import Store
 from tests import imported_jobs
 from tests.imported_jobs import CLAIMS, NAMES, REPLICAS, SECRET
+from tests.local.local_run import Run, end_run, stored
 from tests.local.test_launch_jobs import Launcher, launcher, program
 
 __all__ = ["launcher", "program"]  # fixtures
@@ -55,3 +62,41 @@ def test_an_imported_job_trains(launcher, surroundings, capsys, name: str, kind:
         assert answer.read_text() == "42"
     if name == "pytorch-gpus":
         assert sorted(it.name for it in (claims / "checkpoints").iterdir()) == ["0", "1", "2", "3"]
+
+
+# Without a dataset, DATA_DIR and DATASET_URI are not set.
+_WITHOUT_DATA = (
+    imported_jobs.PROGRAM
+    + """
+assert not {"DATA_DIR", "DATASET_URI"} & os.environ.keys()
+if me == ("worker", 0):
+    pathlib.Path(os.environ["OUTPUT_DIR"], "answer").write_text("42")
+"""
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "home"
+    end_run(tmp_path / "home")
+
+
+def test_an_imported_job_runs_as_a_whole_pipeline_without_data(home: Path, tmp_path: Path) -> None:
+    values = imported_jobs.imported("workers-only", TRAINER).parameters
+    values["train_options"]["command"] = ["python3", "-c", _WITHOUT_DATA]
+    del values["train_options"]["evaluate"]  # the default without data
+    file = tmp_path / "params.yaml"
+    file.write_text(yaml.safe_dump(values))
+    run = Run(home, "--params", str(file))
+    assert run.wait() == 0, run.text
+    assert not {line.split(" ")[0] for line in run.lines} & {"evaluate", "publish"}
+
+    def check(layout: Layout, store: Store) -> None:
+        at = layout.run(run.run_id)
+        assert store.read(at.output / "answer") == b"42"
+        assert json.loads(store.read(at.attempt(1)))["inputs"]["data"] == ""
+        assert json.loads(store.read(at.not_evaluated))["why"] == WHY_NO_DATA
+        assert not list(store.list(layout.root / "datasets"))
+
+    stored(home, check)
+    assert WHY_NO_DATA in (home / "runs" / run.run_id / "finish.md").read_text()

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from botocore.exceptions import ResponseStreamingError
+from kfp import dsl
 
+from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.prepare_data.data_validation import Validation
-from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.engine import run, without_data
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
@@ -25,8 +27,26 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream
 from tests.faults.proxy import Fault, FaultProxy, refuse
 from tests.local.planted import NUMBERS, planted, refusal, small, table, where, word, write
+from tests.problems import problems_of
 
 TABLE = "a,y\n" + "".join(f"{i},{'uv'[i % 2]}\n" for i in range(200))
+
+
+def test_a_run_without_data_has_an_empty_dataset(base, store, tmp_path):
+    def prepare(**given):
+        page, metrics = dsl.HTML(uri=str(tmp_path / "page.html")), dsl.Metrics()
+        run = {"run_id": "r1", "output_uri": str(base), "data_uri": " "}
+        found = prepare_data.python_func(**run, **given, data_report=page, data_metrics=metrics)
+        return found, metrics.metadata, Path(page.path).read_text()
+
+    outputs, metrics, page = prepare()
+    assert (tuple(outputs), metrics) == (("", ""), {})
+    assert page.startswith("<!doctype html>")
+    assert not list(store.list(base / "datasets"))
+    with pytest.raises(SystemExit):
+        prepare(data_label="y")
+    paths = [it.path for it in problems_of(without_data, "y", {"task": "regression"})]
+    assert paths == ["data_label", "data_options"]
 
 
 def test_a_source_that_is_not_there(step, store, base, tmp_path):

@@ -1,14 +1,16 @@
 """sync_output: green only when every byte is in the store."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
+from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.notify import SUCCEEDED
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
+from kfp_tfjob.components.summary import WHY_NO_DATA, WHY_NOT_EVALUATED
 from kfp_tfjob.components.sync_output import sync
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
@@ -128,6 +130,18 @@ def test_a_run_that_is_not_evaluated_needs_no_model_and_ends_here(step):
     notice = of_end(step, "m")
     assert (notice.outcome, notice.step) == (SUCCEEDED, "sync_output")
     assert WHY_NOT_EVALUATED in notice.message
+
+
+def test_a_run_without_data_says_so(step):
+    completion = "output/completion.json"
+    write(step, {completion: FILES[completion]})
+    for attempt, data in ((1, "d"), (2, "")):
+        claim = replace(Claim.first(attempt, 0), inputs={"data": data})
+        step.store.write(step.run.attempt(attempt), claim.to_bytes(RUN, "job", "hash"))
+    sync.run(step, evaluate=False)
+    assert json.loads(step.store.read(step.run.not_evaluated))["why"] == WHY_NO_DATA
+    assert WHY_NO_DATA in of_end(step, "m").message
+    assert WHY_NO_DATA in finish.run(step, "m").markdown
 
 
 def test_a_model_that_is_not_evaluated_is_named_and_all_is_verified(step):

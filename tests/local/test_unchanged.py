@@ -103,6 +103,17 @@ def test_the_same_inputs_are_not_trained_again(world: World) -> None:
     assert world.check("r3", train_options=COMMAND).changed
 
 
+def test_without_data_the_inputs_are_those_of_the_program(world: World) -> None:
+    given = {"data_uri": " ", "data_label": "", "train_options": COMMAND}
+    first = world.check("r1", **given)
+    assert (first.source_digest, first.changed, first.evaluate) == ("", True, False)
+    assert first.inputs_digest == world.check("r2", **given).inputs_digest
+    world.code.write_text(OWN + "# another\n")
+    assert world.check("r3", **given).inputs_digest != first.inputs_digest
+    problem = problem_of(world.check, "r4", **given | {"train_options": SKIP})
+    assert problem.path == "train_options.when_unchanged"
+
+
 def test_a_run_that_was_judged_again_counts(world: World) -> None:
     """The champion of its first verdict is another run's."""
     first = world.check("r1")

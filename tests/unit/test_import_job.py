@@ -625,11 +625,12 @@ def test_a_command_must_be_a_list_of_strings(text):
 def test_render_reads_the_parameters_that_import_writes():
     runner = CliRunner()
     result = runner.invoke(main, ["import", str(JOBS / "master-v1beta1.yaml")])
-    options = ["--output", "s3://bucket", "--set", "data_uri=s3://bucket/x.csv"]
+    options = ["--output", "s3://bucket"]
     result = runner.invoke(main, ["render", "--params", "-", *options], input=result.stdout)
     assert result.exit_code == 0, result.stderr
     job = yaml.safe_load(result.stdout)
     assert job["metadata"]["labels"]["kfp-tfjob/model"] == "fraud"
+    assert "DATASET_URI" not in result.stdout and "DATA_DIR" not in result.stdout
     broken = runner.invoke(main, ["render", "--params", "-"], input="a: [")
     assert broken.exit_code == 2 and "standard input" in broken.stderr
 
@@ -739,7 +740,7 @@ def runs(draw: Any) -> RunParameters:
     return completed(
         defaults(),
         {
-            "data_uri": "s3://bucket/x.csv",
+            "data_uri": draw(st.sampled_from(["", "s3://bucket/x.csv"])),
             "model_name": draw(_MODELS),
             "model_hyperparameters": draw(st.dictionaries(_NAMES, _TEXTS | st.integers())),
             "output_uri": draw(

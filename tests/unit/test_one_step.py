@@ -22,7 +22,7 @@ from tests.unit.compiled_rules import Document, broken, parts_of
 OUT, MODEL, DATA = "s3://b/p", "s3://b/p/runs/r/output/model", "s3://b/p/datasets/d"
 # What a user has to give; everything else has a default.
 REQUIRED: dict[str, dict[str, Any]] = {
-    "preflight": {"data_uri": "s3://b/x.csv", "model_name": "m", "output_uri": OUT},
+    "preflight": {"model_name": "m", "output_uri": OUT},
     "prepare_data": {"data_uri": "s3://b/x.csv", "output_uri": OUT},
     "launch_tfjob": {"output_uri": OUT},
     "sync_output": {"output_uri": OUT},

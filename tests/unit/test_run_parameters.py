@@ -10,7 +10,7 @@ from kfp_tfjob.components.evaluate.component import evaluate
 from kfp_tfjob.components.finish.component import finish
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.preflight.component import preflight
-from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
+from kfp_tfjob.components.preflight.parameters import check, defaults, evaluates, job_spec, table
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
@@ -84,6 +84,41 @@ def test_the_table_has_the_batch_that_a_default_means() -> None:
     given = values(train_workers=4)
     assert (given["train_batch_size"], job_spec(given).batch_size) == (0, 65)
     assert "**`train_batch_size`:** `65`" in table(given, job_spec(given))
+
+
+PROGRAM = {"data_uri": "", "data_label": "", "train_options": {"command": ["python3", "t.py"]}}
+
+
+def test_a_program_needs_no_data() -> None:
+    given = values(**PROGRAM)
+    check(given)
+    assert not evaluates(given, job_spec(given))
+    assert evaluates(values(), job_spec(values()))
+    given = values(train_options={"evaluate": False})
+    assert not evaluates(given, job_spec(given))
+    explicit = PROGRAM["train_options"] | {"evaluate": False, "when_unchanged": "train"}
+    check(values(**PROGRAM | {"train_options": explicit}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "path"),
+    [
+        ({"data_label": "y"}, "data_label"),
+        ({"data_options": {"task": "regression"}}, "data_options"),
+        ({"train_options": {"evaluate": True}}, "train_options.evaluate"),
+        ({"train_options": {"when_unchanged": "skip"}}, "train_options.when_unchanged"),
+    ],
+)
+def test_what_needs_data_is_refused_without_it(changed: dict, path: str) -> None:
+    given = PROGRAM | changed
+    given["train_options"] = PROGRAM["train_options"] | given["train_options"]
+    problem = problem_of(check, values(**given))
+    assert problem.path == path and problem.fix
+    check(values(**given | {"data_uri": "d.csv"}))
+
+
+def test_without_data_and_a_program_there_is_one_problem() -> None:
+    assert problem_of(check, values(data_uri="", data_options={"drop": ["a"]})).path == "data_uri"
 
 
 def test_a_value_stays_in_its_paragraph() -> None:

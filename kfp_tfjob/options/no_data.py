@@ -1,0 +1,64 @@
+"""What a run parameter may say in a run without data_uri."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kfp_tfjob.storage.errors import Problem
+
+
+def has_data(values: Mapping[str, Any]) -> bool:
+    """Return whether the run parameters name data."""
+    return bool(str(values.get("data_uri", "")).strip())
+
+
+def data_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each parameter that describes data, if there is none."""
+    if has_data(values):
+        return
+    if label := str(values.get("data_label", "")).strip():
+        yield _problem("data_label", repr(label), "remove data_label")
+    if options := values.get("data_options"):
+        received = ", ".join(options) if isinstance(options, Mapping) else repr(options)
+        yield _problem("data_options", received, "remove data_options")
+
+
+def run_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of the parameters of a whole run that has no data."""
+    if has_data(values):
+        return
+    options = values.get("train_options")
+    options = options if isinstance(options, Mapping) else {}
+    if not options.get("command"):
+        yield Problem(
+            "data_uri is missing",
+            received="nothing",
+            expected="a table or a folder of images; only your own program"
+            " (train_options.command) needs none",
+            fix="set data_uri, or train_options.command to a program that needs no data",
+            path="data_uri",
+        )
+        return
+    yield from data_problems(values)
+    if options.get("evaluate") is True:
+        name = "train_options.evaluate"
+        yield _problem(name, "true", f"remove {name}", "false, the default of a run without data")
+    if options.get("when_unchanged") == "skip":
+        name = "train_options.when_unchanged"
+        yield _problem(
+            name,
+            "skip",
+            f"remove {name}",
+            "train, because only evaluated runs are compared with later ones",
+        )
+
+
+def _problem(path: str, received: str, fix: str, expected: str = "nothing") -> Problem:
+    return Problem(
+        f"{path} needs data, but data_uri is empty",
+        received=received,
+        expected=expected,
+        fix=f"set data_uri, or {fix}",
+        path=path,
+    )
