@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import WHY_NO_DATA, WHY_NOT_EVALUATED, proven_summary
 from kfp_tfjob.storage import documents
@@ -104,11 +105,20 @@ def run(step: Step, evaluate: bool = True) -> SyncResult:
     return SyncResult(model_uri, manifest, proven_summary(step, why))
 
 
+@dataclass(frozen=True)
+class _Claim:
+    """What launch_tfjob writes when an attempt begins."""
+
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
 def _has_data(step: Step) -> bool:
     """Return whether the run trained on a dataset, by its newest claim."""
-    records = Records(step)
-    claimed = records.claimed()
-    return not claimed or records.claim(claimed[-1]).inputs.get("data") != ""
+    claimed = step.store.numbers(step.run.attempts)
+    if not claimed:
+        return True
+    claim = documents.read(_Claim, step.store.read(step.run.attempt(claimed[-1])))
+    return claim.inputs.get("data") != ""
 
 
 def _manifest(step: Step) -> Manifest:
