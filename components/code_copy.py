@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Finding]]:
     """Return the code that `model_code` names, and its problems; own commands need no function."""
-    wanted = ModelCode.parse(values["model_code"])
+    wanted = ModelCode.of_run(values)
     try:
         code = wanted.read(step.store)
     except StepError as error:

@@ -39,8 +39,8 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = Problems()
     given = {name: value for name, value in values.items() if name != "model_code"}
-    wanted = found.of(lambda: ModelCode.parse(values["model_code"]))
-    given["model_entry"] = f"{wanted.module}:{wanted.function}" if wanted else _A_FUNCTION
+    wanted = found.of(lambda: ModelCode.of_run(values))
+    given["model_entry"] = wanted.entry() if wanted else _A_FUNCTION
     spec = found.of(lambda: JobSpec.parse(**given))
     warnings = found.of(lambda: _first_checks(step, spec, found))
     code: Code | None = None
@@ -56,7 +56,7 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
             warnings.append(it.text)
     if found or not code:
         raise ConfigurationError(*found, notes=warnings or ())
-    entry = f"{code.module}:{wanted.function}" if wanted else _A_FUNCTION
+    entry = wanted.entry(code.module) if wanted else _A_FUNCTION
     return given | {"model_entry": entry, "code_uri": keep_code(step, code_of_run(step, code))}
 
 

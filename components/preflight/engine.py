@@ -147,7 +147,7 @@ def run(
         raise ConfigurationError(*problems, *wrong_code, *wrong_data, notes=_notes(found))
     if wrong_data:
         raise DataError(*wrong_data, notes=_notes(found))
-    entry = f"{code.module}:{ModelCode.parse(values['model_code']).function}"
+    entry = ModelCode.of_run(values).entry(code.module)
     if source and source.pictures and entry == _PLAIN:
         entry = _OF_PICTURES
         found.append(
@@ -281,7 +281,7 @@ def _check_cluster(
     from kfp_tfjob.checks.subject import Subject, open_cluster
 
     given = {"data_uri": str(values["data_uri"])} if has_data(values) else {}
-    if not ModelCode.parse(values["model_code"]).in_image:
+    if not ModelCode.of_run(values).in_image:
         given["model_code"] = values["model_code"]
     gate = parse_gate(values["gate"])
     given |= own_reader.place(_data_options(values))

@@ -60,7 +60,7 @@ def check(values: RunParameters) -> None:
         group, value = PARAMETERS[name].group, values.get(name, {})
         assert group
         problems += _problems(partial(parse, group, name, value))
-    problems += _problems(lambda: ModelCode.parse(values["model_code"]))
+    problems += _problems(lambda: ModelCode.of_run(values))
     problems += _problems(lambda: job_spec(values))
     ConfigurationError.raise_if(problems)
 

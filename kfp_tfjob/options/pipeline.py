@@ -76,7 +76,8 @@ PARAMETERS: dict[str, Parameter] = {
         option=("--name", "NAME"),
     ),
     "model_code": Parameter(
-        "`module:function` in the image, or a `.py` file, folder or zip with `:function`",
+        "`module:function` in the image, or a `.py` file, folder or zip with `:function`; for your"
+        " own program (`train_options.command`), a path alone: a file, any folder or a zip",
         default="kfp_tfjob.trainer.models:mlp",
         option=("--model", "CODE"),
     ),

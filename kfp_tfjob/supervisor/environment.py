@@ -19,7 +19,8 @@ VARIABLES = {
     "TASK_KEY": "launch_tfjob's task_key, if any",
     "DATASET_URI": "the prepared dataset's s3:// address",
     "CODE_URI": "s3:// address of the run's copy of the model code; unset if the image contains it",
-    "MODEL_CODE": "module:function that builds the model; $JOB_DIR/code is searched first",
+    "MODEL_CODE": "module:function that builds the model; $JOB_DIR/code is searched first; for a"
+    " path alone, its name",
     "HYPERPARAMETERS": "JSON object: the keyword arguments of that function",
     "EPOCHS": "passes over the training rows",
     "BATCH_SIZE": "rows per step, over all replicas",

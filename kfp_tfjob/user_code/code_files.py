@@ -76,6 +76,8 @@ def stored(store: Store, address: S3Address) -> dict[str, bytes]:
             found[name] = item.address, item.size
         if len(found) > MOST_FILES:
             break
+    if not found and address.key and store.has(address):
+        return {address.name: store.read(address, MOST_BYTES)}
     _check(found, address)
     files, left = {}, MOST_BYTES
     for name, (where, _) in found.items():

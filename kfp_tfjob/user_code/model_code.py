@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
+from kfp_tfjob.storage.formatting import choices, did_you_mean, listed, nearest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.arguments import wrong_arguments
@@ -31,45 +32,79 @@ from kfp_tfjob.user_code.imports import (
     of_others,
     without_package,
 )
-from kfp_tfjob.user_code.syntax import OfImage, imported_files, named_files, parse, unparsable
+from kfp_tfjob.user_code.syntax import (
+    imported_files,
+    missing_paths,
+    named_files,
+    parse,
+    unparsable,
+)
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True)
 class ModelCode:
-    """The parameter model_code, `source:function`.
+    """The parameter model_code, `source:function`, or for a user's own program a path alone.
 
     Attributes:
-        source: A module of the image, or the path or s3:// address of a .py file, folder or zip.
-        function: The function that builds the model.
+        source: A module of the image, or the path or s3:// address of a file, folder or zip.
+        function: The function that builds the model; empty for a path alone.
     """
 
     source: str
     function: str
 
     @classmethod
-    def parse(cls, text: str) -> ModelCode:
+    def parse(cls, text: str, of_program: bool = False) -> ModelCode:
         """Parse the parameter.
+
+        Args:
+            text: The parameter.
+            of_program: Whether it is the code of a user's own program, which needs no function.
 
         Raises:
             ConfigurationError: It does not have the form `source:function`.
         """
-        source, colon, function = str(text).strip().rpartition(":")
+        whole = str(text).strip()
+        source, colon, function = whole.rpartition(":")
+        if of_program and (not colon or function.startswith("//")):
+            source, function = whole, ""
         path = source.rstrip("/")
-        if not colon or not path or not function.isidentifier() or source in ("s3", "http"):
-            raise ConfigurationError(
-                Problem(
-                    "model_code does not name a function",
-                    received=repr(text),
-                    expected="kfp_tfjob.trainer.models:mlp, or PATH.py:FUNCTION, FOLDER:FUNCTION or"
-                    " ZIP:FUNCTION",
-                    fix="add a colon and the name of the function that builds the model",
-                    path="model_code",
-                )
-            )
         # `folder/` is not a module, and must not look like one without its slash.
-        return cls(path if path == source or "/" in path else f"./{path}", function)
+        found = cls(path if path == source or "/" in path else f"./{path}", function)
+        is_path_alone = of_program and source == whole and not found.in_image
+        if path and (is_path_alone or function.isidentifier()) and source not in ("s3", "http"):
+            return found
+        forms = "kfp_tfjob.trainer.models:mlp, or PATH.py:FUNCTION, FOLDER:FUNCTION or ZIP:FUNCTION"
+        what, fix = (
+            ("names neither a path nor a function", "write a path, for example ./FOLDER")
+            if of_program
+            else (
+                "does not name a function",
+                "add a colon and the name of the function that builds the model",
+            )
+        )
+        raise ConfigurationError(
+            Problem(
+                f"model_code {what}",
+                received=repr(text),
+                expected=f"FILE.py, ./FOLDER or FILE.zip; or {forms}" if of_program else forms,
+                fix=fix,
+                path="model_code",
+            )
+        )
+
+    @classmethod
+    def of_run(cls, values: Mapping[str, Any]) -> ModelCode:
+        """Parse the run parameter; without a function only beside `train_options.command`.
+
+        Raises:
+            ConfigurationError: It does not have such a form.
+        """
+        options = values.get("train_options")
+        has_program = isinstance(options, Mapping) and bool(options.get("command"))
+        return cls.parse(values["model_code"], has_program)
 
     @property
     def in_image(self) -> bool:
@@ -79,8 +114,20 @@ class ModelCode:
 
     @property
     def module(self) -> str:
-        """The module that the trainer imports, according to the name."""
-        return self.source if self.in_image else PurePosixPath(_name(self.source)).stem
+        """The module that the trainer imports, according to the name; of a path its name."""
+        if self.in_image:
+            return self.source
+        name = _name(self.source)
+        return PurePosixPath(name).stem if self.function else name
+
+    def entry(self, module: str = "") -> str:
+        """Return `module:function`, or the name of a path alone, for a job.
+
+        Args:
+            module: The module as `read` returns it; empty if the code was not read.
+        """
+        module = module or self.module
+        return f"{module}:{self.function}" if self.function else module
 
     def read(self, store: Store | None = None) -> Code:
         """Return the files of the code.
@@ -113,6 +160,8 @@ class ModelCode:
             )
         if name.endswith(".zip"):
             files, name = code_files.unzip(files[name], self.source), name.removesuffix(".zip")
+        if not self.function:
+            return Code(self.module, files, place=Place(self.source, "", store))
         module, files = _importable(name, files, self.source, self.function)
         return Code(module, files, place=Place(self.source, self.function, store))
 
@@ -123,11 +172,11 @@ def as_path(text: str) -> str:
     A folder, or a .py file without its suffix, may have the same name as a module. A user who names
     one that exists here means it. The job runs in a different folder.
     """
-    source, _, function = text.strip().rpartition(":")
-    if source.isidentifier() and function:
+    source, colon, function = text.strip().partition(":")
+    if source.isidentifier() and bool(colon) == bool(function):
         for path in (source, f"{source}.py"):
             if Path(path).exists():
-                return f"./{path}:{function}"
+                return f"./{path}{colon}{function}"
     return text
 
 
@@ -141,7 +190,8 @@ class Code:
     """Code in the form in which the trainer gets it.
 
     Attributes:
-        module: The module to import, with the folder of the files first on the path.
+        module: The module to import, with the folder of the files first on the path; the name of a
+            path alone.
         files: Content by relative path; for a module of the image, the top-level package, if here.
         in_image: Whether it is in the image and needs no copy.
         place: Where the files were read; None if they are in the image.
@@ -159,11 +209,13 @@ class Code:
             problems += wrong_arguments(path, node, hyperparameters)
         return problems
 
-    def problems_of_command(self, command: Sequence[str]) -> list[OfImage]:
+    def problems_of_command(self, command: Sequence[str]) -> list[Problem]:
         """Check the files that a command names, and what they import of this code."""
+        files = {} if self.in_image else self.files  # of the run's copy
         entries = named_files(command, self.files)
         beside = self._beside(of_others(self.files, entries), entries)
-        return [*unparsable(self.files, entries), *beside]
+        missing = [_missing(path, files) for path in missing_paths(command, files)]
+        return [*missing, *unparsable(self.files, entries), *beside]
 
     def _import_problems(self, path: str, tree: ast.Module, function: str) -> list[Problem]:
         """Check that a function's file can be imported, and what it imports of this code."""
@@ -197,7 +249,9 @@ class Code:
             is_same = set(entries) <= whole.files.keys() and module in ("", whole.module)
         except StepError:  # it is too large, for example
             is_same = False
-        meant = f"{folder.source}:{folder.function}" if is_same else ""
+        meant = ":".join(filter(None, (folder.source, folder.function))) if is_same else ""
+        its_name = f", with {place.function} in model.py," if place.function else ""
+        example = f"./FOLDER:{place.function}" if place.function else "./FOLDER"
         return [
             NotIncluded(
                 f"{place.source} imports {', '.join(it.name for it in beside)} from beside it, but"
@@ -206,8 +260,7 @@ class Code:
                 expected="a folder or a zip with everything that is imported from beside it",
                 fix=f"name the folder: {meant}"
                 if meant
-                else f"put all of it into a folder of its own, with {place.function} in model.py,"
-                f" and name that: ./FOLDER:{place.function}",
+                else f"put all of it into a folder of its own{its_name} and name that: {example}",
                 path="model_code",
                 suggestion=meant,
             )
@@ -322,6 +375,25 @@ def _defining(files: Mapping[str, bytes], function: str) -> Iterator[str]:
                 defined = (it for it in parse(path, data).body if isinstance(it, _DEFINITIONS))
                 if any(it.name == function for it in defined):
                     yield path
+
+
+def _missing(path: str, files: Iterable[str]) -> Problem:
+    """Return the problem of a path that the run's copy of the code does not have."""
+    name = PurePosixPath(path).name
+    known = sorted(files)
+    meant = next((it for it in known if PurePosixPath(it).name == name), "") or nearest(path, known)
+    return Problem(
+        "train_options.command names a path that the run's copy of the code does not have",
+        received=f"$(JOB_DIR)/code/{path}",
+        expected=f"one of {listed(known, 10)}"
+        if known
+        else "no path there, because model_code names no code of your own",
+        fix=did_you_mean(
+            f"$(JOB_DIR)/code/{meant}" if meant else "",
+            "correct the path, or name its file or folder in model_code",
+        ),
+        path="train_options.command",
+    )
 
 
 def _taken(module: str) -> list[Problem]:

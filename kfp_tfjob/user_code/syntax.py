@@ -7,6 +7,7 @@ quotes or dashes. They look right in an editor, and Python's own message only gi
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 import sys
 import tokenize
@@ -31,6 +32,10 @@ _TYPED = {
     "\u00d7": "*",
 }
 _CODE_FOLDER = f"/{CODE}/"  # of JOB_DIR, as commands name it
+_IN_CODE = re.compile(
+    rf"\$(?:\(JOB_DIR\)|\{{JOB_DIR\}}|JOB_DIR){_CODE_FOLDER}([^\s\"'`;:,()<>|&]+)"
+)
+_PATTERN = re.compile(r"[$*?\[{]|^\.\.(/|$)")  # what a shell expands, and other folders
 
 
 class OfImage(Problem):
@@ -131,6 +136,15 @@ def named_files(command: Sequence[str], files: Mapping[str, bytes]) -> list[str]
     paths |= {path for name in modules for path in _files_of(name.replace(".", "/"))}
     paths |= {f"{name.replace('.', '/')}/__main__.py" for name in modules}
     return sorted(path for path in paths if path.endswith(".py") and path in files)
+
+
+def missing_paths(command: Sequence[str], files: Iterable[str]) -> list[str]:
+    """Return the paths below $(JOB_DIR)/code that a command names, and that are not there."""
+    existing = {"."}
+    for path in map(PurePosixPath, files):
+        existing |= {str(path), *map(str, path.parents)}
+    paths = {posixpath.normpath(path) for word in command for path in _IN_CODE.findall(word)}
+    return sorted(path for path in paths - existing if not _PATTERN.search(path))
 
 
 def _imported(node: ast.stmt, path: str, root: PurePosixPath) -> Iterator[str]:

@@ -39,10 +39,10 @@ def first_attempt(values: RunParameters, run_id: str) -> str:
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.user_code.model_code import ModelCode
 
-    code = ModelCode.parse(values["model_code"])
+    code = ModelCode.of_run(values)
     layout = Layout.parse(values["output_uri"])
     spec = JobSpec.parse(
-        model_entry=f"{code.module}:{code.function}",
+        model_entry=code.entry(),
         dataset_uri=str(layout.dataset("DATASET-DIGEST")) if has_data(values) else "",
         **{name: values[name] for name in values if name.startswith(_GROUPS)},
     )

@@ -33,7 +33,7 @@ def check_code(values: RunParameters, images: Container[str]) -> list[Problem | 
     is_ours = not values["train_image"] or values["train_image"] in images
     try:
         if _is_here(str(values["model_code"])):
-            code = ModelCode.parse(str(values["model_code"]))
+            code = ModelCode.of_run(values)
             files = code.read()
             if command := _option(values, "train_options", "command"):
                 problems: list[Problem | str] = [*files.problems_of_command(command)]
@@ -73,13 +73,13 @@ def _option(values: RunParameters, parameter: str, key: str) -> Any:
 
 
 def _is_here(text: str) -> bool:
-    code = ModelCode.parse(text)
+    code = ModelCode.parse(text, of_program=True)  # its form is checked elsewhere
     return not code.in_image and "://" not in code.source
 
 
 def _copied(text: str, parameter: str, values: RunParameters, endpoint: str) -> str:
     """Copy the code that a parameter names, and return the parameter with the new address."""
-    code = ModelCode.parse(text)
+    code = ModelCode.parse(text, of_program=True)
     path = Path(code.source).resolve()
     files = code_files.local(path)
     digest = sha256()
@@ -106,4 +106,4 @@ def _copied(text: str, parameter: str, values: RunParameters, endpoint: str) -> 
                 path=parameter,
             )
         ) from error
-    return f"{place}:{code.function}"
+    return f"{place}:{code.function}" if code.function else str(place)

@@ -66,6 +66,81 @@ def test_what_names_no_function_is_refused(text: str) -> None:
         ModelCode.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("train.py", "train.py"),
+        ("folder/", "./folder"),
+        ("/srv/code.zip", "/srv/code.zip"),
+        ("s3://bucket/code/", "s3://bucket/code"),
+        ("s3://bucket/run.sh", "s3://bucket/run.sh"),
+    ],
+)
+def test_a_program_needs_no_function(text: str, source: str) -> None:
+    code = ModelCode.parse(text, of_program=True)
+    assert (code.source, code.function, code.in_image) == (source, "", False)
+    assert code.entry() == source.rpartition("/")[2]
+    named = ModelCode.parse(f"{text}:main", of_program=True)
+    assert (named.source, named.function) == (source, "main")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "train.py:", "kfp_tfjob.trainer.models", "folder", "/", "a:1b"]
+)
+def test_a_program_without_a_path_is_refused(text: str) -> None:
+    problem = problem_of(ModelCode.parse, text, True)
+    assert problem.path == "model_code" and problem.fix
+
+
+def test_the_files_of_a_path_alone_lie_where_they_are(
+    tmp_path: Path, store: Store, base: S3Address
+) -> None:
+    """`FOLDER:function` has its own layout: a package keeps its name, a zip loses its folder."""
+    files = {"fit.py": b"import lib\n", "lib/__init__.py": b"", "__init__.py": b"", "run.sh": b"x"}
+    folder = tmp_path / "my-code"
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+        store.write(base / "code" / name, data)
+    whole = ModelCode(str(folder), "").read(None)
+    assert (whole.module, whole.files) == ("my-code", files)
+    stored = ModelCode(str(base / "code"), "").read(store)
+    assert stored.files == files
+    script = {"run.sh": b"x"}
+    assert ModelCode(str(folder / "run.sh"), "").read(None).files == script
+    assert ModelCode(str(base / "code/run.sh"), "").read(store).files == script
+    archive = packed(tmp_path / "a.zip", *((f"top/{name}", it) for name, it in files.items()))
+    inside = ModelCode(str(archive), "").read(None).files
+    assert inside == {f"top/{name}": data for name, data in files.items()}
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (["python3", "$(JOB_DIR)/code/fit.py", "--data=$(JOB_DIR)/code/lib"], []),
+        (["sh", "-c", "cd ${JOB_DIR}/code && python3 $JOB_DIR/code/./lib/a.py; ls"], []),
+        (["python3", "$(JOB_DIR)/code/my_code/fit.py"], ["my_code/fit.py"]),
+        (["sh", "-c", "cat '$JOB_DIR/code/b.txt' \"${JOB_DIR}/code/c\""], ["b.txt", "c"]),
+        (["sh", "-c", "ls $JOB_DIR/code/*.py $JOB_DIR/code/$NAME $JOB_DIR/code/../data"], []),
+        (["python3", "/srv/code/fit.py", "code/fit.py"], []),
+    ],
+)
+def test_a_path_that_the_copy_does_not_have_is_named(
+    command: list[str], missing: list[str]
+) -> None:
+    code = Code("my_code", {"fit.py": b"", "lib/a.py": b""})
+    found = code.problems_of_command(command)
+    assert [it.received for it in found] == [f"$(JOB_DIR)/code/{it}" for it in missing]
+    assert {it.path for it in found} <= {"train_options.command"}
+    assert all("fit.py, lib/a.py" in it.expected for it in found)
+
+
+def test_code_of_the_image_is_not_in_the_copy() -> None:
+    code = Code("kfp_tfjob", {"fit.py": b""}, in_image=True)
+    (problem,) = code.problems_of_command(["python3", "$(JOB_DIR)/code/fit.py"])
+    assert problem.path == "train_options.command"
+
+
 def read(path: Path) -> Code:
     return ModelCode(str(path), "build_model").read(STORE)
 
@@ -123,7 +198,7 @@ def test_a_folder_one_stands_in_is_code(here: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_not_here_stays_what_it_was(here: Path) -> None:
-    unchanged = ("kfp_tfjob.trainer.models:mlp", "other:f", "package", "package:", "")
+    unchanged = ("kfp_tfjob.trainer.models:mlp", "other:f", "other", "package:", "")
     for text in (*unchanged, "s3://b/package:f"):
         assert as_path(text) == text
     with pytest.raises(ConfigurationError, match="ziped.zip.*'zipped.zip'"):
@@ -650,7 +725,8 @@ def test_code_with_the_name_of_a_loaded_module_is_refused(
             if at.name != "__init__.py":
                 found = ModelCode(str(at), "build").read(None).problems("build", {})
                 assert bool(found) is is_taken
-                command = ["python3", f"$(JOB_DIR)/code/{name}.py"]
+                file = f"{name}.py" if at.suffix else f"{name}/__init__.py"
+                command = ["python3", f"$(JOB_DIR)/code/{file}"]
                 assert not ModelCode(str(at), "main").read(None).problems_of_command(command)
 
 

@@ -516,6 +516,22 @@ PARAMETERS = [
         values(storage_endpoint="http://127.0.0.1:PORT/bucket"),
         typed(),
     ),
+    Case("options/no_data:run_problems", params, values(data_uri=""), put("data_uri", "d.csv")),
+    Case(
+        "options/no_data:_problem",
+        params,
+        values(
+            data_uri="", data_label="", train_options={"command": ["fit"], "when_unchanged": "skip"}
+        ),
+        removed,
+    ),
+    Case(
+        "options/no_data:_problem",
+        params,
+        values(data_uri="", train_options={"command": ["fit"]}),
+        put("data_uri", "d.csv"),
+        "with data",
+    ),
     Case(
         "user_code/model_code:parse",
         params,
@@ -755,6 +771,16 @@ CODE = [
         code,
         values(model_code="./empty:build"),
         typed("model.py:build"),
+    ),
+    Case(
+        "user_code/model_code:_missing",
+        code,
+        values(
+            model_code="model.py",
+            train_options={"command": ["sh", "$(JOB_DIR)/code/large/model.py"]},
+        ),
+        put("train_options.command", ["sh", "$(JOB_DIR)/code/model.py"]),
+        then=lambda it: it["train_options"]["command"][1] == "$(JOB_DIR)/code/model.py",
     ),
     Case(
         "user_code/code_files:_too_large",
