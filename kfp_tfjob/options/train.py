@@ -8,6 +8,7 @@ import pydantic
 from pydantic import Field
 
 from kfp_tfjob.options.parse import Group, option
+from kfp_tfjob.supervisor.flags import REFERENCE
 
 DAY = 24 * 3600  # seconds
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -229,6 +230,8 @@ class TrainOptions(TrainerOptions):
     def _has_program(cls, command: tuple[str, ...]) -> tuple[str, ...]:
         if command and not command[0].strip():
             raise ValueError('a list that starts with a program, for example ["python3", "t.py"]')
+        if any(REFERENCE in element and element != REFERENCE for element in command):
+            raise ValueError(f"{REFERENCE} as an element of its own, which becomes several")
         return command
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Mapping, Sequence
 
 from kfp_tfjob.supervisor.environment import Refused
+from kfp_tfjob.supervisor.flags import REFERENCE, flags
 
 _TRAINS = ("chief", "worker")
 _TF_CONFIG, _TOPOLOGY, _LOOK = "TF_CONFIG", "TOPOLOGY", "check the TFJob"
@@ -229,7 +230,7 @@ class Topology:
 
 
 def expand(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Return a command with this replica's rank and the chief's address filled in.
+    """Return a command with this replica's rank, the chief's address and the flags filled in.
 
     Kubernetes expands `$(RANK)` only where an operator declares RANK in the container, which only
     the operator of PyTorchJobs does.
@@ -238,7 +239,13 @@ def expand(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     def value(match: re.Match[str]) -> str:
         return variables.get(match[1], match[0])
 
-    return [_RANK_REFERENCE.sub(value, element) for element in command]
+    found = []
+    for element in command:
+        if element == REFERENCE:
+            found += flags(json.loads(variables.get("HYPERPARAMETERS") or "{}"))
+        else:
+            found.append(_RANK_REFERENCE.sub(value, element))
+    return found
 
 
 def split(address: str) -> tuple[str, str]:

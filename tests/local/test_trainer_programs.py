@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def start(home: Path, digits_csv: Path, example: str | Path, *settings: str) -> Run:
     program = example if isinstance(example, Path) else ROOT / "examples" / f"{example}.py"
     command = json.dumps(["python3", f"$(JOB_DIR)/code/{program.name}"])
-    words = ["--data", str(digits_csv), "--label", "digit", "--model", f"{program}:main"]
+    words = ["--data", str(digits_csv), "--label", "digit", "--model", str(program)]
     for setting in (f"train_options.command={command}", *settings):
         words += ["--set", setting]
     return Run(home, *words)

@@ -41,6 +41,10 @@ def problems(**changes) -> list[str]:
         ({"train_options": {"max_attempts": 0}}, "train_options.max_attempts"),
         ({"train_options": {"ttl_seconds": 0}}, "train_options.ttl_seconds.*60"),
         ({"train_options": {"command": [" "]}}, "train_options.command"),
+        (
+            {"train_options": {"command": ["sh", "-c", "fit $(HYPERPARAMETER_FLAGS)"]}},
+            "train_options.command",
+        ),
         ({"pod": {"cheif": {}}}, "'cheif'.*'chief'"),
         ({"pod": {"worker": {"memroy": "1Gi"}}}, "pod.worker.*'memory'"),
         ({"pod": {"all": {"memory": "512m"}}}, "pod.all.memory.*512m.*16Gi"),

@@ -93,6 +93,28 @@ def test_a_command_gets_the_rank_of_its_replica():
     ]
 
 
+def test_hyperparameters_become_the_flags_of_a_command():
+    hyperparameters = {
+        "units": [64, 32],
+        "optimizer": "adam $(RANK)",
+        "augment": True,
+        "shuffle": False,
+        "schedule": {"warm-up": 3},
+        "shapes": [[1, 2], True],
+        "momentum": None,
+        "offset": -1e-05,
+        "rate": 0.1,
+        "empty": [],
+    }
+    variables = {"HYPERPARAMETERS": json.dumps(hyperparameters), "RANK": "0"}
+    found = expand(["fit", "$(HYPERPARAMETER_FLAGS)", "--rank=$(RANK)"], variables)
+    flags = ["--units", "64", "--units", "32", "--optimizer", "adam $(RANK)", "--augment"]
+    flags += ["--no-shuffle", "--schedule", '{"warm-up": 3}', "--shapes", "[1, 2]", "--shapes"]
+    flags += ["true", "--offset=-1e-05", "--rate", "0.1"]
+    assert found == ["fit", *flags, "--rank=0"]
+    assert expand(["fit", "$(HYPERPARAMETER_FLAGS)"], {}) == ["fit"]
+
+
 def test_replicas_ask_no_proxy_for_each_other():
     read = dict(replicas(JOBSET, train_workers=1))["worker-0"]
     assert read.without_proxy({"no_proxy": ".corp"}) == {}
