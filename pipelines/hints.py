@@ -44,6 +44,8 @@ def _option(problem: Problem) -> str:
 
 def _shape(expected: str) -> str:
     """Return what a value looks like in JSON, with VALUE where the user's own goes."""
+    if expected == "an empty string":
+        return ""
     if expected.startswith("a list "):
         return "[VALUE, ...]"
     if expected.startswith("an object of values"):

@@ -18,10 +18,10 @@ def data_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     if has_data(values):
         return
     if label := str(values.get("data_label", "")).strip():
-        yield _problem("data_label", repr(label), "remove data_label")
+        yield _problem("data_label", repr(label), "an empty string")
     if options := values.get("data_options"):
         received = ", ".join(options) if isinstance(options, Mapping) else repr(options)
-        yield _problem("data_options", received, "remove data_options")
+        yield _problem("data_options", received, "{}", "{}")
 
 
 def run_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -42,23 +42,19 @@ def run_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
         return
     yield from data_problems(values)
     if options.get("evaluate") is True:
-        name = "train_options.evaluate"
-        yield _problem(name, "true", f"remove {name}", "false, the default of a run without data")
+        expected = "false, the default of a run without data"
+        yield _problem("train_options.evaluate", "true", expected, "false")
     if options.get("when_unchanged") == "skip":
-        name = "train_options.when_unchanged"
-        yield _problem(
-            name,
-            "skip",
-            f"remove {name}",
-            "train, because only evaluated runs are compared with later ones",
-        )
+        expected = "train, because only evaluated runs are compared with later ones"
+        yield _problem("train_options.when_unchanged", "skip", expected, "train")
 
 
-def _problem(path: str, received: str, fix: str, expected: str = "nothing") -> Problem:
+def _problem(path: str, received: str, expected: str, suggestion: str = "") -> Problem:
     return Problem(
         f"{path} needs data, but data_uri is empty",
         received=received,
         expected=expected,
-        fix=f"set data_uri, or {fix}",
+        fix=f"set data_uri, or remove {path}",
         path=path,
+        suggestion=suggestion,
     )

@@ -69,6 +69,24 @@ def test_model_code_of_this_machine_is_copied(fake, submit, base, store, tmp_pat
     assert found.exit_code == 2 and " build" in found.stderr and len(fake.runs) == 2
 
 
+def test_a_program_without_data_is_copied_as_it_is(fake, package, base, store, tmp_path):
+    file = tmp_path / "my-code" / "fit.py"
+    file.parent.mkdir()
+    file.write_text("print(1)\n")
+    given = ("submit", "--pipeline", package, "--name", "m", "--output", base, "--yes")
+    given += ("--model", file.parent, "--set")
+    kfp_tfjob(*given, 'train_options.command=["python3", "$(JOB_DIR)/code/fit.py"]', code=0)
+    (run,) = fake.runs.values()
+    parameters = run.runtime_config.parameters
+    assert parameters["data_uri"] == ""
+    assert parameters["model_code"].startswith(f"{base}/code/")
+    place = S3Address.parse(parameters["model_code"], "model_code")
+    assert store.read(place / "fit.py") == file.read_bytes()
+    found = kfp_tfjob(*given, 'train_options.command=["sh", "$(JOB_DIR)/code/fit.sh"]')
+    assert found.exit_code == 2 and "$(JOB_DIR)/code/fit.py" in found.stderr
+    assert len(fake.runs) == 1
+
+
 def test_a_reader_of_this_machine_is_copied(fake, submit, base, store, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(

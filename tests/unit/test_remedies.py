@@ -523,14 +523,27 @@ PARAMETERS = [
         values(
             data_uri="", data_label="", train_options={"command": ["fit"], "when_unchanged": "skip"}
         ),
-        removed,
+        typed(),
+        "train",
     ),
     Case(
         "options/no_data:_problem",
         params,
         values(data_uri="", train_options={"command": ["fit"]}),
-        put("data_uri", "d.csv"),
-        "with data",
+        typed(),
+        "label",
+    ),
+    Case(
+        "options/no_data:_problem",
+        params,
+        values(
+            data_uri="",
+            data_label="",
+            data_options={"drop": ["a"]},
+            train_options={"command": ["fit"]},
+        ),
+        typed(),
+        "options",
     ),
     Case(
         "user_code/model_code:parse",
