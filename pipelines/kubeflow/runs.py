@@ -108,7 +108,7 @@ class Run:
 def list_runs(back_end: BackEnd, model: str = "") -> Iterator[Run]:
     """Yield the runs of this pipeline, or of one model, that are not archived, the newest first."""
     for raw in raw_runs(back_end):
-        if raw.storage_state == _ARCHIVED or not _is_ours(raw):
+        if raw.storage_state == _ARCHIVED or not is_ours(raw):
             continue
         if not model or parameters_of(raw).get("model_name") == model:
             yield run_of(back_end, raw)
@@ -287,7 +287,8 @@ def _began(task: Any) -> datetime:
     return task.start_time or task.create_time or datetime.min.replace(tzinfo=UTC)
 
 
-def _is_ours(raw: Any) -> bool:
+def is_ours(raw: Any) -> bool:
+    """Return whether a run or a schedule has the parameters that every run of ours has."""
     return {"model_name", "output_uri"} <= set(parameters_of(raw))
 
 

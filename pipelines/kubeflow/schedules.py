@@ -24,6 +24,7 @@ from kfp_tfjob.pipelines.kubeflow.runs import (
     WAITING,
     Run,
     in_utc,
+    is_ours,
     parameters_of,
     raw_runs,
     run_of,
@@ -203,10 +204,8 @@ def _raw(back_end: BackEnd, name: str = "") -> Iterator[Any]:
         namespace=back_end.namespace,
         **where,
     ):
-        known = parameters_of(raw)
-        if {"model_name", "output_uri", "data_uri"} <= set(known):
-            if not name or raw.display_name == name:
-                yield raw
+        if is_ours(raw) and (not name or raw.display_name == name):
+            yield raw
 
 
 def _read(back_end: BackEnd, schedule_id: str) -> Any:

@@ -151,6 +151,19 @@ def test_what_others_scheduled_is_left_alone(fake, package):
     assert len(json.loads(schedule("list", "--json").output)) == 1
 
 
+def test_a_schedule_without_data_is_listed(fake):
+    values = {"model_name": "m", "output_uri": "s3://results/p"}  # as REST may give them
+    fake.schedules["y" * 8] = api.V2beta1RecurringRun(
+        recurring_run_id="y" * 8,
+        display_name="m",
+        status="ENABLED",
+        created_at=NOW,
+        runtime_config=api.V2beta1RuntimeConfig(parameters=values),
+    )
+    (found,) = json.loads(schedule("list", "--json").output)
+    assert found["schedule_id"] == "y" * 8
+
+
 def test_the_python_client_refuses_what_is_wrong(fake, package):
     client = Client()
     given = {"data_uri": "s3://data/{date}/", "data_label": "y", "model_name": "m"}
