@@ -5,6 +5,7 @@ task does, and `components.load_component_from_file` reads its YAML as a compone
 """
 
 import inspect
+from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ def one_step(step: Any, of_the_run: Mapping[str, str]) -> GraphComponent:
     """Return the pipeline of one step, with its inputs, the name of the Secret, and its outputs."""
     signature = inspect.signature(step.python_func)
     fields = sorted(_fields(step, signature, of_the_run), key=lambda it: it.default is not REQUIRED)
-    outputs = signature.return_annotation
+    outputs = _outputs(step, signature)
 
     def pipeline(*values: Any) -> Any:
         given = {field.name: value for field, value in zip(fields, values, strict=True)}
@@ -31,9 +32,7 @@ def one_step(step: Any, of_the_run: Mapping[str, str]) -> GraphComponent:
         given |= of_the_run
         task = step(**{name: given[name] for name in step.component_spec.inputs})
         made = with_store(task, secret).outputs
-        if hasattr(outputs, "_fields"):
-            return outputs(*(made[name] for name in outputs._fields))
-        return None if outputs is REQUIRED else made["Output"]
+        return outputs(**{name: made[name] for name in outputs._fields})
 
     pipeline.__doc__ = step.description
     # With the name of the step itself, KFP would read only that step from the YAML.
@@ -41,6 +40,23 @@ def one_step(step: Any, of_the_run: Mapping[str, str]) -> GraphComponent:
     return dsl.pipeline(name=name, description=step.description)(
         with_form(pipeline, fields, outputs)
     )
+
+
+def _outputs(step: Any, signature: inspect.Signature) -> Any:
+    """Return the named tuple of all outputs of a step: its parameters, then its artifacts."""
+    returned = signature.return_annotation
+    parameters = getattr(returned, "__annotations__", {"Output": returned})
+    if returned is REQUIRED:
+        parameters = {}
+    artifacts = {
+        name: signature.parameters[name].annotation.__origin__  # Model of dsl.Output[dsl.Model]
+        for name in step.component_spec.outputs
+        if name not in parameters
+    }
+    fields = {**parameters, **artifacts}
+    outputs = namedtuple("Outputs", fields)
+    outputs.__annotations__ = fields
+    return outputs
 
 
 def _fields(step: Any, signature: inspect.Signature, of_the_run: Mapping[str, str]) -> list[Field]:

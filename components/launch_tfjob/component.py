@@ -33,6 +33,7 @@ def launch_tfjob(
     train_image: str = "",
     train_options: dict = {},
     pod: dict = {},
+    trained_model: dsl.Output[dsl.Model],
     training_curves: dsl.Output[dsl.HTML],
     training_job: dsl.Output[dsl.HTML],
     training_metrics: dsl.Output[dsl.Metrics],
@@ -66,6 +67,8 @@ def launch_tfjob(
         train_image: Image of the container `tensorflow`; empty for the one that was compiled in.
         train_options: seed, class_weight, early_stopping, command, deadlines and more.
         pod: Settings of the pods, under all, chief, worker, ps and evaluator.
+        trained_model: What was trained, as a model card; its address, size, digests and metrics are
+            its metadata.
         training_curves: The training curves.
         training_job: The command for TensorBoard, and the TFJob as YAML; its name, the attempts and
             the model's address are its metadata.
@@ -78,9 +81,11 @@ def launch_tfjob(
         trained_uri: The folder with all of the chief's output.
     """
     values = dict(locals())
-    for name in ("run_id", "task_key", "training_curves", "training_job", "training_metrics"):
+    pages = ("training_curves", "training_job", "training_metrics", "trained_model")
+    for name in ("run_id", "task_key", *pages):
         del values[name]
     from kfp_tfjob.components.launch_tfjob import engine
+    from kfp_tfjob.components.launch_tfjob.card import render
     from kfp_tfjob.components.step import step
 
     storage = (storage_endpoint, storage_region)
@@ -91,4 +96,5 @@ def launch_tfjob(
         training_job.metadata["job_name"] = launched.job_name
         training_job.metadata["attempts"] = launched.attempts
         training_job.metadata["model_uri"] = launched.model_uri
+        launched.card.write(trained_model, render(launched.card).encode())
     return (launched.job_name, launched.attempts, launched.model_uri, str(context.run.output))

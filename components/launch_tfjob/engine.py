@@ -13,8 +13,10 @@ from typing import Any
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import Backend, JobExistsError, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.components.cards import TrainedModelCard
 from kfp_tfjob.components.launch_tfjob import earlier_job
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
+from kfp_tfjob.components.launch_tfjob.card import trained_model
 from kfp_tfjob.components.launch_tfjob.earlier_job import Found
 from kfp_tfjob.components.launch_tfjob.launch import Launch, open_backend
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
@@ -43,12 +45,21 @@ _LONGEST_BACKOFF = 600.0
 class Launched:
     """A training whose output is complete in the store, and what its run has used."""
 
-    job_name: str
-    attempts: int
     manifest: Object
     progress: TrainingHistory
+    card: TrainedModelCard
     model_uri: str = ""
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def job_name(self) -> str:
+        """The job that completed the output."""
+        return self.card.job_name
+
+    @property
+    def attempts(self) -> int:
+        """How many jobs the run needed."""
+        return self.card.attempts
 
 
 @dataclass
@@ -220,11 +231,12 @@ class Launcher:
         log.info("the output of attempt %d is complete in the store", attempt)
         wanted = launch.spec.total_gpus
         hours = gpu_hours(step.store, step.run, self.claimed) if wanted else {}
+        history = read(step.store, step.run)
+        attempts = max(self.claimed, default=attempt)
         return Launched(
-            manifest["metadata"]["name"],
-            max(self.claimed, default=attempt),
             manifest,
-            read(step.store, step.run),
+            history,
+            trained_model(launch, manifest["metadata"]["name"], attempts, history),
             launch.records.model_uri(),
             {f"gpu_hours_{name}": value for name, value in hours.items()},
         )

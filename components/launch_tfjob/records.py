@@ -37,6 +37,7 @@ from kfp_tfjob.storage.errors import (
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL, dataset_digest
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.run_folder import newest_checkpoint
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,21 @@ class Claim:
     def from_bytes(cls, data: bytes, attempt: int) -> Claim:
         """Read a claim back."""
         return replace(documents.read(cls, data), attempt=attempt)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The data of a training.
+
+    Attributes:
+        uri: Its address.
+        digest: Its digest; empty for files without a manifest.
+        schema_digest: The digest of its schema; empty if prepare_data did not write it.
+    """
+
+    uri: str
+    digest: str = ""
+    schema_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,12 +187,14 @@ class Records:
         """Return the newest step that is complete in the store, or 0."""
         return newest_checkpoint(self.step.store, self.step.run)
 
+    def output(self) -> Manifest:
+        """Return the manifest of the complete output."""
+        return self.step.store.read_manifest(self.step.run.manifest)
+
     def model_uri(self) -> str:
         """Return the model's address, or nothing for a program that stores none."""
-        run = self.step.run
-        objects = self.step.store.read_manifest(run.manifest).objects
-        has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in objects)
-        return str(run.model) if has_model else ""
+        has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in self.output().objects)
+        return str(self.step.run.model) if has_model else ""
 
     def trained(self) -> Mapping[str, Any]:
         """Return the inputs of the newest attempt if the run has trained; empty if it has not."""
@@ -185,17 +203,23 @@ class Records:
             return self.claim(claimed[-1]).inputs
         return {}
 
-    def inputs(self, spec: JobSpec) -> Mapping[str, Any]:
-        """Return what affects the trained model, by parameter, without secrets."""
-        given = masked(spec.for_result)
+    def dataset(self, spec: JobSpec) -> Dataset | None:
+        """Return what identifies the dataset; None without one."""
         if not spec.dataset_uri:
-            return given | {"data": ""}
+            return None
         dataset = S3Address.parse(spec.dataset_uri, "dataset_uri")
         try:
             manifest = self.step.store.read_manifest(dataset / MANIFEST)
         except ObjectNotFoundError:  # a program may read files of any kind
-            return given | {"data": str(dataset)}
-        return given | {"data": dataset_digest(dataset, manifest)}
+            return Dataset(str(dataset))
+        schema_digest = str(manifest.details.get("schema_digest", ""))
+        return Dataset(str(dataset), dataset_digest(dataset, manifest), schema_digest)
+
+    def inputs(self, spec: JobSpec) -> Mapping[str, Any]:
+        """Return what affects the trained model, by parameter, without secrets."""
+        given = masked(spec.for_result)
+        dataset = self.dataset(spec)
+        return given | {"data": (dataset.digest or dataset.uri) if dataset else ""}
 
 
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

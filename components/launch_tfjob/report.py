@@ -39,12 +39,14 @@ class TrainingHistory:
         final: The metrics of the exported model; without a final event, those of the last epoch.
         seconds: The chief's time by activity since its last start; empty without a final event.
         dropped: Names of values that are not finite numbers; reports cannot show them.
+        trained_weights_sha256: Digest of the trained weights; empty without a final event.
     """
 
     epochs: tuple[Epoch, ...] = ()
     final: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    trained_weights_sha256: str = ""
 
 
 def curves_html(progress: TrainingHistory, title: str) -> str:
@@ -92,6 +94,7 @@ def parse(text: str) -> TrainingHistory:
     epochs: dict[int, Epoch] = {}
     final: Mapping[str, float] = {}
     seconds: Mapping[str, float] = {}
+    weights = ""
     dropped: set[str] = set()
     for line in text.splitlines():
         try:
@@ -102,13 +105,14 @@ def parse(text: str) -> TrainingHistory:
                 epochs[int(event["epoch"])] = Epoch(int(event["epoch"]), finite)
             elif kind == "final":
                 final, seconds = finite, _numbers(event.get("seconds"))
+                weights = str(event.get("trained_weights_sha256", ""))
             dropped |= set(metrics) - set(finite)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
     ordered = tuple(epochs[number] for number in sorted(epochs))
     if not final:
         final = dict(ordered[-1].metrics) if ordered else {}
-    return TrainingHistory(ordered, final, seconds, tuple(sorted(dropped)))
+    return TrainingHistory(ordered, final, seconds, tuple(sorted(dropped)), weights)
 
 
 def _numbers(values: Mapping[str, object] | None) -> dict[str, float]:

@@ -30,6 +30,7 @@ def prepare_data(
     storage_endpoint: str = "",
     storage_region: str = "",
     pod: dict = {},
+    dataset: dsl.Output[dsl.Dataset],
     data_report: dsl.Output[dsl.HTML],
     data_metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("dataset_uri", str), ("dataset_digest", str)]):
@@ -52,6 +53,7 @@ def prepare_data(
         storage_endpoint: As in the form.
         storage_region: As in the form.
         pod: As in the form; pod.prepare.cpu is the number of processes.
+        dataset: The prepared dataset: schema.json, with address, size and digests as its metadata.
         data_report: A verdict on the data, every feature and the label as a page; its metadata
             names the dataset.
         data_metrics: Rows, features, duplicates, bad rows, and how far the data has moved.
@@ -60,6 +62,7 @@ def prepare_data(
         dataset_uri: The prepared dataset, complete once its manifest exists; empty without data.
         dataset_digest: Its name: the same for equal data and options.
     """
+    from kfp_tfjob.components.prepare_data.card import write_card
     from kfp_tfjob.components.prepare_data.data_validation import validate
     from kfp_tfjob.components.prepare_data.engine import run, without_data
     from kfp_tfjob.components.prepare_data.report import page_of
@@ -71,6 +74,8 @@ def prepare_data(
         if not data_uri.strip():
             with open(data_report.path, "w") as file:
                 file.write(without_data(data_label, data_options))
+            with open(dataset.path, "w") as file:
+                file.write("{}\n")  # no schema
             return "", ""
         data = (data_uri, data_label, data_options, source_digest)
         done = run(context, *data, cores=cores_of(pod))
@@ -81,4 +86,5 @@ def prepare_data(
         with open(data_report.path, "w") as file:
             file.write(page_of(context, done, validation))
         data_report.metadata.update(dataset_uri=done.dataset_uri, reused=done.reused)
+        write_card(context, done, dataset)
     return done.dataset_uri, done.dataset_digest

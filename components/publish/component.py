@@ -22,6 +22,7 @@ def publish(
     storage_endpoint: str = "",
     storage_region: str = "",
     pod: dict = {},
+    published_model: dsl.Output[dsl.Model],
     model_card: dsl.Output[dsl.Markdown],
     publish_summary: dsl.Output[dsl.Markdown],
 ) -> NamedTuple(
@@ -42,6 +43,8 @@ def publish(
         storage_endpoint: As in the form.
         storage_region: As in the form.
         pod: As in the form; pod.evaluate.gpus is the number of GPUs that the models use.
+        published_model: The version as its model card; version, address, size, digests and metrics
+            are its metadata. Without a version, the reason.
         model_card: The model card; the addresses of version and champion are its metadata.
         publish_summary: The run's result, because a run that publishes ends with this step.
 
@@ -53,6 +56,7 @@ def publish(
     """
     from kfp_tfjob.components.notify_end import step_ended
     from kfp_tfjob.components.publish.engine import run
+    from kfp_tfjob.components.publish.model_artifact import published_model as metadata_of
     from kfp_tfjob.components.step import gpus_of, step
     from kfp_tfjob.components.summary import summary
 
@@ -65,5 +69,6 @@ def publish(
         model_card.metadata.update(version_uri=done.version_uri, champion_uri=done.champion_uri)
         with open(publish_summary.path, "w") as file:
             file.write(summary(context, model_name))
+        metadata_of(context, model_name, done).write(published_model, done.card.encode())
         step_ended(context, model_name)
     return done.version, done.version_uri, done.champion_uri, done.outcome

@@ -68,6 +68,8 @@ class Published:
         version: The number of the version, from 1; 0 if nothing was published.
         version_uri: The directory of the version.
         champion_uri: The record that makes it the champion.
+        reason: Why.
+        champion: The content of that record; None if nothing was published.
     """
 
     outcome: str
@@ -75,6 +77,21 @@ class Published:
     version: int = 0
     version_uri: str = ""
     champion_uri: str = ""
+    reason: str = ""
+    champion: Champion | None = None
+
+    @classmethod
+    def version_of(cls, step: Step, model_name: str, champion: Champion, card: str) -> Published:
+        """Return the outcome of a run whose version became the champion."""
+        record = str(step.layout.model(model_name).champion(champion.number))
+        version, uri = champion.version, champion.version_uri
+        return cls(PUBLISHED, card, version, uri, record, champion.why, champion)
+
+    @classmethod
+    def nothing(cls, outcome: str, model_name: str, reason: str) -> Published:
+        """Return the outcome of a run that published nothing."""
+        card = f"# Not published: {code(model_name)}\n\n{prose(reason)}.\n"
+        return cls(outcome, card, reason=reason)
 
 
 def run(
@@ -111,9 +128,7 @@ def run(
     while (done := _made_by_person(step, model_name, number)) is None:
         if not verdict.blessed:
             log.info("the model is not published: %s", verdict.reason)
-            return Published(
-                NOT_BLESSED, _nothing(model_name, f"evaluated again: {verdict.reason}")
-            )
+            return Published.nothing(NOT_BLESSED, model_name, f"evaluated again: {verdict.reason}")
         try:
             return _publish(step, verdict, model, dataset)
         except SurpassedError:
@@ -125,7 +140,7 @@ def run(
             lost = LostRace.to(winner, model_name)
             keep_lost_race(step.store, step.run, lost)
             log.warning("the model is not published: %s", lost.message)
-            return Published(lost.verdict, _nothing(model_name, lost.message))
+            return Published.nothing(lost.verdict, model_name, lost.message)
         log.info(
             "version %d of run %s was promoted after the verdict, so the model is evaluated again",
             winner.version,
@@ -167,8 +182,7 @@ def _publish(step: Step, verdict: ModelVerdict, model: S3Address, dataset: S3Add
     promote(step.store, step.layout, model_name, champion)
     publish_newest(step.store, step.layout, model_name)
     mirror.sync(step.store, step.layout, model_name)
-    record = step.layout.model(model_name).champion(number)
-    return Published(PUBLISHED, card, champion.version, champion.version_uri, str(record))
+    return Published.version_of(step, model_name, champion, card)
 
 
 def _made_by_person(step: Step, model_name: str, number: int) -> Published | None:
@@ -194,8 +208,7 @@ def _made_by_person(step: Step, model_name: str, number: int) -> Published | Non
     place = step.layout.model(model_name)
     card = step.store.read(place.version(it.version) / MODEL_CARD).decode()
     card += f"\n{prose(said)}.\n"
-    record = str(place.champion(it.number))
-    return Published(PUBLISHED, card, it.version, it.version_uri, record)
+    return Published.version_of(step, model_name, it, card)
 
 
 def _winner(step: Step, model_name: str, number: int) -> Champion:
@@ -206,10 +219,6 @@ def _winner(step: Step, model_name: str, number: int) -> Champion:
         champion = read_champion(step.store, step.layout, model_name)
         assert champion is not None  # it is why the run was surpassed
         return champion
-
-
-def _nothing(model_name: str, why: str) -> str:
-    return f"# Not published: {code(model_name)}\n\n{prose(why)}.\n"
 
 
 def _verdict(step: Step, address: S3Address) -> ModelVerdict:

@@ -97,7 +97,7 @@ def step(name: str) -> str:
     """Return the inputs and outputs of a step, from its compiled YAML.
 
     The inputs are those of the pipeline of one task, and the outputs those of the task itself,
-    because KFP drops the artifacts and the descriptions of the pipeline's outputs.
+    because KFP drops the descriptions of the pipeline's outputs.
     """
     definition = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
     component_name = name.replace("_", "-")

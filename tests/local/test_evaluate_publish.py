@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kfp import dsl
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.publish import engine as publish
+from kfp_tfjob.components.publish.component import publish as publish_component
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.served_model import EXPORT_AGAIN
 from kfp_tfjob.options.gate import DEFAULT_GATE
@@ -147,6 +149,18 @@ class Bench:
         verdict, model = self.layout.run(judged or run_id).verdict, self.model_uri(run_id)
         return publish.run(self.step(run_id), MODEL, model, str(verdict), str(self.dataset))
 
+    def publish_as_component(self, run_id: str) -> dsl.Model:
+        """Publish a run as Kubeflow Pipelines does; returns the artifact."""
+        made = {
+            "published_model": dsl.Model(uri=str(self.folder / "card")),
+            "model_card": dsl.Markdown(uri=str(self.folder / "model_card")),
+            "publish_summary": dsl.Markdown(uri=str(self.folder / "summary")),
+        }
+        where = {"output_uri": str(self.layout.root), "dataset_uri": str(self.dataset)}
+        where |= {"run_id": run_id, "model_name": MODEL, "model_uri": self.model_uri(run_id)}
+        publish_component.python_func(**where, **made)
+        return made["published_model"]
+
 
 @pytest.fixture
 def bench(store: Store, base: S3Address, tmp_path: Path, rows: SimpleNamespace) -> Bench:
@@ -220,6 +234,26 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert manifest.kind == "model" and manifest.run_id == "r1"
     assert manifest.details["exported_weights_sha256"] == verdict["exported_weights_sha256"]
 
+    # The artifact has what proves the version and what leads back to the training and the data.
+    import tensorflow as tf
+
+    artifact = bench.publish_as_component("r1")
+    trained = bench.store.read_manifest(bench.layout.run("r1").manifest)
+    assert Path(artifact.path).read_text() == first.card
+    assert artifact.metadata == {
+        **{"run_id": "r1", "step": "publish", "model_name": MODEL, "uri": first.version_uri},
+        **{"version": 1, "outcome": "published", "champion": True, "reason": champion.why},
+        **{"framework": "tensorflow", "framework_version": tf.__version__},
+        **{"metrics": dict(champion.metrics), "size_bytes": manifest.size},
+        "manifest_sha256": champion.manifest_sha256,
+        "exported_weights_sha256": verdict["exported_weights_sha256"],
+        "trained_manifest_sha256": trained.digest,
+        "dataset_digest": verdict["dataset_digest"],
+        "schema_digest": verdict["schema_digest"],
+        "verdict_uri": str(bench.layout.run("r1").verdict),
+        "champion_uri": first.champion_uri,
+    }
+
     # A retry of publish changes nothing, and nor does a run that is continued.
     assert bench.publish("r1") == first
     again, stays = bench.evaluate("r1")
@@ -251,6 +285,8 @@ def test_the_life_of_a_model(bench: Bench) -> None:
     assert bench.publish("better").version == 2
     copy = json.loads(bench.store.read(bench.layout.model(MODEL).champion_copy))
     assert copy["version"] == 2
+    assert bench.publish_as_component("better").metadata["champion"] is True
+    assert bench.publish_as_component("r1").metadata["champion"] is False  # a late retry
 
     # A worse one is refused, and so is a verdict of another run.
     done, verdict = bench.judge("worse!", 2.0, packed)

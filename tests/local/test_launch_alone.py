@@ -87,6 +87,7 @@ def component(folder: Path, **given: Any) -> SimpleNamespace:
     """Run the component; returns its outputs and artifacts."""
     curves, job = (dsl.HTML(uri=str(folder / name)) for name in ("curves.html", "job.html"))
     made = {"training_curves": curves, "training_job": job, "training_metrics": dsl.Metrics()}
+    made["trained_model"] = dsl.Model(uri=str(folder / "card.md"))
     return SimpleNamespace(outputs=launch_tfjob.python_func(**given, **made), **made)
 
 
@@ -126,9 +127,8 @@ def test_a_second_launch_without_a_key_is_refused_before_it_writes_anything(
 def test_a_program_of_ones_own_needs_no_dataset(
     store: Store, base: S3Address, tmp_path: Path
 ) -> None:
-    name, attempts, model_uri, trained_uri = component(
-        tmp_path, run_id="r1", **values(base)
-    ).outputs
+    made = component(tmp_path, run_id="r1", **values(base))
+    name, attempts, model_uri, trained_uri = made.outputs
     assert (name, attempts, model_uri) == ("tfjob-r1-1", 1, "")  # it wrote no model
     output = S3Address.parse(trained_uri)
     assert output == base / "runs/r1/output"
@@ -137,6 +137,12 @@ def test_a_program_of_ones_own_needs_no_dataset(
     assert seen["DATASET_URI"] is seen["DATA_DIR"] is seen["CODE_URI"] is None
     manifest = store.read_manifest(base / "runs/r1/manifest.json")
     assert {item.key for item in manifest.objects} >= {"output/seen.json"}
+    assert made.trained_model.metadata == {
+        **{"run_id": "r1", "step": "launch_tfjob", "uri": trained_uri, "trained_uri": trained_uri},
+        **{"saved_model": False, "size_bytes": manifest.size, "manifest_sha256": manifest.digest},
+        **{"job_kind": "TFJob", "job_name": name, "attempts": 1},
+    }
+    assert trained_uri in Path(made.trained_model.path).read_text()
     # More replicas do not change the rows of a step of a run that has trained.
     assert read(store, base / "runs/r1/attempts/0001.json")["inputs"]["train_batch_size"] == 64
     again = engine.run(step_of(base, store), values(base, train_workers=2), *two_files(tmp_path))
@@ -165,6 +171,10 @@ def test_the_component_trains_and_leaves_what_people_look_at(
     page = Path(made.training_job.path).read_text()
     *_, text = (unescape(part) for part in re.findall("<pre>(.*?)</pre>", page, re.DOTALL))
     assert yaml.safe_load(text)["metadata"]["name"] == name
+    card = made.trained_model.metadata
+    assert not card["saved_model"]  # the program leaves other files in this folder
+    assert card["uri"] == model_uri.removesuffix("/model") and "framework" not in card
+    assert card["metrics"] == {"loss": 0.25}
     told = {"job_name": name, "attempts": 1, "model_uri": model_uri}
     assert made.training_job.metadata == told
     assert store.read(S3Address.parse(model_uri) / "weights.bin") == b"w" * 1000

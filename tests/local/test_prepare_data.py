@@ -3,12 +3,16 @@
 import gzip
 import logging
 import random
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from kfp import dsl
 
+from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
@@ -16,14 +20,14 @@ from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
     list_source,
 )
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.schema import SchemaLabel
+from kfp_tfjob.components.step import RUN_ID, Step
+from kfp_tfjob.features.schema import Schema, SchemaLabel
 from kfp_tfjob.features.statistics import BadRows
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.layout import Layout
+from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
 from tests.faults.proxy import Fault, damage, ignore_checksums
@@ -315,3 +319,40 @@ def test_the_same_dataset(step, store, tmp_path, name):
     dropped = {key: options[key] for key in options if key == "drop"}
     expected = run(shared, write(tmp_path / "b", plain), "y", dropped)
     assert objects(store, found) == objects(store, expected)
+
+
+def test_the_artifact_of_the_component(
+    step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RUN_ID, raising=False)
+    (tmp_path / "rows.csv").write_text(_csv())
+
+    def prepare(run_id: str) -> tuple[dsl.Dataset, str, str]:
+        artifact = dsl.Dataset(uri=str(tmp_path / f"{run_id}.json"))
+        outputs = prepare_data.python_func(
+            run_id=run_id,
+            output_uri=str(step.layout.root),
+            data_uri=str(tmp_path / "rows.csv"),
+            data_label="species",
+            data_options=OPTIONS,
+            dataset=artifact,
+            data_report=dsl.HTML(uri=str(tmp_path / "page.html")),
+            data_metrics=dsl.Metrics(),
+        )
+        return artifact, *outputs
+
+    first, uri, digest = prepare("r1")
+    base = S3Address.parse(uri)
+    manifest, schema = step.store.read_manifest(base / MANIFEST), step.store.read(base / SCHEMA)
+    assert Path(first.path).read_bytes() == schema
+    found = Schema.from_bytes(schema)
+    assert first.metadata == {
+        **{"run_id": "r1", "step": "prepare_data", "uri": uri, "dataset_digest": digest},
+        **{"schema_digest": found.schema_digest, "manifest_sha256": manifest.digest},
+        **{"size_bytes": manifest.size, "rows": found.rows, "features": 2, "label": "species"},
+        **{"task": "classification", "reused": False},
+    }
+    stored = step.store.read(base / MANIFEST)
+    assert first.metadata["manifest_sha256"] == sha256(stored).hexdigest()
+    again, *_ = prepare("r2")
+    assert again.metadata == first.metadata | {"run_id": "r2", "reused": True}

@@ -8,6 +8,7 @@ import pytest
 
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.publish import engine, manual_promotion
+from kfp_tfjob.components.publish.model_artifact import published_model
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.registry import rollback
@@ -56,6 +57,9 @@ def test_a_person_was_first(
     assert done.version_uri == record["version_uri"]
     assert done.champion_uri == str(layout.model(NAME).champion(number))
     assert "needed" in done.card
+    card = published_model(step, NAME, done)
+    assert card.champion is (when != "before publish")
+    assert (card.version, card.reason) == (record["version"], "it is needed now")
     assert lost_race(store, step.run) is None
     newest = read_champion(store, layout, NAME)
     assert newest is not None and newest.number == 2  # no record of its own

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -160,6 +161,17 @@ def test_a_second_verdict_may_refuse(bench: Bench) -> None:
     done = bench.publish("again")
     assert done.outcome == "not_blessed" and done.version == 0
     assert "champion 1" in done.card
+    artifact = bench.publish_as_component("again")
+    run = bench.layout.run("again")
+    verdict = verdict_in_force(bench.store, run)
+    assert Path(artifact.path).read_text() == done.card
+    # Nothing that looks like a version.
+    assert artifact.metadata == {
+        **{"run_id": "again", "step": "publish", "model_name": MODEL, "outcome": "not_blessed"},
+        **{"champion": False, "reason": f"evaluated again: {verdict.reason}"},
+        **{"verdict_uri": str(run.second_verdict), "trained_manifest_sha256": verdict.model_digest},
+        **{"dataset_digest": verdict.dataset_digest, "schema_digest": verdict.schema_digest},
+    }
     assert "champion 1" in summary(bench.step("again"), MODEL)
     assert bench.store.numbers(bench.layout.model(MODEL).champions) == [1]
 

@@ -11,6 +11,12 @@ from typing import Any
 import yaml
 
 _ALWAYS = "ALL_UPSTREAM_TASKS_COMPLETED"  # exit tasks and ignore_upstream_failure
+# Their page shows the metadata. Steps with a result have one; these names are the interface.
+_RESULTS = {
+    "comp-prepare-data": ("dataset", "system.Dataset"),
+    "comp-launch-tfjob": ("trained_model", "system.Model"),
+    "comp-publish": ("published_model", "system.Model"),
+}
 _SHOWN = {"system.HTML", "system.Markdown", "system.Metrics", "system.ClassificationMetrics"}
 _COPY = re.compile(r"-[0-9]+$")  # KFP numbers a component that a pipeline loads again
 _OF_THE_RUN = "{{$.pipeline_job_"
@@ -43,7 +49,7 @@ def _runs_always(task: Document) -> bool:
     return task.get("triggerPolicy", {}).get("strategy") == _ALWAYS
 
 
-def _artifacts(pipeline: Document) -> Iterator[tuple[str, str, str]]:
+def artifacts(pipeline: Document) -> Iterator[tuple[str, str, str]]:
     """Yield (component, name, type) of what steps put out; a DAG only passes it on."""
     executors = pipeline["deploymentSpec"]["executors"]
     for component, body in pipeline["components"].items():
@@ -100,7 +106,7 @@ def reference_that_must_exist(pipeline: Document, platform: Document) -> Iterato
 def name_used_twice(pipeline: Document, platform: Document) -> Iterator[str]:
     """The graph shows an artifact by this name alone; the same step may be there twice."""
     owners: dict[str, set[str]] = {}
-    for component, name, _ in _artifacts(pipeline):
+    for component, name, _ in artifacts(pipeline):
         owners.setdefault(name, set()).add(_COPY.sub("", component))
     for name, components in owners.items():
         if len(components) > 1:
@@ -109,9 +115,26 @@ def name_used_twice(pipeline: Document, platform: Document) -> Iterator[str]:
 
 def empty_tab(pipeline: Document, platform: Document) -> Iterator[str]:
     """The page of the artifact says "There is no metrics artifact available in this step"."""
-    for component, name, kind in _artifacts(pipeline):
-        if kind not in _SHOWN:
+    for component, name, kind in artifacts(pipeline):
+        is_result = _RESULTS.get(_COPY.sub("", component)) == (name, kind)
+        if kind not in _SHOWN and not is_result:
             yield f"{name} of {component} has the type {kind}, which the page cannot show"
+
+
+def result_that_is_missing(pipeline: Document, platform: Document) -> Iterator[str]:
+    """The list of artifacts shows no dataset or model, so nothing says what a run has made."""
+    outputs = set(artifacts(pipeline))
+    for component in pipeline["components"]:
+        result = _RESULTS.get(_COPY.sub("", component))
+        if result and (component, *result) not in outputs:
+            yield f"{component} has no {result[0]} of the type {result[1]}"
+
+
+def artifact_as_input(pipeline: Document, platform: Document) -> Iterator[str]:
+    """The launcher copies it, with its own keys, before the step; steps pass addresses."""
+    for name, component in pipeline["components"].items():
+        for taken in component.get("inputDefinitions", {}).get("artifacts", {}):
+            yield f"{name} takes the artifact {taken}"
 
 
 RULES: tuple[Callable[[Document, Document], Iterator[str]], ...] = (
@@ -122,6 +145,8 @@ RULES: tuple[Callable[[Document, Document], Iterator[str]], ...] = (
     reference_that_must_exist,
     name_used_twice,
     empty_tab,
+    result_that_is_missing,
+    artifact_as_input,
 )
 
 

@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from kfp_tfjob.options.images import PLACEHOLDER, TOOLS, is_placeholder
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, images_of
-from tests.unit.compiled_rules import broken, parts_of
+from tests.unit.compiled_rules import artifacts, broken, parts_of
 
 
 def test_the_committed_yaml_is_what_the_code_compiles_to(tmp_path: Path) -> None:
@@ -87,3 +88,24 @@ def test_a_user_that_would_be_refused_is_refused_at_once(tmp_path: Path, said: s
     done = CliRunner().invoke(main, ["compile", "--output", str(tmp_path), "--run-as-user", said])
     assert done.exit_code == 2 and "--run-as-user" in done.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_artifacts_of_data_and_models_are_exactly_these() -> None:
+    """The rules find a result that is missing, and artifacts that do not belong there."""
+    pipeline, *_ = yaml.safe_load_all((FOLDER / "tfjob_training.yaml").read_text())
+    results = {
+        (component, name): kind
+        for component, name, kind in artifacts(pipeline)
+        if kind in ("system.Dataset", "system.Model")
+    }
+    assert results == {
+        ("comp-prepare-data", "dataset"): "system.Dataset",
+        ("comp-launch-tfjob", "trained_model"): "system.Model",
+        ("comp-publish", "published_model"): "system.Model",
+    }
+    steps = pipeline["components"]
+    outputs = steps["comp-publish"]["outputDefinitions"]["artifacts"]
+    outputs["other"] = outputs.pop("published_model")
+    steps["comp-evaluate"]["inputDefinitions"]["artifacts"] = {"model": {}}
+    rules = [line.partition(":")[0] for line in broken(yaml.safe_dump(pipeline))]
+    assert rules == ["empty_tab", "result_that_is_missing", "artifact_as_input"]

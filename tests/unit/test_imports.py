@@ -20,7 +20,7 @@ PACKAGE = "kfp_tfjob"
 # What every step may import, besides its own folder and the packages.
 SHARED = {"components.step", "components.summary", "components"}
 SHARED |= {"components.notify", "components.notify_end", "components.webhook"}
-SHARED |= {"components.code_copy", "components.task_claim"}
+SHARED |= {"components.cards", "components.code_copy", "components.task_claim"}
 
 
 def modules() -> dict[str, Path]:

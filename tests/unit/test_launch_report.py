@@ -24,8 +24,9 @@ def test_values_that_are_not_finite_are_dropped_and_named():
     # null is what the trainer writes; a program of one's own may write NaN.
     metrics = {"loss": None, "mae": float("nan"), "auc": 1}
     final = {"event": "final", "epoch": 1, "step": 1, "metrics": metrics}
+    final |= {"trained_weights_sha256": "a1"}
     found = parse(lines(epoch(1, loss=float("inf"), auc=0.5), final))
-    assert found.final == {"auc": 1.0}
+    assert (found.final, found.trained_weights_sha256) == ({"auc": 1.0}, "a1")
     assert found.dropped == ("loss", "mae")
     assert found.epochs[0].metrics == {"auc": 0.5}
 

@@ -62,6 +62,13 @@ def test_a_step_works_with_its_required_inputs_only(step: str, tmp_path: Path) -
     (secret,) = settings["secretAsVolume"]
     assert secret["optional"] is True and secret["mountPath"] == "/etc/kfp-tfjob/storage"
     assert settings["securityContext"] == {"runAsUser": "1000", "runAsNonRoot": True}
+    # The pipeline that loads it can use every output of the step.
+    (task,) = (body for name, body in pipeline["components"].items() if name.endswith("-step"))
+    (inside,) = (body for name, body in pipeline["components"].items() if body is not task)
+    for kind in ("parameters", "artifacts"):
+        given = inside["outputDefinitions"].get(kind, {})
+        assert task["outputDefinitions"].get(kind, {}).keys() == given.keys()
+        assert task["dag"]["outputs"].get(kind, {}).keys() == given.keys()
     # The run's id cannot be set.
     assert "run_id" not in inputs
     assert f"constant: '{dsl.PIPELINE_JOB_ID_PLACEHOLDER}'" in (tmp_path / "own.yaml").read_text()
