@@ -9,25 +9,26 @@ from kfp_tfjob.components.launch_tfjob.report import TrainingHistory
 from kfp_tfjob.features.saved_model_version import tensorflow_version
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.layout import RUN_MODEL, SAVED_MODEL
+from kfp_tfjob.storage.manifest import Manifest
 
 
 def trained_model(
-    launch: Launch, job_name: str, attempts: int, history: TrainingHistory
+    launch: Launch, output: Manifest, job_name: str, attempts: int, history: TrainingHistory
 ) -> TrainedModelCard:
     """Return the metadata of what a launch has trained.
 
     Args:
-        launch: The launch, whose output is complete in the store.
+        launch: The launch.
+        output: The manifest of its complete output.
         job_name: The job that completed it.
         attempts: How many jobs the run needed.
         history: The training as the chief reported it.
     """
-    step, run, records = launch.step, launch.step.run, launch.records
-    output = records.output()
+    step, run = launch.step, launch.step.run
     sizes = {item.key: item.size for item in output.objects}
     has_model = f"{RUN_MODEL}/{SAVED_MODEL}" in sizes
     model_size = sum(size for key, size in sizes.items() if key.startswith(f"{RUN_MODEL}/"))
-    dataset = records.dataset(launch.spec) or Dataset("")
+    dataset = launch.records.dataset(launch.spec) or Dataset("")
     version = tensorflow_version(step.store, run.model) if has_model else ""
     return TrainedModelCard(
         run_id=step.run_id,

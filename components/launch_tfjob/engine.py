@@ -231,13 +231,13 @@ class Launcher:
         log.info("the output of attempt %d is complete in the store", attempt)
         wanted = launch.spec.total_gpus
         hours = gpu_hours(step.store, step.run, self.claimed) if wanted else {}
-        history = read(step.store, step.run)
+        output, history = launch.records.output(), read(step.store, step.run)
         attempts = max(self.claimed, default=attempt)
         return Launched(
             manifest,
             history,
-            trained_model(launch, manifest["metadata"]["name"], attempts, history),
-            launch.records.model_uri(),
+            trained_model(launch, output, manifest["metadata"]["name"], attempts, history),
+            launch.records.model_uri(output),
             {f"gpu_hours_{name}": value for name, value in hours.items()},
         )
 

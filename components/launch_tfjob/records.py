@@ -191,9 +191,9 @@ class Records:
         """Return the manifest of the complete output."""
         return self.step.store.read_manifest(self.step.run.manifest)
 
-    def model_uri(self) -> str:
+    def model_uri(self, output: Manifest) -> str:
         """Return the model's address, or nothing for a program that stores none."""
-        has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in self.output().objects)
+        has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in output.objects)
         return str(self.step.run.model) if has_model else ""
 
     def trained(self) -> Mapping[str, Any]:
