@@ -157,9 +157,9 @@ def test_keys_that_the_documents_name_exist() -> None:
         for path in known
         for role in ("chief", "worker", "ps", "evaluator")
     }
-    steps = ("prepare", "evaluate")
-    fields = {step: PodOptions.model_fields[step].annotation.model_fields for step in steps}
-    known |= {f"pod.{step}.{key}" for step, keys in fields.items() for key in keys}
+    pods = ("chief", "worker", "ps", "evaluator", "prepare", "evaluate")
+    fields = {pod: PodOptions.model_fields[pod].annotation.model_fields for pod in pods}
+    known |= {f"pod.{pod}.{key}" for pod, keys in fields.items() for key in keys}
     named = re.compile(r"`((?:train_options|data_options|gate|pod)(?:\.[a-z_]+)+)")
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"
