@@ -21,6 +21,7 @@ from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import choices, did_you_mean, listed, nearest
+from kfp_tfjob.storage.layout import CODE
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.arguments import wrong_arguments
@@ -384,12 +385,12 @@ def _missing(path: str, files: Iterable[str]) -> Problem:
     meant = next((it for it in known if PurePosixPath(it).name == name), "") or nearest(path, known)
     return Problem(
         "train_options.command names a path that the run's copy of the code does not have",
-        received=f"$(JOB_DIR)/code/{path}",
+        received=f"$(JOB_DIR)/{CODE}/{path}",
         expected=f"one of {listed(known, 10)}"
         if known
         else "no path there, because model_code names no code of your own",
         fix=did_you_mean(
-            f"$(JOB_DIR)/code/{meant}" if meant else "",
+            f"$(JOB_DIR)/{CODE}/{meant}" if meant else "",
             "correct the path, or name its file or folder in model_code",
         ),
         path="train_options.command",

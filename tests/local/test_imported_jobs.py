@@ -69,6 +69,7 @@ _WITHOUT_DATA = (
     imported_jobs.PROGRAM
     + """
 assert not {"DATA_DIR", "DATASET_URI"} & os.environ.keys()
+assert sys.argv[1:] == ["--steps", "20", "--no-cache"], sys.argv
 if me == ("worker", 0):
     pathlib.Path(os.environ["OUTPUT_DIR"], "answer").write_text("42")
 """
@@ -83,7 +84,10 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 def test_an_imported_job_runs_as_a_whole_pipeline_without_data(home: Path, tmp_path: Path) -> None:
     values = imported_jobs.imported("workers-only", TRAINER).parameters
-    values["train_options"]["command"] = ["python3", "-c", _WITHOUT_DATA]
+    values["train_options"]["command"] = [
+        *("python3", "-c", _WITHOUT_DATA, "$(HYPERPARAMETER_FLAGS)", "--no-cache")
+    ]
+    values["model_hyperparameters"] = {"steps": 20}
     del values["train_options"]["evaluate"]  # the default without data
     file = tmp_path / "params.yaml"
     file.write_text(yaml.safe_dump(values))
