@@ -22,6 +22,14 @@ NAMES = {r"\d{8}-\d{6}-[0-9a-f]{4}": "RUN", r"[0-9a-f]{32,}": "HASH", r"\d+\.\w+
 NAMES |= {r"/[0-9a-f]{8}\.gz": "/LAUNCHER.gz"}
 
 
+def metadata_of(outputs: Path, step: str, artifact: str) -> dict[str, Any]:
+    """Return the metadata of a local run's artifact, whose own address stays in its folder."""
+    (output,) = outputs.glob(f"*/{step}/executor_output.json")
+    (found,) = json.loads(output.read_text())["artifacts"][artifact]["artifacts"]
+    assert found["uri"] == str(output.parent / artifact)
+    return found["metadata"]
+
+
 def test_a_table_of_people_trains_without_options(tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -57,6 +65,22 @@ def test_a_table_of_people_trains_without_options(tmp_path: Path) -> None:
     assert answer["probabilities"].numpy().sum(axis=1) == pytest.approx([1, 1])
     assert set(json.loads((published / "request.json").read_text())["instances"][0]) == set(usual)
     assert (published / "README.md").stat().st_size
+
+    # The artifacts lead by digests from the version to its training and its data.
+    dataset, trained, version = (
+        metadata_of(folder / "outputs", *it)
+        for it in (
+            ("prepare-data", "dataset"),
+            ("launch-tfjob", "trained_model"),
+            ("publish", "published_model"),
+        )
+    )
+    assert version["trained_manifest_sha256"] == trained["manifest_sha256"]
+    for digest in ("dataset_digest", "schema_digest"):
+        assert version[digest] == trained[digest] == dataset[digest]
+    assert version["framework_version"] == trained["framework_version"] == tf.__version__
+    assert {it["run_id"] for it in (dataset, trained, version)} == {done.run_id}
+    assert trained["saved_model"] and len(trained["trained_weights_sha256"]) == 64
 
     # Runs, checkpoints and champions of this version must stay readable: their forms are pinned.
     found = stored(tmp_path / "home", forms)
