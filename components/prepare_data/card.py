@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.components.cards import Artifact, DatasetCard
+from kfp_tfjob.components.cards import Artifact, Card, DatasetCard
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -29,3 +29,8 @@ def write_card(step: Step, done: Prepared, artifact: Artifact) -> None:
         rows=done.rows,
     )
     card.write(artifact, step.store.read(base / SCHEMA, LONGEST_SCHEMA))
+
+
+def write_empty_card(step: Step, artifact: Artifact) -> None:
+    """Write the card of a run without data, which has no address."""
+    Card(run_id=step.run_id, step=step.name, task_key=step.task_key).write(artifact, b"{}\n")

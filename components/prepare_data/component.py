@@ -62,7 +62,7 @@ def prepare_data(
         dataset_uri: The prepared dataset, complete once its manifest exists; empty without data.
         dataset_digest: Its name: the same for equal data and options.
     """
-    from kfp_tfjob.components.prepare_data.card import write_card
+    from kfp_tfjob.components.prepare_data.card import write_card, write_empty_card
     from kfp_tfjob.components.prepare_data.data_validation import validate
     from kfp_tfjob.components.prepare_data.engine import run, without_data
     from kfp_tfjob.components.prepare_data.report import page_of
@@ -74,8 +74,7 @@ def prepare_data(
         if not data_uri.strip():
             with open(data_report.path, "w") as file:
                 file.write(without_data(data_label, data_options))
-            with open(dataset.path, "w") as file:
-                file.write("{}\n")  # no schema
+            write_empty_card(context, dataset)
             return "", ""
         data = (data_uri, data_label, data_options, source_digest)
         done = run(context, *data, cores=cores_of(pod))
