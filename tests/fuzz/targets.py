@@ -51,6 +51,9 @@ class FolderStore:
         for key, data in self._objects.items():
             yield Listed(prefix / key, len(data), "tag", datetime.now(UTC))
 
+    def has(self, address: S3Address) -> bool:
+        return address.key.partition("/")[2] in self._objects
+
     def read(self, address: S3Address, limit: int = 0) -> bytes:
         return self._objects[address.key.partition("/")[2]]
 

@@ -519,15 +519,18 @@ def test_the_component_hands_kfp_what_it_can_store(
     assert Path(summary.path).read_text().startswith(f"# Blessed: `{MODEL}`")
     assert str(ROWS) in capsys.readouterr().out
     card = dsl.Markdown(uri=str(tmp_path / "card.md"))
+    published = dsl.Model(uri=str(tmp_path / "published.md"))
     version, version_uri, champion_uri, outcome = publish_component.python_func(
         **run,
         model_name=MODEL,
         model_uri=bench.model_uri("r1"),
         dataset_uri=str(bench.dataset),
         model_card=card,
+        published_model=published,
         publish_summary=summary,
     )
     assert (version, outcome) == (1, "published")
+    assert (published.metadata["uri"], published.metadata["champion"]) == (version_uri, True)
     assert version_uri == str(bench.layout.model(MODEL).version(1))
     assert champion_uri == str(bench.layout.model(MODEL).champion(1))
     assert Path(card.path).read_text().startswith("# `pets`, version 1")

@@ -1,6 +1,7 @@
 """The source of prepare_data: addresses, what is not there, what changes, a stream that breaks."""
 
 import gzip
+import json
 import os
 import random
 import tempfile
@@ -35,8 +36,10 @@ TABLE = "a,y\n" + "".join(f"{i},{'uv'[i % 2]}\n" for i in range(200))
 def test_a_run_without_data_has_an_empty_dataset(base, store, tmp_path):
     def prepare(**given):
         page, metrics = dsl.HTML(uri=str(tmp_path / "page.html")), dsl.Metrics()
-        run = {"run_id": "r1", "output_uri": str(base), "data_uri": " "}
+        card = dsl.Dataset(uri=str(tmp_path / "schema.json"))
+        run = {"run_id": "r1", "output_uri": str(base), "data_uri": " ", "dataset": card}
         found = prepare_data.python_func(**run, **given, data_report=page, data_metrics=metrics)
+        assert json.loads(Path(card.path).read_bytes()) == {} and "uri" not in card.metadata
         return found, metrics.metadata, Path(page.path).read_text()
 
     outputs, metrics, page = prepare()
