@@ -108,7 +108,13 @@ def test_runs_need_the_whole_role_and_no_more(
     claim = {"metadata": {"name": "cache"}}
     claim["spec"] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1"}}}
     cluster.core.create_namespaced_persistent_volume_claim(launch.namespace, claim)
-    named = {"service_account": "default", "volumes": [{"claim": "cache", "path": "/cache"}]}
+    settings = {"metadata": {"name": "settings"}, "data": {"a": "b"}}
+    cluster.core.create_namespaced_config_map(launch.namespace, settings)
+    volumes = [
+        {"claim": "cache", "path": "/cache"},
+        {"config_map": "settings", "path": "/settings"},
+    ]
+    named = {"service_account": "default", "volumes": volumes}
     api = client_of(launch.kubeconfig, launch.namespace, 5)
     subject = Subject(api, launch.spec(pod={"all": named}), run_id=launch.step.run_id)
     assert not only(check(subject, At.RUN), Status.PROBLEM)
