@@ -144,39 +144,72 @@ def _enumerated(
 def _on_grid(
     counts: NDArray[np.int64], values: _Floats, shares: _Floats, rest: float, deviation: float
 ) -> tuple[_Floats, _Floats]:
-    """Return the sums on a grid and their probabilities, by the transform of the terms.
-
-    The grid begins where every term has its lowest value, so that this sum is exact, and the sums
-    of many equal terms are where they belong.
-    """
-    lowest = values.min(axis=1)
-    least = float(counts @ lowest)
-    rises = values - lowest[:, None]
-    step = deviation / _PER_DEVIATION
-    # Most of the variance is on the grid, if it comes from equal terms.
-    largest = rises[np.argmax(counts * (values**2 @ shares))].max()
-    step = largest / max(round(largest / step), 1)
-    steps = np.clip(np.rint(rises / step), 0, _POINTS // 2 - 1).astype(np.int64)
-    kinds, where = np.unique(steps, axis=0, return_inverse=True)
-    numbers = np.bincount(where.ravel(), counts, len(kinds))
-    angles = 2 * np.pi * _FREQUENCIES / _POINTS
-    transform = np.exp(-0.5 * rest / step**2 * angles**2).astype(np.complex128)
+    """Return the sums on a grid and their probabilities, by the transform of the terms."""
+    grid = _Grid.of(counts, values, shares, deviation)
+    transform = np.ones(len(_FREQUENCIES), np.complex128)
     if len(shares) == 2:
-        turns = _ROOTS[kinds[:, None, :] * _FREQUENCIES[:, None] % _POINTS] @ shares
-        transform *= np.prod(turns ** numbers[:, None], axis=0)
+        turns = _ROOTS[grid.kinds[:, None, :] * _FREQUENCIES[:, None] % _POINTS] @ shares
+        transform *= np.prod(turns ** grid.numbers[:, None], axis=0)
     else:
-        for kind, number in zip(kinds, numbers.tolist(), strict=True):
+        for kind, number in zip(grid.kinds, grid.numbers.tolist(), strict=True):
             # Most labels have the same value: those that are neither true nor predicted.
             levels, at = np.unique(kind, return_inverse=True)
             turns = _ROOTS[np.outer(_FREQUENCIES, levels) % _POINTS] @ np.bincount(at, shares)
             transform *= turns**number
-    mean = float(numbers @ (kinds @ shares))
-    # The grid is a circle: its points are those around the mean.
-    places = np.arange(_POINTS) + round(mean) - _POINTS // 2
-    probabilities = np.maximum(np.fft.irfft(transform.conj(), _POINTS)[places % _POINTS], 0.0)
-    # Rounding to the grid changes the mean, which is zero.
-    points = np.asarray(least - least / mean * places, np.float64)
-    return points, probabilities.astype(np.float64)
+    return grid.sums(transform, rest)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Terms as multiples of a step.
+
+    The grid begins where every term has its lowest value, so that this sum is exact, and the sums
+    of many equal terms are where they belong.
+
+    Attributes:
+        step: The distance of two points.
+        kinds: (kinds, outcomes) how many steps a term is above its lowest value.
+        numbers: (kinds,) how many terms are of each kind.
+        mean: The mean of their sum, in steps.
+        exact: The mean before the terms were rounded to the grid, above the lowest sum.
+    """
+
+    step: float
+    kinds: NDArray[np.int64]
+    numbers: NDArray[np.float64]
+    mean: float
+    exact: float
+
+    @classmethod
+    def of(
+        cls, counts: NDArray[np.int64], values: _Floats, shares: _Floats, deviation: float
+    ) -> _Grid:
+        """Return the grid of some terms; the arguments are those of `ChanceSum.of_terms`."""
+        rises = values - values.min(axis=1)[:, None]
+        # Most of the variance is on the grid, if it comes from equal terms.
+        largest = float(rises[np.argmax(counts * (values**2 @ shares))].max())
+        step = largest / max(round(largest / (deviation / _PER_DEVIATION)), 1)
+        steps = np.clip(np.rint(rises / step), 0, _POINTS // 2 - 1).astype(np.int64)
+        kinds, where = np.unique(steps, axis=0, return_inverse=True)
+        numbers = np.asarray(np.bincount(where.ravel(), counts, len(kinds)), np.float64)
+        mean, exact = float(numbers @ (kinds @ shares)), float(counts @ (rises @ shares))
+        return cls(step, kinds, numbers, mean, exact)
+
+    def sums(self, transform: NDArray[np.complex128], rest: float) -> tuple[_Floats, _Floats]:
+        """Return the sums, less their mean, and their probabilities.
+
+        Args:
+            transform: (frequencies,) the transform of their distribution.
+            rest: The variance of a normal rest.
+        """
+        angles = 2 * np.pi * _FREQUENCIES / _POINTS
+        transform = transform * np.exp(-0.5 * rest / self.step**2 * angles**2)
+        # The grid is a circle: its points are those around the mean.
+        places = np.arange(_POINTS) + round(self.mean) - _POINTS // 2
+        probabilities = np.fft.irfft(transform.conj(), _POINTS)[places % _POINTS]
+        # Rounding to the grid changes the mean.
+        points = places * (self.exact / self.mean) - self.exact
+        return np.asarray(points, np.float64), np.maximum(probabilities, 0.0).astype(np.float64)
 
 
 def _hypergeometric(step: float, rows: int, of_label: int, of_kind: int) -> ChanceSum:
@@ -302,8 +335,7 @@ class LabelTerms:
 
     def shuffled(self) -> ChanceSum:
         """Return the distribution of the metric, less its mean, if the labels are shuffled."""
-        exact = self._of_two_kinds() or self._of_few_kinds()
-        if exact is not None:
+        if (exact := self._of_two_kinds()) is not None:
             return exact
         rows, totals = 0, np.zeros(len(self.shares))
         for counts, values in self.blocks():
@@ -326,15 +358,25 @@ class LabelTerms:
             return ChanceSum(math.sqrt(self.more))
         scale = math.sqrt(variance / plain)
         deviation = math.sqrt(variance + self.more)
-        counts, values = _large_kinds(centered(), len(totals), scale, deviation)
+        least = (_LARGE if len(totals) == 2 else _LARGE_OF_MANY) * deviation / scale
+        if self._counts_labels:
+            of_label = round(float(self.shares[1]) * rows)
+            if drawn := _drawn(_large_terms(centered(), least), rows, of_label, variance):
+                return drawn
+        counts, values = _large_kinds(centered(), len(totals), least, scale, deviation)
         rest = max(variance - float(counts @ (values**2 @ self.shares)), 0.0) + self.more
         rest = rest if rest > 1e-9 * deviation**2 else 0.0
         return ChanceSum.of_terms(counts, values, self.shares, rest)
 
+    @property
+    def _counts_labels(self) -> bool:
+        """Whether it only matters how many rows of each kind have the second of two labels."""
+        equal = np.abs(self.shares - self.spreads).max() < 1e-9
+        return bool(len(self.shares) == 2 and not self.more and equal)
+
     def _of_two_kinds(self) -> ChanceSum | None:
         """Return the exact distribution for two labels and two kinds of rows; None for others."""
-        equal = np.abs(self.shares - self.spreads).max() < 1e-9
-        if len(self.shares) != 2 or self.more or not equal:
+        if not self._counts_labels:
             return None
         first, *others = list(islice(self.blocks(), 2))
         counts, values = first
@@ -347,110 +389,99 @@ class LabelTerms:
         rise = values[:, 1] - values[:, 0]
         return _hypergeometric(float(rise[1] - rise[0]), rows, of_label, int(counts[1]))
 
-    def _of_few_kinds(self) -> ChanceSum | None:
-        """Return the distribution for two labels if all but a few kinds of rows are about equal.
-
-        So it is where most rows have the same score. Only the others decide, and how many of them
-        have a label is not independent of each other: the labels are drawn without replacement.
-        """
-        equal = np.abs(self.shares - self.spreads).max() < 1e-9
-        if len(self.shares) != 2 or self.more or not equal:
-            return None
-        blocks = [(counts, values[:, 1] - values[:, 0]) for counts, values in self.blocks()]
-        counts = np.concatenate([block[0] for block in blocks])
-        rises = np.concatenate([block[1] for block in blocks])
-        rows, share = int(counts.sum()), float(self.shares[1])
-        rises = rises - counts @ rises / rows
-        variance = share * (1 - share) * rows / max(rows - 1, 1)
-        deviation = math.sqrt(variance * float(counts @ rises**2))
-        if not deviation:
-            return None
-        large = max(share, 1 - share) * np.abs(rises) > _LARGE * deviation
-        if large.all() or not 0 < int(counts[large].sum()) <= MOST_LARGE:
-            return None
-        # What all rows share has no effect, so the many count nothing but for their differences.
-        rises -= counts[~large] @ rises[~large] / counts[~large].sum()
-        rest = variance * float(counts[~large] @ rises[~large] ** 2)
-        return _drawn(counts[large], rises[large], rows, round(share * rows), rest, deviation)
-
 
 def _drawn(
-    counts: NDArray[np.int64],
-    rises: _Floats,
-    rows: int,
-    of_label: int,
-    rest: float,
-    deviation: float,
+    terms: Iterator[tuple[NDArray[np.int64], _Floats]], rows: int, of_label: int, variance: float
 ) -> ChanceSum | None:
-    """Return the sum of the rises of those rows of some kinds that get a label, less its mean.
+    """Return the distribution for two labels if all rows but those of a few kinds are about equal.
 
-    It is the product of independent terms, corrected by how often as many of these rows have the
-    label; None if that would take long.
+    So it is where most rows have the same score. Only the others decide, and how many of them have
+    a label is not independent of each other: the labels are drawn without replacement. So this is
+    the product of independent terms, corrected by how often as many of these rows have the label.
 
     Args:
-        counts: (kinds,) the rows of each kind.
-        rises: (kinds,) what such a row adds if it has the label.
+        terms: Counts and values of the rows that are not small; the mean of all rows is zero.
         rows: The number of all rows.
-        of_label: How many of all rows have the label.
-        rest: The variance of the other rows.
-        deviation: The standard deviation of the sum.
+        of_label: How many of all rows have the second label.
+        variance: The variance of the sum over all rows.
+
+    Returns:
+        None if other rows decide, too, or if it would take long.
     """
-    largest = float(np.abs(rises[np.argmax(counts * rises**2)]))
-    step = largest / max(round(largest / (deviation / _PER_DEVIATION)), 1)
-    steps = np.clip(np.rint(rises / step), 1 - _POINTS // 2, _POINTS // 2 - 1).astype(np.int64)
-    kinds, where = np.unique(steps, return_inverse=True)
-    numbers = np.bincount(where.ravel(), counts, len(kinds))
-    chosen, share = int(counts.sum()), of_label / rows
-    if len(kinds) * (chosen + 1) > _MOST_DRAWN or not 0 < share < 1:
+    blocks, chosen = [], 0
+    for block in terms:
+        blocks.append(block)
+        chosen += int(block[0].sum())
+        if chosen > MOST_LARGE:
+            return None
+    share, others = of_label / rows, rows - chosen
+    if not chosen or not others or not 0 < share < 1:
         return None
-    low, high = max(0, of_label + chosen - rows), min(of_label, chosen)
-    labeled = np.arange(low, high + 1)
+    counts = np.concatenate([block[0] for block in blocks])
+    rises = np.concatenate([block[1][:, 1] - block[1][:, 0] for block in blocks])
+    # What all rows share has no effect, so the others count nothing but for their differences.
+    middle = -float(counts @ rises) / others
+    of_a_square = share * (1 - share) * rows / (rows - 1)
+    squares = variance / of_a_square - float(counts @ rises**2) - others * middle**2
+    rest = max(of_a_square * squares, 0.0)
+    rest = rest if rest > 1e-9 * variance else 0.0
+    deviation, shares = math.sqrt(variance), np.array([1 - share, share])
+    values = np.stack([np.zeros(len(rises)), rises - middle], axis=1)
+    grid = _Grid.of(counts, values, shares, deviation)
+    if len(grid.kinds) * (chosen + 1) > _MOST_DRAWN:
+        return None
+    labeled = np.arange(max(0, of_label - others), min(of_label, chosen) + 1)
+    # How much more often `number` of these rows have the label than if labels were independent.
     odds = [
-        _log_choose(chosen, j)
-        + _log_choose(rows - chosen, of_label - j)
+        _log_choose(others, of_label - number)
         - _log_choose(rows, of_label)
-        - (_log_choose(chosen, j) + j * math.log(share) + (chosen - j) * math.log1p(-share))
-        for j in labeled.tolist()
+        - number * math.log(share)
+        - (chosen - number) * math.log1p(-share)
+        for number in labeled.tolist()
     ]
     # The coefficient of the power j of `unit` is the part in which j rows have the label.
     unit = np.exp(2j * np.pi * np.arange(chosen + 1) / (chosen + 1))
-    turns = _ROOTS[kinds[:, None] * _FREQUENCIES % _POINTS][:, :, None]
-    product = np.prod((1 - share + share * turns * unit) ** numbers[:, None, None], axis=0)
+    turns = shares * _ROOTS[grid.kinds[:, None, :] * _FREQUENCIES[:, None] % _POINTS]
+    factors = turns[:, :, :1] + turns[:, :, 1:] * unit
+    product = np.prod(factors ** grid.numbers[:, None, None], axis=0)
     parts = np.fft.fft(product, axis=1)[:, labeled] / (chosen + 1)
-    angles = 2 * np.pi * _FREQUENCIES / _POINTS
-    transform = parts @ np.exp(odds) * np.exp(-0.5 * rest / step**2 * angles**2)
-    mean, exact = share * float(numbers @ kinds), share * float(counts @ rises)
-    places = np.arange(_POINTS) + round(mean) - _POINTS // 2
-    probabilities = np.maximum(np.fft.irfft(transform.conj(), _POINTS)[places % _POINTS], 0.0)
-    stretch = exact / mean if mean * exact > 0 else step
-    points = np.asarray(places * stretch - exact, np.float64)
-    return ChanceSum(deviation, points, probabilities)
+    return ChanceSum(deviation, *grid.sums(parts @ np.exp(odds), rest))
 
 
 def _log_choose(of: int, number: int) -> float:
     return math.lgamma(of + 1) - math.lgamma(number + 1) - math.lgamma(of - number + 1)
 
 
+def _large_terms(
+    blocks: Iterator[tuple[NDArray[np.int64], _Floats]], least: float
+) -> Iterator[tuple[NDArray[np.int64], _Floats]]:
+    """Yield the counts and values of the terms that may be above `least`."""
+    for counts, values in blocks:
+        large = np.abs(values).max(axis=1, initial=0) > least
+        if large.any():
+            yield counts[large], values[large]
+
+
 def _large_kinds(
-    blocks: Iterator[tuple[NDArray[np.int64], _Floats]], labels: int, scale: float, deviation: float
+    blocks: Iterator[tuple[NDArray[np.int64], _Floats]],
+    labels: int,
+    least: float,
+    scale: float,
+    deviation: float,
 ) -> tuple[NDArray[np.int64], _Floats]:
     """Return the terms that are not small, with those that are about equal as one kind.
 
     Args:
         blocks: Counts and values by chunk.
         labels: The number of labels.
-        scale: A factor of all values.
+        least: What values are small.
+        scale: A factor of all values that are returned.
         deviation: The standard deviation of the sum.
     """
     step = deviation / _PER_DEVIATION
-    least = _LARGE if labels == 2 else _LARGE_OF_MANY
     kinds: dict[tuple[int, ...], tuple[int, _Floats]] = {}
-    for counts, values in blocks:
+    for counts, values in _large_terms(blocks, least):
         values = values * scale
-        large = np.abs(values).max(axis=1, initial=0) > least * deviation
-        counts, values = counts[large], values[large]
-        if not len(counts):
-            continue
         steps = np.rint(values / step).astype(np.int64)
         each, where = np.unique(steps, axis=0, return_inverse=True)
         where = where.ravel()

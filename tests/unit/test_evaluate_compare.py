@@ -90,6 +90,35 @@ def test_the_auc_of_a_near_constant_model_needs_what_the_exact_test_needs(
     assert found.tail and found.tail(found.gain) == pytest.approx(chance, rel=0.02)
 
 
+@pytest.mark.parametrize(("below", "above"), [(4, 4), (4, 5), (3, 5)])
+def test_the_auc_of_a_few_rows_on_both_sides_has_the_chance_of_shuffled_labels(
+    below: int, above: int
+) -> None:
+    """Of 40 rows, some have a lower score than all others, and some a higher one."""
+    others, positives = 40 - below - above, 12
+    scores = np.repeat([0.2, 0.5, 0.8], [below, others, above])
+    chances: dict[float, float] = {}
+    for low, high in np.ndindex(below + 1, above + 1):
+        between = positives - low - high
+        labels = np.zeros(40, int)
+        for first, count in ((0, low), (below, between), (below + others, high)):
+            labels[first : first + count] = 1
+        found = compare(two_classes(labels, scores), two_classes(labels, np.full(40, 0.3)), "auc")
+        gain = round(found.gain, 9)
+        ways = math.comb(below, low) * math.comb(others, between) * math.comb(above, high)
+        chances[gain] = chances.get(gain, 0.0) + ways / math.comb(40, positives)
+        assert found.tail
+        tail = found.tail
+    # Sums that differ by less than a step of the grid, 1/32 of a deviation, may be one point of it.
+    step = math.sqrt(sum(chance * gain**2 for gain, chance in chances.items())) / 32
+    for gain in chances:
+        at_least = [
+            sum(chance for other, chance in chances.items() if other >= gain + away)
+            for away in (step, -step)
+        ]
+        assert at_least[0] - 1e-6 <= tail(gain) <= at_least[1] + 1e-6
+
+
 def test_too_few_rows_of_one_class_give_no_bound() -> None:
     rng = np.random.default_rng(4)
     labels = np.array([1] * (LEAST_ROWS - 1) + [0] * 500)
