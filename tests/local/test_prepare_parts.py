@@ -15,7 +15,7 @@ import pytest
 
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
-from kfp_tfjob.components.prepare_data.source.readers import csv_table
+from kfp_tfjob.components.prepare_data.source.readers import csv_records
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
@@ -139,7 +139,7 @@ def test_a_part_that_begins_within_a_value_is_read_once(
 def test_a_line_that_never_ends_is_named_by_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1 << 20)
+    monkeypatch.setattr(csv_records, "LONGEST_RECORD", 1 << 20)
     rows = [f"{i},{i % 2}" for i in range(2_000)]
     rows[1_500] = "1" * (2 << 20)
     (tmp_path / "data.csv").write_text("a,y\n" + "\n".join(rows) + "\n")

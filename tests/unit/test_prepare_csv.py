@@ -16,7 +16,7 @@ from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.row_requirements import decide
 from kfp_tfjob.components.prepare_data.source import resolve
 from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers import csv_table
+from kfp_tfjob.components.prepare_data.source.readers import csv_records
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.features.types.number import is_number
@@ -195,7 +195,7 @@ def test_what_has_no_header(data, said):
 
 
 def test_a_quote_that_is_never_closed_costs_one_line(monkeypatch):
-    monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(csv_records, "LONGEST_RECORD", 1000)
     data = 'a,y\n1,"u\n' + "".join(f"{i},u\n" for i in range(2000))
     for block in (50, 700, 1 << 20):
         _, features, _, _, faults = _read(data, block)
@@ -204,7 +204,7 @@ def test_a_quote_that_is_never_closed_costs_one_line(monkeypatch):
 
 
 def test_a_line_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr(csv_table, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(csv_records, "LONGEST_RECORD", 1000)
     with pytest.raises(DataError, match=" byte 8 "):
         _read("a,y\n1,u\n" + "1," * 5000, 64)
 
@@ -288,7 +288,7 @@ def test_a_label_of_more_than_1000_characters_is_a_fault(tmp_path: Path):
 @pytest.mark.parametrize("line", [b"1\n", b"1,2,x\n"])
 def test_a_quote_that_stays_open_costs_bounded_memory_and_is_named(tmp_path: Path, line: bytes):
     """Short lines after it took 1.8 GB and 58 s, and the number of columns was blamed."""
-    size = csv_table.LONGEST_RECORD + (1 << 20)
+    size = csv_records.LONGEST_RECORD + (1 << 20)
     data = b'a,b,y\n"1,2,x\n' + line * (size // len(line))
     with bounded(seconds=20, memory=200 << 20):
         said = check(tmp_path, data)

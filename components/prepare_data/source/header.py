@@ -389,11 +389,15 @@ def aligned_with_blanks(header: Header, options: DataOptions, file: str) -> Prob
 def _split(line: str, delimiter: str) -> list[str]:
     if delimiter == BLANKS:
         line, delimiter = " ".join(line.split()), " "
+    return [field.strip("'\" \t\r\n") for field in fields_of(line, delimiter)]
+
+
+def fields_of(line: str, delimiter: str) -> list[str]:
+    """Return the values of a line of CSV as they are."""
     try:
-        fields = next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error:
-        fields = line.split(delimiter)
-    return [field.strip("'\" \t\r\n") for field in fields]
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:  # a value that is very long
+        return line.split(delimiter)
 
 
 def _headless(names: list[str]) -> str:
