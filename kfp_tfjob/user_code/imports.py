@@ -9,14 +9,14 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.user_code.syntax import OfImage, reachable
+from kfp_tfjob.user_code.syntax import OfImage, Reached
 
 # Those that the trainer or a step has loaded before the user's code.
 LIBRARIES = {"boto3", "google", "keras", "kfp", "kfp_tfjob", "kubernetes", "numpy", "pyarrow"}
@@ -88,22 +88,22 @@ class Import:
 
 
 def of_others(
+    reached: Iterable[Reached],
     files: Mapping[str, bytes],
-    entries: Iterable[str],
-    root: str | None = None,
+    entries: Collection[str],
     function: str = "",
 ) -> Iterator[Import]:
     """Yield the first import of each module that `files`, Python and the libraries do not have.
 
     Args:
+        reached: The code, as `reachable` yields it.
         files: Content by relative path.
         entries: The files with which the code begins.
-        root: As for `reachable`.
         function: The function that is called; empty for a program. Imports in other functions
             count only if they may run.
     """
-    entries, names = list(entries), set()
-    for path, start, tree in reachable(files, entries, root):
+    names: set[str] = set()
+    for path, start, tree in reached:
         if not isinstance(tree, ast.Module):
             continue
         included = {*_modules_in(files, start), *_modules_in(files, PurePosixPath()), *LIBRARIES}
@@ -114,14 +114,13 @@ def of_others(
                     yield Import(path, node.lineno, name)
 
 
-def without_package(
-    files: Mapping[str, bytes], entries: Iterable[str], root: str
-) -> Iterator[Problem]:
+def without_package(reached: Iterable[Reached]) -> Iterator[Problem]:
     """Yield a problem for each relative import that leaves the top-level package.
 
-    The arguments are those of `of_others`.
+    Args:
+        reached: The code, as `reachable` yields it.
     """
-    for path, start, tree in reachable(files, entries, root):
+    for path, start, tree in reached:
         if not isinstance(tree, ast.Module):
             continue
         depth = len(PurePosixPath(path).relative_to(start).parts) - 1

@@ -34,10 +34,10 @@ from kfp_tfjob.user_code.imports import (
     without_package,
 )
 from kfp_tfjob.user_code.syntax import (
-    imported_files,
     missing_paths,
     named_files,
     parse,
+    reachable,
     unparsable,
 )
 
@@ -214,21 +214,22 @@ class Code:
         """Check the files that a command names, and what they import of this code."""
         files = {} if self.in_image else self.files  # of the run's copy
         entries = named_files(command, self.files)
-        beside = self._beside(of_others(self.files, entries), entries)
+        reached = list(reachable(self.files, entries))
+        beside = self._beside(of_others(reached, self.files, entries), entries)
         missing = [_missing(path, files) for path in missing_paths(command, files)]
-        return [*missing, *unparsable(self.files, entries), *beside]
+        return [*missing, *unparsable(reached), *beside]
 
-    def _import_problems(self, path: str, tree: ast.Module, function: str) -> list[Problem]:
+    def _import_problems(self, path: str, function: str) -> list[Problem]:
         """Check that a function's file can be imported, and what it imports of this code."""
         if self.in_image:  # its own code was tested with it
             return []
-        entries, root = [path], ""
-        beside = self._beside(of_others(self.files, entries, root, function), entries, self.module)
+        reached = list(reachable(self.files, [path], root=""))
+        others = of_others(reached, self.files, [path], function)
         return [
             *_taken(self.module),
-            *unparsable(self.files, imported_files(self.files, path, tree), root),
-            *without_package(self.files, entries, root),
-            *beside,
+            *unparsable(reached),
+            *without_package(reached),
+            *self._beside(others, [path], self.module),
         ]
 
     def _beside(
@@ -285,7 +286,7 @@ class Code:
             return path, None, list(error.problems)
         defined = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
         others = _other_names(tree)
-        imported: list[Problem | str] = [*self._import_problems(path, tree, function)]
+        imported: list[Problem | str] = [*self._import_problems(path, function)]
         if function in defined and function not in others:
             return path, defined[function], imported
         if others & {function, "*"}:

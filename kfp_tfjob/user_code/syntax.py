@@ -68,28 +68,24 @@ def parse(path: str, data: bytes, is_script: bool = False) -> ast.Module:
         raise ConfigurationError(_explained(path, data, error)) from None
 
 
-def unparsable(
-    files: Mapping[str, bytes], entries: Iterable[str], root: str | None = None
-) -> Iterator[NotPython]:
-    """Yield the problems of files, and of those that they import without a condition.
+# The path of a file, the folder in which its imports begin, and its syntax tree or its problem.
+Reached = tuple[str, PurePosixPath, "ast.Module | NotPython"]
 
-    The arguments are those of `reachable`.
-    """
-    return (it for _, _, it in reachable(files, entries, root) if isinstance(it, NotPython))
+
+def unparsable(reached: Iterable[Reached]) -> Iterator[NotPython]:
+    """Yield the problems of the files that `reachable` yields."""
+    return (it for _, _, it in reached if isinstance(it, NotPython))
 
 
 def reachable(
     files: Mapping[str, bytes], entries: Iterable[str], root: str | None = None
-) -> Iterator[tuple[str, PurePosixPath, ast.Module | NotPython]]:
+) -> Iterator[Reached]:
     """Yield files, and those that they import without a condition.
 
     Args:
         files: Content by relative path.
         entries: The files with which a program begins.
         root: The folder in which imports begin; None for that of each entry, as for a script.
-
-    Yields:
-        The path, the folder in which its imports begin, and its syntax tree or its problem.
     """
     parsed: set[str] = set()
     for entry in entries:
@@ -106,10 +102,10 @@ def reachable(
                 yield from ((path, start, it) for it in error.problems if isinstance(it, NotPython))
                 continue
             yield path, start, tree
-            waiting += imported_files(files, path, tree, str(start))
+            waiting += reversed(_imported_files(files, path, tree, str(start)))
 
 
-def imported_files(
+def _imported_files(
     files: Mapping[str, bytes], path: str, tree: ast.Module, root: str = ""
 ) -> list[str]:
     """Return those of `files` that a module imports without a condition.
