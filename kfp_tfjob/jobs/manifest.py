@@ -21,9 +21,11 @@ from kfp_tfjob.jobs.labels import (
     CANCEL_GRACE_ANNOTATION,
     HASH_ANNOTATION,
     HEARTBEAT_ANNOTATION,
+    INJECT,
     KEY_LABEL,
     MANAGER,
     MANAGER_LABEL,
+    MODEL_LABEL,
     QUEUE_LABEL,
     RUN_LABEL,
     SETUP,
@@ -61,7 +63,7 @@ _AWS_PLACES = ("AWS_ENDPOINT_URL", "AWS_REGION")
 POD_ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
-    "sidecar.istio.io/inject": "false",
+    INJECT: "false",
 }
 
 
@@ -100,7 +102,7 @@ def build_job(spec: JobSpec, identity: Identity) -> Object:
         RUN_LABEL: run_label(identity.run_id),
         TASK_LABEL: identity.task,
         **({KEY_LABEL: identity.task_key} if identity.task_key else {}),
-        **({"kfp-tfjob/model": label_value(spec.model_name)} if spec.model_name else {}),
+        **({MODEL_LABEL: label_value(spec.model_name)} if spec.model_name else {}),
         "kfp-tfjob/attempt": str(identity.attempt),
     }
     queue = spec.pod.all.queue
@@ -381,7 +383,7 @@ def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object
     return {
         "metadata": {
             "annotations": POD_ANNOTATIONS | (settings.annotations or {}),
-            "labels": {"sidecar.istio.io/inject": "false", **(settings.labels or {}), **labels},
+            "labels": {INJECT: "false", **(settings.labels or {}), **labels},
         },
         "spec": {key: value for key, value in sorted(pod.items()) if value is not None},
     }

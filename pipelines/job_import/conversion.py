@@ -23,9 +23,9 @@ from kfp_tfjob.pipelines.job_import.pod_settings import (
     CONVERTED,
     first_value,
     gpus_of,
-    job_labels,
     merged,
     settings_of,
+    user_labels,
 )
 from kfp_tfjob.pipelines.job_import.policies import report_policies
 from kfp_tfjob.pipelines.job_import.program import (
@@ -214,7 +214,7 @@ def _gpus(job: SourceJob, mains: Mains, report: Report) -> int:
 def _pod(
     job: SourceJob, mains: Mains, output: Output, store_secret: str, report: Report
 ) -> dict[str, Any]:
-    labels = job_labels(job.metadata.labels)
+    labels = user_labels(job.metadata.labels)
     settings = {}
     outputs: dict[str, dict[str, Any]] = {}
     for role in job.roles:

@@ -12,13 +12,20 @@ from typing import Any
 
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import CHIEF, REPLICA_INDEX, TOPOLOGY
-from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION, MANAGER_LABEL, QUEUE_LABEL, SETUP
+from kfp_tfjob.jobs.labels import (
+    CANCEL_GRACE_ANNOTATION,
+    INJECT,
+    MANAGER_LABEL,
+    MODEL_LABEL,
+    QUEUE_LABEL,
+    SETUP,
+)
 from kfp_tfjob.jobs.manifest import JOB_DIR, OUTPUT_DIR, POD_ANNOTATIONS, TRAINER
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.address_fields import safe
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS
+from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, NATIVE_RESOURCES
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.job_import.pod_settings import merged
 from kfp_tfjob.pipelines.job_import.pods import Container, Mount, PodSpec, Variable
@@ -29,13 +36,11 @@ from kfp_tfjob.supervisor import keras
 
 _STORE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _STORE += ("AWS_ENDPOINT_URL", "AWS_REGION")
-_BASIC = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeral_storage"}
 _CHIEF_IN_TF_CONFIG = "CHIEF_IN_TF_CONFIG"
 _NUMBERS = ("EPOCHS", "BATCH_SIZE", "STORE_DEADLINE", "START_DEADLINE", "EXPECTED_GPUS")
 _OBJECTS = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
 _OF_US = {TOPOLOGY, REPLICA_INDEX, _CHIEF_IN_TF_CONFIG}
 _KERAS = {"1": 2, "0": 3}  # by the value of TF_USE_LEGACY_KERAS
-_INJECT = "sidecar.istio.io/inject"
 _KINDS = {JOBSET: "jobset", PYTORCHJOB: "pytorchjob"}  # `auto` renders a TFJob
 
 
@@ -60,7 +65,7 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
     keras_version = _keras(job, roles)
     parameters: dict[str, Any] = {
         "data_uri": chief.values.get("DATASET_URI", ""),
-        "model_name": job.metadata.labels.get("kfp-tfjob/model", ""),
+        "model_name": job.metadata.labels.get(MODEL_LABEL, ""),
         "model_code": chief.values.get("MODEL_CODE", ""),
         "model_hyperparameters": json.loads(chief.values.get("HYPERPARAMETERS", "{}")),
         "output_uri": _output_uri(job, chief.values),
@@ -110,7 +115,7 @@ def _missing(job: SourceJob) -> Iterator[str]:
         yield from (f"{role.name}.initContainers.setup.env.{it}" for it in wrong)
         if "--" not in main.command:
             yield f"{role.name}.command"
-        if not _BASIC.keys() <= main.resources.limits.keys():
+        if not NATIVE_RESOURCES.keys() <= main.resources.limits.keys():
             yield f"{role.name}.resources.limits"
         for mount in filter(_is_users, main.volume_mounts):
             if not _source(spec, mount):
@@ -127,13 +132,7 @@ def _is_object(text: str) -> bool:
 def _source(spec: PodSpec, mount: Mount) -> dict[str, str]:
     """Return the source of a mount's volume as `pod.*.volumes` spells it; nothing for another."""
     volume = spec.volume(mount.name)
-    if volume and volume.persistent_volume_claim:
-        return {"claim": volume.persistent_volume_claim.claim_name}
-    if volume and volume.secret:
-        return {"secret_name": volume.secret.secret_name}
-    config_map = volume.others.get("configMap") if volume else None
-    name = config_map.get("name") if isinstance(config_map, Mapping) else None
-    return {"config_map": str(name)} if name else {}
+    return volume.source if volume else {}
 
 
 class _OwnRole:
@@ -205,9 +204,9 @@ class _OwnRole:
         """Return the settings of the pods that are not defaults."""
         spec, limits = self.spec, self.main.resources.limits
         memory = spec.volume("shared-memory")
-        extended = {name: limits[name] for name in limits if name not in _BASIC}
+        extended = {name: limits[name] for name in limits if name not in NATIVE_RESOURCES}
         gpu = next(iter(extended), "") if self.gpus else ""
-        settings: dict[str, Any] = {ours: limits[name] for name, ours in _BASIC.items()}
+        settings: dict[str, Any] = {ours: limits[name] for name, ours in NATIVE_RESOURCES.items()}
         settings |= {
             "gpu_resource": extended.pop(gpu, None) and gpu,
             "resources": extended,
@@ -328,7 +327,7 @@ def _user_labels(labels: Mapping[str, str]) -> dict[str, str]:
         for name, value in labels.items()
         if not name.startswith("kfp-tfjob/")
         and name not in (MANAGER_LABEL, QUEUE_LABEL)
-        and (name, value) != (_INJECT, "false")
+        and (name, value) != (INJECT, "false")
     }
 
 
@@ -340,7 +339,7 @@ def _output_uri(job: SourceJob, values: Mapping[str, str]) -> str:
     above = folder.rpartition("/")[0]
     if above.endswith(f"/{RUNS}"):
         return above.removesuffix(f"/{RUNS}")
-    name = job.metadata.labels.get("kfp-tfjob/model", "")
+    name = job.metadata.labels.get(MODEL_LABEL, "")
     if "{" not in above and name:  # the field {model_name} is filled in
         root, _, below = above.partition(f"/{RUNS}/")
         parts = ["{model_name}" if part == safe(name) else part for part in below.split("/")]

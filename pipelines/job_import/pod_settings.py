@@ -8,10 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_tfjob.jobs.kinds import KINDS
-from kfp_tfjob.jobs.labels import MANAGER_LABEL, QUEUE_LABEL
+from kfp_tfjob.jobs.labels import INJECT, MANAGER_LABEL, QUEUE_LABEL
 from kfp_tfjob.jobs.spec import RESERVED
 from kfp_tfjob.options.parameter_masking import looks_secret
-from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, PodSettings, Toleration
+from kfp_tfjob.options.pod import (
+    CHIEF_GRACE,
+    DEFAULTS,
+    NATIVE_RESOURCES,
+    PodSettings,
+    Toleration,
+)
 from kfp_tfjob.pipelines.job_import.output import Output
 from kfp_tfjob.pipelines.job_import.pods import (
     SHARED_MEMORY,
@@ -26,7 +32,6 @@ from kfp_tfjob.pipelines.job_import.report import Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceRole
 
 POD = ("pod",)
-_BASIC = ("cpu", "memory", "ephemeral-storage")
 _GPU = re.compile(r"gpu|/mig-|^habana\.ai/|^google\.com/tpu|^aws\.amazon\.com/neuron")
 # Variables that an operator or a pod's author sets so that the replicas find each other.
 _OF_OPERATORS = frozenset().union(*(kind.variables for kind in KINDS))
@@ -66,7 +71,6 @@ _FIELDS = {
 }
 _NAMED = ("env", "labels", "annotations", "node_selector")  # dicts that `all` and a role merge
 _OURS = re.compile(r"^(training\.kubeflow\.org|jobset\.sigs\.k8s\.io|batch\.kubernetes\.io)/")
-_INJECT = "sidecar.istio.io/inject"
 
 
 def settings_of(
@@ -93,7 +97,7 @@ def settings_of(
     settings["scheduler"] = spec.scheduler_name.removeprefix("default-scheduler")
     settings["service_account"] = _service_account(role, report)
     settings["image_pull_secret"] = _pull_secret(role, report)
-    settings["labels"] = _labels(role.template.metadata.labels)
+    settings["labels"] = user_labels(role.template.metadata.labels)
     settings["annotations"] = _annotations(role, report)
     settings["run_as_user"] = _user(role, main, report)
     settings["grace_seconds"] = _grace(role, report)
@@ -154,7 +158,7 @@ def gpus_of(resources: Resources, name: str, report: Report) -> tuple[str, int]:
         name: The container's field, for messages.
         report: Where to refuse other devices.
     """
-    extended = [it for it in resources.names if it not in _BASIC]
+    extended = [it for it in resources.names if it not in NATIVE_RESOURCES]
     kinds = [it for it in extended if _GPU.search(it)]
     if len(kinds) > 1:
         report.refuse(
@@ -171,15 +175,13 @@ def gpus_of(resources: Resources, name: str, report: Report) -> tuple[str, int]:
 
 def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, Any]:
     its = main.resources
-    settings: dict[str, Any] = {
-        "cpu": its.of("cpu"),
-        "memory": its.of("memory"),
-        "ephemeral_storage": its.of("ephemeral-storage"),
-    }
+    settings: dict[str, Any] = {key: its.of(name) for name, key in NATIVE_RESOURCES.items()}
     kind, count = gpus_of(its, role.name, report)
     settings["gpu_resource"] = kind if count and kind != DEFAULTS["gpu_resource"] else ""
     others = {
-        name: its.of(name) for name in its.names if name not in _BASIC and not _GPU.search(name)
+        name: its.of(name)
+        for name in its.names
+        if name not in NATIVE_RESOURCES and not _GPU.search(name)
     }
     if others:
         settings["resources"] = others
@@ -240,30 +242,34 @@ def _volume(
             "mount the whole volume, and change the path in the command",
         )
         return None
-    read_only = {"read_only": True} if mount.read_only else {}
-    if volume and (claim := volume.persistent_volume_claim):
-        read_only = {"read_only": True} if mount.read_only or claim.read_only else {}
-        return {"claim": claim.claim_name, "path": mount.mount_path, **read_only}
-    if volume and (secret := volume.secret) and not secret.others.get("items"):
-        if secret.optional:
+    if volume and volume.source:
+        claim, secret = volume.persistent_volume_claim, volume.secret
+        if secret and secret.optional:
             report.note(f"{where}: optional", "a run's pods wait for the Secret", "", POD)
-        return {"secret_name": secret.secret_name, "path": mount.mount_path, **read_only}
-    config_map = volume.others.get("configMap") if volume else None
-    if isinstance(config_map, Mapping) and set(config_map) <= {"name", "defaultMode"}:
-        return {"config_map": config_map.get("name"), "path": mount.mount_path, **read_only}
+        is_read_only = mount.read_only or (claim is not None and claim.read_only)
+        read_only = {"read_only": True} if is_read_only else {}
+        return {**volume.source, "path": mount.mount_path, **read_only}
     if volume and volume.empty_dir and mount.mount_path.rstrip("/") == "/tmp":
         report.note(where, "the program can write to /tmp in any case", "", POD)
         return None
-    source = ", ".join(volume.others) if volume else "no such volume"
     report.refuse(
         where,
-        "emptyDir" if volume and volume.empty_dir else source or "a Secret with items",
+        _unknown_source(volume),
         "a claim, a Secret or a ConfigMap",
         "write temporary files to $TMPDIR, and output to $OUTPUT_DIR"
         if volume and volume.empty_dir
         else "put the files on a claim (PVC), or into a Secret or ConfigMap without items",
     )
     return None
+
+
+def _unknown_source(volume: Volume | None) -> str:
+    """Return the source of a volume that a run cannot mount, for a message."""
+    if volume is None:
+        return "no such volume"
+    if volume.empty_dir:
+        return "emptyDir"
+    return "configMap" if volume.config_map else ", ".join(volume.others) or "a Secret with items"
 
 
 def _environment(
@@ -402,24 +408,20 @@ def _pull_secret(role: SourceRole, report: Report) -> str:
     return names[0] if names else ""
 
 
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+def user_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a job or its pods that those of a run get, too."""
     return {
         name: value
         for name, value in labels.items()
-        if not _OURS.match(name) and name not in (QUEUE_LABEL, MANAGER_LABEL, _INJECT)
+        if not _OURS.match(name) and name not in (QUEUE_LABEL, MANAGER_LABEL, INJECT)
     }
-
-
-def job_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a job that a run's job and pods get."""
-    return _labels(labels)
 
 
 def _annotations(role: SourceRole, report: Report) -> dict[str, str]:
     annotations = dict(role.template.metadata.annotations)
-    if annotations.pop(_INJECT, "false") != "false":
+    if annotations.pop(INJECT, "false") != "false":
         report.note(
-            f"{role.name}.annotations.{_INJECT}",
+            f"{role.name}.annotations.{INJECT}",
             "a proxy would outlive the program, and replicas talk on plain ports",
             "",
             POD,

@@ -154,13 +154,32 @@ class EmptyDir(Part):
     size_limit: str = ""
 
 
+class ConfigMapVolume(Part):
+    """A ConfigMap as files."""
+
+    name: str = ""
+    default_mode: int | None = None
+
+
 class Volume(Part):
     """A volume of a pod; a source that is none of these stays in `others`."""
 
     name: str
     persistent_volume_claim: Claim | None = None
     secret: SecretVolume | None = None
+    config_map: ConfigMapVolume | None = None
     empty_dir: EmptyDir | None = None
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The source as `pod.*.volumes` spells it; empty for one that a run cannot mount."""
+        if self.persistent_volume_claim:
+            return {"claim": self.persistent_volume_claim.claim_name}
+        if self.secret and not self.secret.others.get("items"):
+            return {"secret_name": self.secret.secret_name}
+        if self.config_map and self.config_map.name and not self.config_map.others:
+            return {"config_map": self.config_map.name}
+        return {}
 
 
 def is_scratch(mount: Mount, volume: Volume | None) -> bool:
