@@ -26,11 +26,16 @@ from kfp_tfjob.trainer.prediction import output_spec
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.user_errors import last_line
 
-_SHIFTS = range(
-    1, 8
-)  # of labels; a metric that counts rows may be equal for some of them by chance
+# Of labels; a metric that counts rows may be equal for some of them by chance.
+_SHIFTS = range(1, 8)
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.05  # relative
 _NOTHING = 1e-6  # of labels of about 1
+
+
+def tolerance_of(full: float) -> float:
+    """Return the relative difference of equal values; `full` is that of 32 bits."""
+    is_full = keras.mixed_precision.dtype_policy().compute_dtype == "float32"
+    return full if is_full else _TOLERANCE_16_BITS
 
 
 def mismatch(dataset: Dataset, received: str) -> Problem:
@@ -109,10 +114,9 @@ def check_values(
     """
     output = output_spec(model, dataset)
     rows = _random_rows(model, dataset, output, is_weighted(dataset, options))
-    short = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
     # A square of small labels is smaller still.
     unit = min(1.0, float(np.abs(rows.y).max()) ** 2 if dataset.task != CLASSIFICATION else 1.0)
-    tolerance = _Tolerance(_TOLERANCE_16_BITS if short else _TOLERANCE, _NOTHING * unit)
+    tolerance = _Tolerance(tolerance_of(_TOLERANCE), _NOTHING * unit)
     try:
         ConfigurationError.raise_if(
             problem

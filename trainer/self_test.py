@@ -21,7 +21,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import holder_of
 from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.label_test import is_own_loss, is_weighted
+from kfp_tfjob.trainer.label_test import is_own_loss, is_weighted, tolerance_of
 from kfp_tfjob.trainer.prediction import predict
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 from kfp_tfjob.trainer.train_step import INSTALL, TrainSteps, failed_step, leave_sums_to_us
@@ -46,15 +46,13 @@ _UNWEIGHTED = Problem(
     " your own compute_loss, use sample_weight; or remove data_options.weight and"
     " TRAIN_OPTIONS.class_weight",
 )
+_LARGE_WEIGHT = 1e4
+_COMPARED = 256  # predicted values of each process
+_TOLERANCE = 1e-3  # relative; real errors are larger by a factor
 
 
 class _MaskedError(ConfigurationError):
     """The output of the model has a mask."""
-
-
-_LARGE_WEIGHT = 1e4
-_COMPARED = 256  # predicted values of each process
-_TOLERANCE, _TOLERANCE_16_BITS = 1e-3, 0.05  # relative; real errors are larger by a factor
 
 
 def check_sum(replicas: Replicas) -> None:
@@ -124,9 +122,7 @@ def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> Non
         mine = np.full(1, np.nan, np.float32)  # it is random, or does not work
     parts = replicas.gather(np.resize(mine, _COMPARED).tobytes())
     everyone = np.array([np.frombuffer(it, np.float32) for it in parts])
-    is_short = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
-    tolerance = _TOLERANCE_16_BITS if is_short else _TOLERANCE
-    room = tolerance * float(np.nanmax(np.abs(everyone), initial=1e-6))
+    room = tolerance_of(_TOLERANCE) * float(np.nanmax(np.abs(everyone), initial=1e-6))
     if not np.allclose(everyone, everyone[0], rtol=0, atol=room, equal_nan=True):
         raise ConfigurationError(
             Problem(
@@ -187,8 +183,7 @@ def check_loss(
         return
     mean = sum(parts) * replicas.count / 2
     total = sum(parts) if micro_batches == 1 else mean  # of a loss that is a sum over rows
-    sixteen = keras.mixed_precision.dtype_policy().compute_dtype != "float32"
-    tolerance = _TOLERANCE_16_BITS if sixteen else _TOLERANCE
+    tolerance = tolerance_of(_TOLERANCE)
     if not any(np.isclose(found, whole, rtol=tolerance, atol=1e-6) for found in (mean, total)):
         raise ConfigurationError(
             Problem(

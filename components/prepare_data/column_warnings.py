@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
@@ -18,7 +17,7 @@ from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnStatistics, Field
 from kfp_tfjob.features.types.lookalikes import are_booleans
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.formatting import listed, setting
 
 _MOST_WARNED = 10  # names in one warning
 # What programs and people write for no value, besides data_options.null_values.
@@ -49,10 +48,10 @@ def column_warnings(
     ]
     padded = [it.name for it in kinds.features if it.name in kinds.padded and it.type.is_direct]
     if padded:
-        types = json.dumps(dict.fromkeys(padded[:_MOST_WARNED], "category"), ensure_ascii=False)
+        types = dict.fromkeys(padded[:_MOST_WARNED], "category")
         warnings.append(
             f"whole numbers with leading zeros, like codes: {_some(padded)}; to keep the zeros, set"
-            f" data_options.types={types}"
+            f" {setting('data_options.types', types)}"
         )
     at = {it.name: at for it, at in zip(coding.features, coding.places, strict=True)}
     return [*warnings, *_feature_warnings(features, lambda name: sampled(at[name]))]

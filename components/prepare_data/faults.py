@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -357,9 +356,9 @@ class Faults:
         # The usual strings do not mean a missing value in a file with types.
         if all(it.file.lower().endswith(_WITH_TYPES) for it in self.examples) or {*often} & {*kept}:
             kept = kept if {*kept} != {*NULL_VALUES} else ("",)
-        option = json.dumps([*kept, *often], ensure_ascii=False)
+        option = setting("data_options.null_values", [*kept, *often])
         means = f"{listed(map(repr, often), 5)} {'means' if len(often) == 1 else 'mean'}"
-        return f"set data_options.null_values={option} if {means} a missing value"
+        return f"set {option} if {means} a missing value"
 
     def _dropping(self) -> str:
         """Return the options that drop the rows as text."""

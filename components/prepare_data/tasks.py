@@ -5,7 +5,6 @@ Its result has everything but the rows.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -33,6 +32,7 @@ from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES, FIELDS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.formatting import setting
 
 _MOST_NAMED = 10  # columns
 
@@ -164,7 +164,7 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
     spellings = {text.lower(): text for text in more}
     alike = [(text, spellings[text.lower()]) for text in fewer if text.lower() in spellings]
     fix = "".join(f"write {one!r} and {other!r} in the same way; or " for one, other in alike[:5])
-    drop = json.dumps([*job.options.drop, *more, *fewer], ensure_ascii=False)
+    option, is_short = "data_options.drop", len(more) + len(fewer) <= _MOST_NAMED
     return Problem(
         f"{name} does not have the columns of {job.source.files[0].name}",
         received="; ".join(
@@ -174,7 +174,7 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
         ),
         expected="the same columns in every file, in any order",
         fix=f"{fix}list the features in data_options.columns, or drop the columns that some files"
-        f" lack with data_options.drop{f'={drop}' * (len(more) + len(fewer) <= _MOST_NAMED)}",
+        f" lack with {setting(option, [*job.options.drop, *more, *fewer]) if is_short else option}",
     )
 
 

@@ -48,9 +48,8 @@ def uncolored(text: str) -> str:
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
     """Return text with secrets of at least six characters replaced, also those within another."""
-    for secret in sorted(
-        secrets, key=len, reverse=True
-    ):  # else the rest of a longer one would stay
+    # The longest first, or the rest of one that contains another would stay.
+    for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, MASK)
     return text

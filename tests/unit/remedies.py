@@ -29,6 +29,7 @@ _PARTS = ("what", "received", "expected", "fix", "path", "suggestion")
 # A remedy with a value to set, or a helper that makes one.
 _VALUE = re.compile(
     r"(?:data_options|train_options|gate|pod)[\w.]*=|--set |\bto \"|number_fix|named_formats"
+    r"|\bsetting\("
 )
 _SETTING = re.compile(
     r"(?<![\w.])((?:data_options|train_options|gate|pod)(?:\.[^\s=.,]+)*)(?:=| to )(?=[\[{\"a-z])"

@@ -858,6 +858,13 @@ def without_labels(label: str | None) -> None:
     arrow(pa.table({"a": ROWS, "y": [label if i % 20 == 0 else Y[i] for i in ROWS]}))
 
 
+def unlike_files() -> None:
+    """Write a folder with two tables, of which the second has a column more."""
+    Path("p").mkdir()
+    file("p/a.csv", a=ROWS)
+    file("p/b.csv", **{"a": ROWS, ODD: ROWS})
+
+
 def joined() -> None:
     """Write two files with their columns in different orders, and one that joins them."""
     file("p/1.csv", a=ROWS, b=CITIES)
@@ -1230,6 +1237,10 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         lambda: file(y=[""] * 30 + Y[30:], a=ROWS),
     ),
     (Case(f"{PREPARE}/faults:order_problem", table, data(), typed("p")), joined),
+    (
+        Case(f"{PREPARE}/tasks:_other_columns", table, data("p"), literal(0, "drop")),
+        unlike_files,
+    ),
     (
         Case(
             f"{PREPARE}/faults:column_problems",

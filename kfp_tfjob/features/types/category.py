@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,7 +29,7 @@ from kfp_tfjob.features.types.lookalikes import (
 )
 from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.storage.formatting import counted, listed, setting
 
 UNKNOWN, GAP, FIRST = 0, 1, 2  # packed codes: of an unknown or rare string, a missing one, the rest
 _MOST_TOP, _MOST_SHOWN = 10, 5  # values in statistics.json, and in a report
@@ -191,11 +190,10 @@ class Category(ColumnType):
         found = []
         for name, column in columns.items():
             if isinstance(column, CategoryStatistics) and column.is_free_text:
-                types = json.dumps({name: "text"}, ensure_ascii=False)
                 found.append(
                     f"most of the {column.distinct:,} strings of the category {name!r} occur once,"
                     f" so the model does not know them; if this is free text, drop it, or hash it"
-                    f" with data_options.types={types}"
+                    f" with {setting('data_options.types', {name: 'text'})}"
                 )
             top = dict(column.top) if isinstance(column, CategoryStatistics) else {}
             others = [text for text in top if not is_number(text)]
@@ -246,7 +244,7 @@ class Category(ColumnType):
             yield (
                 f"the category {self.name!r} may have the same value in several spellings: {same};"
                 " write each in the same way"
-                + (f", or set data_options.types={self._types('boolean')}" * are_booleans(rows))
+                + (f", or set {self._with_type('boolean')}" * are_booleans(rows))
             )
         words, others = described(rows)
         what = f"the values of the category {self.name!r} are {words}"
@@ -260,11 +258,11 @@ class Category(ColumnType):
         elif words:
             yield (
                 f"{what}, and categories have no order; write plain numbers, or, if these are"
-                f" codes, set data_options.types={self._types(self.kind)}"
+                f" codes, set {self._with_type(self.kind)}"
             )
 
-    def _types(self, kind: str) -> str:
-        return json.dumps({self.name: kind}, ensure_ascii=False)
+    def _with_type(self, kind: str) -> str:
+        return setting("data_options.types", {self.name: kind})
 
     def usual(self, column: ColumnStatistics | None = None) -> str:
         """Return the most frequent value."""

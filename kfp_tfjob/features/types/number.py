@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from kfp_tfjob.features.types.base import (
     named,
 )
 from kfp_tfjob.options.value_format import separators_of
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.storage.formatting import listed, setting
 
 LARGEST = float(np.finfo(np.float32).max)
 _JSON = {int, float}
@@ -370,7 +369,7 @@ class Number(ColumnType):
             found.append(
                 "a different whole number in every row, like an identifier or a row number:"
                 f" {listed(alike, 10)}; if it does not help with new rows, drop it with"
-                f" data_options.drop={json.dumps(alike[:10], ensure_ascii=False)}"
+                f" {setting('data_options.drop', alike[:10])}"
             )
         return found
 
