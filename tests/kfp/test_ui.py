@@ -57,10 +57,14 @@ def test_form(lab: Lab, row, ui: Browser) -> None:
     ui.shoot("report")
 
     _check_lineage(lab, run)
+    made = artifacts(lab.settings.ui, run)
     ui.go("/artifacts")
-    ui.wait("trained_model")
+    ui.wait("Grouped")
+    ui.click("Grouped")  # by run_id of the metadata
+    ui.type("#tableFilterBox", run)
+    ui.open(f"[data-row-id='{made['dataset'].id}'] button", shows="published_model")
     ui.shoot("artifacts")
-    ui.go(f"/artifacts/{artifacts(lab.settings.ui, run)['published_model'].id}")
+    ui.go(f"/artifacts/{made['published_model'].id}")
     ui.wait("dataset_digest")
     ui.shoot("model")
     ui.go(f"/compare?runlist={run},{five}")
