@@ -1,7 +1,8 @@
 """The KFP interface of launch_tfjob."""
 
-# Kubeflow Pipelines reads the outputs from a call in an annotation.
-# pyright: reportInvalidTypeForm=false
+# Kubeflow Pipelines reads the outputs from a call in an annotation, and None is the default of an
+# input that the back end fills in.
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false
 
 from typing import NamedTuple
 
@@ -9,8 +10,21 @@ from kfp import dsl
 
 from kfp_tfjob.options import images
 
+# What a pipeline sets on the task is for the replicas. The step's own pod needs the Secret and the
+# images, too; with the rest, it would wait for the replicas' GPUs.
+PASSED_ON = [
+    dsl.TaskConfigField.RESOURCES,
+    dsl.TaskConfigField.KUBERNETES_TOLERATIONS,
+    dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR,
+    dsl.TaskConfigField.KUBERNETES_AFFINITY,
+    dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+    dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_VOLUMES, apply_to_task=True),
+]
 
-@dsl.component(base_image=images.TOOLS, install_kfp_package=False)
+
+@dsl.component(
+    base_image=images.TOOLS, install_kfp_package=False, task_config_passthroughs=PASSED_ON
+)
 def launch_tfjob(
     *,
     run_id: str,
@@ -33,6 +47,7 @@ def launch_tfjob(
     train_image: str = "",
     train_options: dict = {},
     pod: dict = {},
+    task_config: dsl.TaskConfig = None,
     trained_model: dsl.Output[dsl.Model],
     training_curves: dsl.Output[dsl.HTML],
     training_job: dsl.Output[dsl.HTML],
@@ -67,6 +82,7 @@ def launch_tfjob(
         train_image: Image of the container `tensorflow`; empty for the one that was compiled in.
         train_options: seed, class_weight, early_stopping, command, deadlines and more.
         pod: Settings of the pods, under all, chief, worker, ps and evaluator.
+        task_config: From Kubeflow Pipelines: what the pipeline sets on this task, for the replicas.
         trained_model: What was trained, as a model card; its address, size, digests and metrics are
             its metadata.
         training_curves: The training curves.
@@ -84,6 +100,8 @@ def launch_tfjob(
     pages = ("training_curves", "training_job", "training_metrics", "trained_model")
     for name in ("run_id", "task_key", *pages):
         del values[name]
+    if values.get("task_config"):
+        values["task_config"] = vars(values["task_config"])
     from kfp_tfjob.components.launch_tfjob import engine
     from kfp_tfjob.components.launch_tfjob.card import render
     from kfp_tfjob.components.step import step
