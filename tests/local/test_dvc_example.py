@@ -52,7 +52,8 @@ def test_a_run_reads_the_data_of_its_commit(
         run("dvc", "push")
         run("dvc", "repro")
         run("dvc", "repro")  # nothing has changed
-    addresses = [run.runtime_config.parameters["data_uri"] for run in fake.runs.values()]
+    configs = [submitted.to_dict()["runtime_config"] for submitted in fake.runs.values()]
+    addresses = [config["parameters"]["data_uri"] for config in configs]
     read = [store.read(S3Address.parse(address, "data_uri")).decode() for address in addresses]
     assert read == versions
     # The object's name is a hash without an ending, which the steps read as well.
