@@ -57,7 +57,7 @@ def launch_tfjob(
             without preflight.
         code_uri: The copy of the user's code, from preflight; empty without preflight.
         job_kind: The kind of job, from preflight; empty without preflight.
-        train_image: Empty for the one that was compiled in.
+        train_image: If empty, it is the one that was compiled in.
         trained_model: What was trained, as a model card; its address, size, digests and metrics are
             its metadata.
         training_curves: The training curves.
