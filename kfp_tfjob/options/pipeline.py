@@ -136,7 +136,7 @@ PARAMETERS: dict[str, Parameter] = {
         group=TrainOptions,
     ),
     "gate": Parameter(
-        "dict of the conditions under which a model is published; if empty, none is",
+        "dict of the conditions under which a model is published; if empty, no model is",
         default=DEFAULT_GATE,
         group=GateOptions,
     ),

@@ -9,6 +9,7 @@ from pydantic import AnyHttpUrl, AwareDatetime, BaseModel, ConfigDict, Field, St
 
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.pipelines.compilation import FOLDER
+from tests.component_examples import compile_example
 from tests.docs.blocks import ROOT, blocks_of
 from tests.unit.compiled_rules import broken, parts_of
 
@@ -52,18 +53,10 @@ def test_metadata_has_the_shape_of_the_community(step: str) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_example_of_a_readme_compiles(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It needs no more than `kfp-tfjob compile` has written."""
-    readme = ROOT / "components" / step / "README.md"
-    example = next(block for block in blocks_of(readme) if block.language == "python")
-    (tmp_path / "compiled").symlink_to(FOLDER)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(example.text, str(example), "exec"), {})
-    (made,) = tmp_path.glob("*.yaml")
-    assert broken(made.read_text()) == []
-    pipeline, _ = parts_of(made.read_text())
+def test_the_example_of_a_readme_compiles(step: str, tmp_path: Path) -> None:
+    text = compile_example(step, FOLDER, tmp_path).read_text()
+    assert broken(text) == []
+    pipeline, _ = parts_of(text)
     names = {body.get("executorLabel") for body in pipeline["components"].values()}
     assert f"exec-{step.replace('_', '-')}" in names
     required = {
