@@ -36,7 +36,7 @@ def test_a_component_is_a_page_whose_links_are_those_of_the_site(site: Path) -> 
         assert f'href="{link}"' in page, link
     assert "README.md" not in page
     bring_a_model = (site / "own-model/index.html").read_text()
-    assert 'href="../components/prepare_data/#images"' in other
+    assert 'href="../components/prepare_data/#images"' in bring_a_model
 
 
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
