@@ -53,7 +53,7 @@ def _form() -> list[Field]:
             name,
             PARAMETERS[name].type,
             REQUIRED if PARAMETERS[name].is_required else known[name],
-            PARAMETERS[name].words,
+            PARAMETERS[name].plain_sentence,
         )
         for name in _ORDER
     ]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options import images
 
 # What a pipeline sets on the task is for the replicas. The step's own pod needs the Secret and the
@@ -25,6 +26,7 @@ PASSED_ON = [
 @dsl.component(
     base_image=images.TOOLS, install_kfp_package=False, task_config_passthroughs=PASSED_ON
 )
+@with_parameter_docs
 def launch_tfjob(
     *,
     run_id: str,
@@ -62,27 +64,16 @@ def launch_tfjob(
 
     Args:
         run_id: The run; its output is stored below output_uri under this name.
-        output_uri: Where all runs are stored, s3://BUCKET/PREFIX.
         task_key: Separates several launches in one run: at most 20 lowercase letters, digits and -.
-        storage_endpoint: URL of the store; empty for the one in the Secret or the environment.
-        storage_region: Region of the store; empty for the one in the Secret or the environment.
-        storage_secret: Name of the Secret with the store's keys.
         dataset_uri: The prepared dataset; empty if your program reads none.
-        model_name: The model's name, for the job's labels.
-        model_code: Where to find the function that builds the model; ignored if model_entry is set.
-        model_entry: `module:function`, from preflight; empty without preflight.
+        model_name: Here it only labels the job and its page.
+        model_code: Ignored if model_entry is set.
+        model_entry: The function that builds the model, as `module:function`, from preflight; empty
+            without preflight.
         code_uri: The copy of the user's code, from preflight; empty without preflight.
         job_kind: The kind of job, from preflight; empty without preflight.
-        model_hyperparameters: The keyword arguments of that function.
-        train_workers: Replicas in addition to the chief.
-        train_gpus: GPUs per replica.
-        train_epochs: Passes over the training rows.
-        train_batch_size: Rows of one training step, over all GPUs of all replicas; 0 is 64 for each
-            GPU, or on CPUs 64 rounded up to a multiple of the replicas.
-        train_image: Image of the container `tensorflow`; empty for the one that was compiled in.
-        train_options: seed, class_weight, early_stopping, command, deadlines and more.
-        pod: Settings of the pods, under all, chief, worker, ps and evaluator.
-        task_config: From Kubeflow Pipelines: what the pipeline sets on this task, for the replicas.
+        train_image: If empty, it is the one that was compiled in.
+        task_config: What the pipeline sets on this task, for the replicas; from the back end.
         trained_model: What was trained, as a model card; its address, size, digests and metrics are
             its metadata.
         training_curves: The training curves.

@@ -38,7 +38,7 @@ def test_the_form_is_the_declaration() -> None:
         expected = empty if parameter.is_required else defaults()[name]
         assert signature.parameters[name].default == expected
         assert form[name].default == (None if parameter.is_required else expected)
-        assert form[name].description == parameter.words
+        assert form[name].description == parameter.plain_sentence
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
