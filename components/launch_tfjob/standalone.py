@@ -88,10 +88,10 @@ def check_cluster(step: Step, spec: JobSpec) -> list[Finding]:
     if is_local() or step.store.numbers(step.run.attempts):
         return []
     api = open_cluster(_CLUSTER_SECONDS, spec.kind)
-    found = check(Subject(api, spec, run_id=step.run_id, task_key=step.task_key), At.RUN)
-    for it in only(found, Status.WARNING, Status.WAITS):
-        log.warning("%s", it)
-    return found
+    findings = check(Subject(api, spec, run_id=step.run_id, task_key=step.task_key), At.RUN)
+    for finding in only(findings, Status.WARNING, Status.WAITS):
+        log.warning("%s", finding)
+    return findings
 
 
 def _first_checks(

@@ -55,23 +55,23 @@ def apply(parameters: Mapping[str, Any], problems: Problems) -> tuple[dict[str, 
         parameters: The run parameters, and `task_config` if the component has that input.
         problems: Gets everything that is wrong with the task.
     """
-    given = dict(parameters)
-    config = given.pop("task_config", None)
+    run = dict(parameters)
+    config = run.pop("task_config", None)
     if config is None:
-        return given, TaskReport({})
+        return run, TaskReport({})
     if not is_passed(config):
         log.warning("%s", _NOT_PASSED)
-        return given, TaskReport({}, [_NOT_PASSED])
+        return run, TaskReport({}, [_NOT_PASSED])
     task = problems.of(lambda: TaskSettings.read(config))
-    merged = problems.of(lambda: task.below(given)) if task else None
-    if not (task and merged):
-        return given, TaskReport({})
-    given, replaced = merged
+    applied = problems.of(lambda: task.below(run)) if task else None
+    if not (task and applied):
+        return run, TaskReport({})
+    merged, replaced = applied
     notes = [*task.notes, *replaced]
     for note in notes:
         log.warning("%s", note)
-    if task.gpus and not parameters["train_gpus"]:
+    if task.gpus and parameters["train_gpus"] == 0:
         count, resource = task.gpus, task.settings["gpu_resource"]
         notes.append(f"train_gpus is {count}, from the task's accelerator {resource}")
         log.info("%s", notes[-1])
-    return given, TaskReport(task.settings, notes)
+    return merged, TaskReport(task.settings, notes)

@@ -115,13 +115,15 @@ class TaskSettings:
             return dict(parameters), []  # JobSpec.parse reports it
         ConfigurationError.raise_if(self._contradictions(parameters["train_gpus"], pod))
         of_pod = dict(parameters["pod"])
-        shared = {key: it for key, it in (of_pod.get("all") or {}).items() if it is not None}
+        shared = {
+            key: value for key, value in (of_pod.get("all") or {}).items() if value is not None
+        }
         for key in _MERGED:
             if key in shared and key in self.settings:
                 shared[key] = {**self.settings[key], **shared[key]}
         of_pod["all"] = {**self.settings, **shared}
         merged = {**parameters, "pod": of_pod}
-        if self.gpus:
+        if self.gpus and parameters["train_gpus"] == 0:
             merged["train_gpus"] = self.gpus
         return merged, list(self._replaced(pod))
 
@@ -130,19 +132,19 @@ class TaskSettings:
         if not self.gpus:
             return
         accelerator = self.settings["gpu_resource"]
-        others, ways = [], []
+        contrary, ways = [], []
         if isinstance(train_gpus, int | float) and train_gpus > 0 and train_gpus != self.gpus:
-            others.append(f"train_gpus {train_gpus:g}")
+            contrary.append(f"train_gpus {train_gpus:g}")
             ways.append("set train_gpus to 0")
         for role in ("all", "chief", "worker"):
             resource = pod.of_replicas[role].gpu_resource
             if resource not in (None, accelerator):
-                others.append(f"pod.{role}.gpu_resource {resource}")
+                contrary.append(f"pod.{role}.gpu_resource {resource}")
                 ways.append(f"remove pod.{role}.gpu_resource")
-        if others:
+        if contrary:
             yield Problem(
                 "the task's accelerator contradicts the run parameters",
-                received=f"{self.gpus} {accelerator} on the task, but {' and '.join(others)}",
+                received=f"{self.gpus} {accelerator} on the task, but {' and '.join(contrary)}",
                 expected="the same GPUs for each replica in both, or only in one of them",
                 fix=f"{' and '.join(ways)}, or remove {_ACCELERATOR} from the task",
                 path="task_config.resources",
@@ -180,19 +182,19 @@ def _requests(resources: Resources, notes: list[str]) -> dict[str, str]:
 
 def _accelerator(resources: Resources, problems: Problems) -> tuple[str, int]:
     """Return the resource and the number of GPUs; "" and 0 without an accelerator."""
-    others = {
+    accelerators = {
         name: resources.of(name)
         for name in resources.names
         if name not in NATIVE_RESOURCES and resources.of(name) not in ("", "0")
     }
-    if not others:
+    if not accelerators:
         return "", 0
-    (name, amount), *rest = others.items()
-    if rest or "/" not in name or not _WHOLE.fullmatch(amount):
+    name, amount = next(iter(accelerators.items()))
+    if len(accelerators) > 1 or "/" not in name or not _WHOLE.fullmatch(amount):
         problems.append(
             Problem(
                 "the task's accelerator is not a number of GPUs that a node can have",
-                received=", ".join(f"{amount} {name}" for name, amount in others.items()),
+                received=", ".join(f"{amount} {name}" for name, amount in accelerators.items()),
                 expected="a whole number of one resource DOMAIN/NAME, such as 1 nvidia.com/gpu",
                 fix=f"correct {_ACCELERATOR} of the task, as `kubectl describe node` shows them",
                 path="task_config.resources",
@@ -252,12 +254,13 @@ def _environment(variables: list[Variable], problems: Problems, notes: list[str]
 
 
 def _volumes(task: TaskConfig, problems: Problems, notes: list[str]) -> list[dict[str, Any]]:
-    volumes = []
+    volumes = {volume.name: volume for volume in task.volumes}
+    settings = []
     for mount in task.volume_mounts:
         path = PurePosixPath(mount.mount_path)
         if path == MOUNT:  # the store's Secret, which every replica has anyway
             continue
-        volume = next((it for it in task.volumes if it.name == mount.name), None)
+        volume = volumes.get(mount.name)
         if mount.sub_path or is_protected(path) or not (volume and volume.source):
             problems.append(
                 Problem(
@@ -281,5 +284,5 @@ def _volumes(task: TaskConfig, problems: Problems, notes: list[str]) -> list[dic
         claim = volume.persistent_volume_claim
         is_read_only = mount.read_only or (claim is not None and claim.read_only)
         read_only = {"read_only": True} if is_read_only else {}
-        volumes.append({**volume.source, "path": str(path), **read_only})
-    return volumes
+        settings.append({**volume.source, "path": str(path), **read_only})
+    return settings

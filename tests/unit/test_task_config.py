@@ -223,12 +223,12 @@ def test_a_back_end_that_passes_nothing_is_said_and_changes_nothing() -> None:
     assert (spec, notes) == (JobSpec.parse(**DEFAULTS), [])
 
 
-def test_a_wrong_pod_is_left_to_the_check_of_the_parameters() -> None:
-    for pod in ({"cheif": {}}, {"all": 3}, "text"):
+def test_wrong_parameters_are_left_to_their_own_check() -> None:
+    wrong = [{"pod": pod} for pod in ({"cheif": {}}, {"all": 3}, "text")] + [{"train_gpus": -1}]
+    for parameters in wrong:
         problems = Problems()
-        given, _ = apply({**DEFAULTS, "pod": pod, "task_config": task(resources=gpus(2))}, problems)
-        assert not problems and given["pod"] == pod
-        assert problems_of(JobSpec.parse, **given)
+        given, _ = apply(DEFAULTS | parameters | {"task_config": task(resources=gpus(2))}, problems)
+        assert not problems and problems_of(JobSpec.parse, **given)
 
 
 # -- the two forms of the component ---------------------------------------------------------------
