@@ -27,8 +27,9 @@ from tests.problems import problem_of, problems_of
 from tests.unit.compiled_rules import broken, parts_of
 from tests.unit.launch_parameters import DEFAULTS
 
-# The TaskConfig that the driver of Kubeflow Pipelines 2.17.0 computes for the launch task of
-# tests/kfp/task_config_pipeline.py, with token_secret `hub` and a proxy.
+# The TaskConfig that the driver of Kubeflow Pipelines 2.17.0 computed for the launch task of
+# tests/kfp/task_config_pipeline.py, compiled, with token_secret `hub` and a proxy: initPodSpecPatch
+# and extendPodSpecPatch of backend/src/v2/driver, in a Go test there.
 DRIVER = Path(__file__).parents[1] / "data/task_config.json"
 GPU = "nvidia.com/gpu"
 STORE = "/etc/kfp-tfjob/storage"
