@@ -72,8 +72,8 @@ test-serve: $(READY) ## run the server of the champion as a process, in its own 
 test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV
 	.venv/bin/python -m pytest -m slow tests/install
 
-test-docs: $(READY) ## run the slow commands of the documents
-	.venv/bin/python -m pytest -m slow tests/docs
+test-docs: $(READY) ## run the slow commands of the documents, and the examples for CI systems and DVC
+	.venv/bin/python -m pytest -m slow tests/docs tests/local/test_ci_examples.py tests/local/test_dvc_example.py
 
 test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go
 	.venv/bin/python -m tests.cluster $(ARGS)

@@ -1,28 +1,50 @@
-"""Add README.md, CONTRIBUTING.md and CHANGELOG.md to the site, so that each text exists once.
+"""Add Markdown files outside docs/ to the site, so that each text exists once.
 
-Their links are relative to the root of the repository; the site has all pages in one folder.
+GitHub shows README.md, CONTRIBUTING.md and CHANGELOG.md at the root, and the README.md of each
+component beside its code. Their links lead to files, so that they also work there; the site has its
+pages elsewhere.
 """
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).parents[1]
-_NAMES = {"README": "index", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}
-_LINK = re.compile(rf"\]\((?:\.\./)*({'|'.join(_NAMES)})\.md\b")
+# The page of each file, by its path in the repository.
+_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "components/README.md": "components/index.md",
+} | {
+    f"components/{path.parent.name}/README.md": f"components/{path.parent.name}.md"
+    for path in (_ROOT / "components").glob("*/README.md")
+}
+_FILES = {page: file for file, page in _PAGES.items()}
+_LINK = re.compile(r"\]\(([^()#:\s]+)(?=[#)])")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages; mkdocs calls it before it reads the navigation."""
-    for name, page in _NAMES.items():
-        text = (_ROOT / f"{name}.md").read_text().replace("](docs/", "](")
-        files.append(File.generated(config, f"{page}.md", content=text))
+    for file, page in _PAGES.items():
+        files.append(File.generated(config, page, content=(_ROOT / file).read_text()))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Point links to these files at their pages."""
-    return _LINK.sub(lambda found: f"]({_NAMES[found[1]]}.md", markdown)
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Point links to files at their pages."""
+    here = page.file.src_uri
+    folder = posixpath.dirname(_FILES.get(here, f"docs/{here}"))
+    site_folder = posixpath.dirname(here) or "."
+
+    def on_site(link: re.Match[str]) -> str:
+        file = posixpath.normpath(posixpath.join(folder, link[1]))
+        target = _PAGES.get(file, file.removeprefix("docs/"))
+        return f"]({posixpath.relpath(target, site_folder)}"
+
+    return _LINK.sub(on_site, markdown)

@@ -71,4 +71,4 @@ def _fields(step: Any, signature: inspect.Signature, of_the_run: Mapping[str, st
         words = " ".join((item.description or "").split())
         found.append(Field(name, taken.annotation, default, words))
     secret = PARAMETERS[_SECRET]
-    return [*found, Field(_SECRET, str, secret.default, secret.words)]
+    return [*found, Field(_SECRET, str, secret.default, secret.plain_sentence)]

@@ -6,10 +6,12 @@ output as false. Everything else is below runs/<run_id>/evaluation.
 
 from kfp import dsl
 
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options.images import TRAINER
 
 
 @dsl.component(base_image=TRAINER, install_kfp_package=False)
+@with_parameter_docs
 def evaluate(
     *,
     run_id: str,
@@ -37,25 +39,20 @@ def evaluate(
 
     Args:
         run_id: The run's id.
-        output_uri: As in the form.
         dataset_uri: The prepared dataset.
-        model_name: As in the form.
         model_uri: The run's SavedModel.
         task_key: Keeps several tasks of this step in one run apart: at most 20 lowercase letters,
             digits and -.
-        storage_endpoint: As in the form.
-        storage_region: As in the form.
-        pod: As in the form; pod.evaluate.gpus is the number of GPUs that the models use.
+        pod: The step reads pod.evaluate.gpus, the number of GPUs that the models use.
         inputs_digest: From preflight; a later run with the same one does not have to train; empty
             to leave no record.
-        gate: As in the form.
         evaluation_metrics: Every metric of the model, the champion and the baseline.
         confusion_and_roc: Confusion matrix, and the ROC curve of two classes.
         evaluation_report: The whole evaluation as a page.
         verdict_summary: The run's result, because a run that is not blessed ends with this step.
 
     Returns:
-        Whether the model is to be published.
+        Output: Whether the model is to be published.
     """
     from kfp_tfjob.components.evaluate.engine import run
     from kfp_tfjob.components.notify_end import step_ended

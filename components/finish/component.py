@@ -2,10 +2,12 @@
 
 from kfp import dsl
 
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
+@with_parameter_docs
 def finish(
     *,
     run_id: str,
@@ -19,10 +21,7 @@ def finish(
 
     Args:
         run_id: The run's id.
-        output_uri: As in the form.
-        model_name: As in the form; empty for a pipeline that publishes nothing.
-        storage_endpoint: As in the form.
-        storage_region: As in the form.
+        model_name: Empty for a pipeline that publishes nothing.
         run_summary: What happened, as a page.
     """
     from kfp_tfjob.components.finish.engine import run_as_exit_task

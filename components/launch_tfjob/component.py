@@ -1,16 +1,32 @@
 """The KFP interface of launch_tfjob."""
 
-# Kubeflow Pipelines reads the outputs from a call in an annotation.
-# pyright: reportInvalidTypeForm=false
+# Kubeflow Pipelines reads the outputs from a call in an annotation, and None is the default of an
+# input that the back end fills in.
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false
 
 from typing import NamedTuple
 
 from kfp import dsl
 
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options import images
 
+# What a pipeline sets on the task is for the replicas. The step's own pod needs the Secret and the
+# images, too; with the rest, it would wait for the replicas' GPUs.
+PASSED_ON = [
+    dsl.TaskConfigField.RESOURCES,
+    dsl.TaskConfigField.KUBERNETES_TOLERATIONS,
+    dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR,
+    dsl.TaskConfigField.KUBERNETES_AFFINITY,
+    dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+    dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_VOLUMES, apply_to_task=True),
+]
 
-@dsl.component(base_image=images.TOOLS, install_kfp_package=False)
+
+@dsl.component(
+    base_image=images.TOOLS, install_kfp_package=False, task_config_passthroughs=PASSED_ON
+)
+@with_parameter_docs
 def launch_tfjob(
     *,
     run_id: str,
@@ -33,6 +49,7 @@ def launch_tfjob(
     train_image: str = "",
     train_options: dict = {},
     pod: dict = {},
+    task_config: dsl.TaskConfig = None,
     trained_model: dsl.Output[dsl.Model],
     training_curves: dsl.Output[dsl.HTML],
     training_job: dsl.Output[dsl.HTML],
@@ -47,26 +64,16 @@ def launch_tfjob(
 
     Args:
         run_id: The run; its output is stored below output_uri under this name.
-        output_uri: Where all runs are stored, s3://BUCKET/PREFIX.
         task_key: Separates several launches in one run: at most 20 lowercase letters, digits and -.
-        storage_endpoint: URL of the store; empty for the one in the Secret or the environment.
-        storage_region: Region of the store; empty for the one in the Secret or the environment.
-        storage_secret: Name of the Secret with the store's keys.
         dataset_uri: The prepared dataset; empty if your program reads none.
-        model_name: The model's name, for the job's labels.
-        model_code: Where to find the function that builds the model; ignored if model_entry is set.
-        model_entry: `module:function`, from preflight; empty without preflight.
+        model_name: Here it only labels the job and its page.
+        model_code: Ignored if model_entry is set.
+        model_entry: The function that builds the model, as `module:function`, from preflight; empty
+            without preflight.
         code_uri: The copy of the user's code, from preflight; empty without preflight.
         job_kind: The kind of job, from preflight; empty without preflight.
-        model_hyperparameters: The keyword arguments of that function.
-        train_workers: Replicas in addition to the chief.
-        train_gpus: GPUs per replica.
-        train_epochs: Passes over the training rows.
-        train_batch_size: Rows of one training step, over all GPUs of all replicas; 0 is 64 for each
-            GPU, or on CPUs 64 rounded up to a multiple of the replicas.
-        train_image: Image of the container `tensorflow`; empty for the one that was compiled in.
-        train_options: seed, class_weight, early_stopping, command, deadlines and more.
-        pod: Settings of the pods, under all, chief, worker, ps and evaluator.
+        train_image: If empty, it is the one that was compiled in.
+        task_config: What the pipeline sets on this task, for the replicas; from the back end.
         trained_model: What was trained, as a model card; its address, size, digests and metrics are
             its metadata.
         training_curves: The training curves.
@@ -84,6 +91,8 @@ def launch_tfjob(
     pages = ("training_curves", "training_job", "training_metrics", "trained_model")
     for name in ("run_id", "task_key", *pages):
         del values[name]
+    if values.get("task_config"):
+        values["task_config"] = vars(values["task_config"])
     from kfp_tfjob.components.launch_tfjob import engine
     from kfp_tfjob.components.launch_tfjob.card import render
     from kfp_tfjob.components.step import step

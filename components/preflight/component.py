@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 from kfp import dsl
 
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
+@with_parameter_docs
 def preflight(
     *,
     run_id: str,
@@ -72,24 +74,6 @@ def preflight(
     Args:
         run_id: The run's id.
         scheduled_time: The schedule's tick, in UTC; without a schedule, when the run was created.
-        data_uri: As in the form, like all that follow.
-        data_label: The column to predict; empty for images.
-        data_options: Task, columns, split, invalid rows.
-        model_name: The name under which the model is published.
-        model_code: Where to find the function that builds the model.
-        model_hyperparameters: The keyword arguments of that function.
-        output_uri: Where everything goes.
-        storage_endpoint: URL of the store.
-        storage_region: Region of the store.
-        storage_secret: Kubernetes Secret with the store's keys.
-        train_workers: Replicas in addition to the chief.
-        train_gpus: GPUs per replica.
-        train_epochs: Passes over the training rows.
-        train_batch_size: Rows of one step over all replicas; 0 is 64 for each GPU, or about 64.
-        train_image: Image of the replicas; empty for the one that was compiled in.
-        train_options: Seed, class weights, early stopping, own command, deadlines.
-        gate: When a model is good enough.
-        pod: Resources and placement of the replicas, and of the pods of steps.
         task_key: The key of the launch_tfjob that takes the outputs.
         step_resources: The compiled cpu, memory and cpu_limit of each step; empty if the pipeline
             does not pass the outputs for the steps' pods to its tasks.

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 from kfp import dsl
 
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options.images import TOOLS
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)
+@with_parameter_docs
 def prepare_data(
     *,
     run_id: str,
@@ -38,21 +40,15 @@ def prepare_data(
 
     Args:
         run_id: The run's id.
-        output_uri: As in the form.
-        data_uri: As in the form, with the fields of the tick filled in; empty for a run without
-            data, whose outputs are empty.
-        data_label: As in the form.
-        data_options: As in the form.
-        model_name: As in the form; the data is compared with that of its champion. Empty for no
-            comparison.
-        gate: As in the form; its metrics must be those of the label, and its slices must fit the
-            columns.
+        data_uri: Preflight fills in these fields; this step does not. If the address is empty, so
+            are the step's outputs.
+        model_name: The data is compared with the data of this model's champion; if the name is
+            empty, with none.
+        gate: The step checks that the metrics suit the label and the slices suit the columns.
         source_digest: The digest of the data that preflight checked; empty without preflight.
         task_key: Keeps several tasks of this step in one run apart: at most 20 lowercase letters,
             digits and -.
-        storage_endpoint: As in the form.
-        storage_region: As in the form.
-        pod: As in the form; pod.prepare.cpu is the number of processes.
+        pod: The step reads pod.prepare.cpu, the number of processes.
         dataset: The prepared dataset: schema.json, with address, size and digests as its metadata.
         data_report: A verdict on the data, every feature and the label as a page; its metadata
             names the dataset.

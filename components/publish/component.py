@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 from kfp import dsl
 
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options.images import TRAINER
 
 
 @dsl.component(base_image=TRAINER, install_kfp_package=False)
+@with_parameter_docs
 def publish(
     *,
     run_id: str,
@@ -35,14 +37,10 @@ def publish(
 
     Args:
         run_id: The run's id.
-        output_uri: As in the form.
-        model_name: As in the form.
         model_uri: The run's SavedModel.
         dataset_uri: The dataset it was evaluated on.
         task_key: The task_key of its evaluate task.
-        storage_endpoint: As in the form.
-        storage_region: As in the form.
-        pod: As in the form; pod.evaluate.gpus is the number of GPUs that the models use.
+        pod: The step reads pod.evaluate.gpus, the number of GPUs that the models use.
         published_model: The version as its model card; version, address, size, digests and metrics
             are its metadata. Without a version, the reason.
         model_card: The model card; the addresses of version and champion are its metadata.

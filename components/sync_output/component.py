@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 from kfp import dsl
 
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options import images
 
 
 @dsl.component(base_image=images.TOOLS, install_kfp_package=False)
+@with_parameter_docs
 def sync_output(
     *,
     run_id: str,
@@ -26,12 +28,9 @@ def sync_output(
 
     Args:
         run_id: The run whose output is verified.
-        output_uri: The address of all runs, s3://BUCKET/PREFIX.
-        model_name: As in the form; for the notification of a run that ends here.
+        model_name: Only the notification of a run that ends with this step contains it.
         evaluate: Whether the model is evaluated next; if not, the output needs no model.
         task_key: The key of the launch_tfjob whose output is verified.
-        storage_endpoint: URL of the store; empty for the one in the Secret or the environment.
-        storage_region: Region of the store; empty for the one in the Secret or the environment.
         stored_output: How much was verified, and its digest; the model's address and the digest
             are its metadata.
 

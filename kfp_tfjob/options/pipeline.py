@@ -50,6 +50,17 @@ class Parameter:
         """The meaning without Markdown."""
         return self.meaning.replace("`", "")
 
+    @property
+    def sentence(self) -> str:
+        """The meaning as a sentence, in Markdown."""
+        full_stop = "" if self.meaning.endswith(".") else "."
+        return f"{self.meaning[0].upper()}{self.meaning[1:]}{full_stop}"
+
+    @property
+    def plain_sentence(self) -> str:
+        """The sentence without Markdown, as Kubeflow Pipelines shows it."""
+        return self.sentence.replace("`", "")
+
 
 PARAMETERS: dict[str, Parameter] = {
     "data_uri": Parameter(
@@ -64,7 +75,7 @@ PARAMETERS: dict[str, Parameter] = {
         option=("--label", "COLUMN"),
     ),
     "data_options": Parameter(
-        "dict: `task`, `columns`, `drop`, `split`, `on_bad_row`, ...; for example"
+        "dict with the keys `task`, `columns`, `drop`, `split`, `on_bad_row`, ...; for example"
         ' `{"drop": ["id"], "task": "regression"}`',
         default={},
         group=DataOptions,
@@ -81,7 +92,9 @@ PARAMETERS: dict[str, Parameter] = {
         default="kfp_tfjob.trainer.models:mlp",
         option=("--model", "CODE"),
     ),
-    "model_hyperparameters": Parameter("dict: the keyword arguments of that function", default={}),
+    "model_hyperparameters": Parameter(
+        "dict of keyword arguments for the function in `model_code`", default={}
+    ),
     "output_uri": Parameter(
         "`s3://bucket/prefix` for all output, or `s3://bucket/prefix/runs/{model_name}/{date}` to"
         " shape the folders of runs",
@@ -117,13 +130,13 @@ PARAMETERS: dict[str, Parameter] = {
     # The default comes from `kfp-tfjob compile`.
     "train_image": Parameter("image of the container `tensorflow`", option=("--image", "IMAGE")),
     "train_options": Parameter(
-        "dict: `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`, `command`, ...;"
-        ' for example `{"seed": 1, "class_weight": "balanced"}`',
+        "dict with the keys `seed`, `class_weight`, `early_stopping`, `reduce_lr_on_plateau`,"
+        ' `command`, ...; for example `{"seed": 1, "class_weight": "balanced"}`',
         default={},
         group=TrainOptions,
     ),
     "gate": Parameter(
-        "dict: when a model is good enough to be published; if empty, none is",
+        "dict of the conditions under which a model is published; if empty, no model is",
         default=DEFAULT_GATE,
         group=GateOptions,
     ),

@@ -20,7 +20,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TAGS = ("local", "cluster", "kfp", "external")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "components").rglob("README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 # What commands leave in a checkout, which those of a test must not find.
 _LEFT = {".git", ".kfp-tfjob", "compiled", "digits.csv", "people.csv", "site"}

@@ -52,7 +52,7 @@ def parameters() -> str:
         value = defaults()[name]
         text = json.dumps(value) if isinstance(value, dict) else str(value)
         shown = "**required**" if parameter.is_required else f"`{text}`" if text else ""
-        rows.append(f"| `{name}` | {shown} | {parameter.meaning} |")
+        rows.append(f"| `{name}` | {shown} | {parameter.sentence} |")
     return _table("parameter | default | meaning", rows)
 
 
@@ -114,37 +114,9 @@ def step(name: str) -> str:
             key for key in outputs if key.startswith(("prepare_data_", "evaluate_", "publish_"))
         ]:
             del outputs[key]
-    return "\n\n".join(
-        part
-        for title, found in (
-            ("Inputs", definition["root"].get("inputDefinitions", {})),
-            ("Outputs", component.get("outputDefinitions", {})),
-        )
-        for part in (
-            f"## {title}",
-            *(_of_the_form(found, name) if title == "Inputs" else ()),
-            _of_definitions(found, title == "Inputs"),
-        )
-    )
-
-
-def _of_the_form(definitions: dict[str, Any], step_name: str) -> Iterator[str]:
-    """Take the inputs that are as in the form out of the definitions, and yield a line for them."""
-    found = definitions.get("parameters", {})
-    names = [
-        name
-        for name in PARAMETERS
-        if name in found
-        and (
-            step_name == "preflight"
-            or name.startswith("storage_")
-            or _one_line(found[name]) == "As in the form."
-            or _one_line(found[name]).lower()
-            == f"{PARAMETERS[name].meaning.removeprefix('dict: ')}.".lower()
-        )
-    ]
-    shown = [f"`{name}`{'' if _is_optional(found.pop(name)) else ' (required)'}" for name in names]
-    yield f"As in [the form](../parameters.md#the-form): {', '.join(shown)}."
+    inputs = definition["root"].get("inputDefinitions", {})
+    parts = ("## Inputs", _of_definitions(inputs, True), "## Outputs")
+    return "\n\n".join((*parts, _of_definitions(component["outputDefinitions"], False)))
 
 
 def _of_definitions(definitions: dict[str, Any], inputs: bool) -> str:
@@ -152,12 +124,22 @@ def _of_definitions(definitions: dict[str, Any], inputs: bool) -> str:
     for name in sorted(found, key=lambda name: (inputs and _is_optional(found[name]), name)):
         it, optional = found[name], _is_optional(found[name])
         default = [_default(it) if optional else "**required**"] if inputs else []
-        rows.append(row(f"`{name}`", _TYPES[it["parameterType"]], *default, _one_line(it)))
+        meaning = _in_markdown(name, it) if inputs else _one_line(it)
+        rows.append(row(f"`{name}`", _TYPES[it["parameterType"]], *default, meaning))
     for name, it in definitions.get("artifacts", {}).items():
         kind = it["artifactType"]["schemaTitle"].removeprefix("system.")
         default = ["" if it.get("isOptional") else "**required**"] if inputs else []
         rows.append(row(f"`{name}`", kind, *default, _one_line(it)))
     return _table("input | type | default | meaning" if inputs else "output | type | meaning", rows)
+
+
+def _in_markdown(name: str, definition: dict[str, Any]) -> str:
+    """Return what an input is, for a run parameter in Markdown and with a link to its keys."""
+    text, parameter = _one_line(definition), PARAMETERS.get(name)
+    if not parameter:
+        return text
+    keys = f" [All keys](../../docs/parameters.md#{name})." if parameter.group else ""
+    return text.replace(parameter.plain_sentence, parameter.sentence) + keys
 
 
 def _is_optional(definition: dict[str, Any]) -> bool:
@@ -307,7 +289,7 @@ PARTS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/failures.md", "exit codes", codes),
     ("docs/operations.md", "permissions", permissions),
     ("docs/operations.md", "settings", settings),
-    *((f"docs/components/{name}.md", "interface", partial(step, name)) for name in STEPS),
+    *((f"components/{name}/README.md", "interface", partial(step, name)) for name in STEPS),
     ("docs/command-line.md", "commands", commands),
     ("docs/python.md", "client", client),
 ]

@@ -136,10 +136,9 @@ def test_data_parses(block: Block) -> None:
 def test_files_that_the_documents_name_exist() -> None:
     folders = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
     named = re.compile(rf"`((?:{'|'.join(folders)})/[\w./-]*)`")
-    documents = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     missing = [
         f"{path.relative_to(ROOT)}: {name}"
-        for path in documents
+        for path in DOCUMENTS
         for name in named.findall(path.read_text())
         if not (ROOT / name).exists() and not _of_a_run(name)
     ]

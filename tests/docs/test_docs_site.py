@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from kfp_tfjob.components import STEPS
 from tests.docs.blocks import DOCUMENTS, ROOT
 from tests.environments import run_python
 
@@ -25,9 +26,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_builds_without_a_warning(site: Path) -> None:
     assert (site / "index.html").exists()
-    pages = {path.stem for path in (ROOT / "docs").rglob("*.md")}
-    built = {path.parent.name for path in site.rglob("*/index.html")} | {"index"}
-    assert pages <= built
+    pages = {path.stem for path in (ROOT / "docs").rglob("*.md")} | {"components", *STEPS}
+    assert pages <= {path.parent.name for path in site.rglob("*/index.html")}
+
+
+def test_a_component_is_a_page_whose_links_are_those_of_the_site(site: Path) -> None:
+    page = (site / "components/launch_tfjob/index.html").read_text()
+    for link in ("../", "../prepare_data/", "../../parameters/#pod"):
+        assert f'href="{link}"' in page, link
+    assert "README.md" not in page
+    bring_a_model = (site / "own-model/index.html").read_text()
+    assert 'href="../components/prepare_data/#images"' in bring_a_model
 
 
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:

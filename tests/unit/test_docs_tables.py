@@ -9,6 +9,7 @@ import pytest
 
 from kfp_tfjob.jobs.verdict import Verdict
 from tests.docs import generated
+from tests.docs.blocks import DOCUMENTS
 
 
 def held(path: Path, before: str, after: str, text: str) -> None:
@@ -36,7 +37,7 @@ def test_generated_part(repository: Path, document: str, name: str, text: Callab
 def test_every_mark_has_a_generator(repository: Path) -> None:
     marked = {
         (path.relative_to(repository).as_posix(), name)
-        for path in (repository / "docs").rglob("*.md")
+        for path in DOCUMENTS
         for name in generated.parts_of(path)
     }
     assert marked == {(document, name) for document, name, _ in generated.PARTS}

@@ -21,6 +21,7 @@ PACKAGE = "kfp_tfjob"
 SHARED = {"components.step", "components.summary", "components"}
 SHARED |= {"components.notify", "components.notify_end", "components.webhook"}
 SHARED |= {"components.cards", "components.code_copy", "components.task_claim"}
+SHARED |= {"components.parameter_docs"}
 
 
 def modules() -> dict[str, Path]:

@@ -1,5 +1,6 @@
 """Each step in a pipeline of the user, from its compiled YAML and from the installed package."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from kfp import compiler, components, dsl
 
 from examples.own_pipeline import own_pipeline
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
+from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options.images import TOOLS, TRAIN, TRAINER
 from kfp_tfjob.options.parse import bad_texts, parse
 from kfp_tfjob.options.pipeline import PARAMETERS
@@ -72,6 +74,46 @@ def test_a_step_works_with_its_required_inputs_only(step: str, tmp_path: Path) -
     # The run's id cannot be set.
     assert "run_id" not in inputs
     assert f"constant: '{dsl.PIPELINE_JOB_ID_PLACEHOLDER}'" in (tmp_path / "own.yaml").read_text()
+
+
+@pytest.mark.parametrize("step", REQUIRED)
+def test_every_input_has_one_line_that_says_what_it_is(step: str) -> None:
+    """Kubeflow shows only the first line of a description."""
+    pipeline, _ = parts_of((FOLDER / f"{step}.yaml").read_text())
+    (task,) = (body for body in pipeline["components"].values() if "executorLabel" in body)
+    for definitions in (pipeline["root"], task):
+        for name, item in definitions["inputDefinitions"]["parameters"].items():
+            description = item["description"]
+            assert description.endswith(".") and "\n" not in description, name
+            assert "as in the form" not in description.lower(), name
+            if name in PARAMETERS:
+                assert description.startswith(PARAMETERS[name].plain_sentence)
+
+
+def test_what_a_step_says_about_a_run_parameter_follows_its_sentence() -> None:
+    def step(*, train_gpus: int, run_id: str) -> str:
+        """Train.
+
+        Args:
+            run_id: The run's
+                id.
+            train_gpus: Here they are
+                shared.
+
+        Returns:
+            Output: The name: one
+                word.
+        """
+        raise NotImplementedError
+
+    assert with_parameter_docs(step) is step
+    assert inspect.getdoc(step) == (
+        "Train.\n\nArgs:\n"
+        f"    train_gpus: {PARAMETERS['train_gpus'].plain_sentence} Here they are shared.\n"
+        "    run_id: The run's id.\n\n"
+        "Returns:\n"
+        "    Output: The name: one word."
+    )
 
 
 def test_the_same_step_several_times_in_one_run_with_an_exit_task(tmp_path: Path) -> None:
