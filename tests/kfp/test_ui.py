@@ -16,6 +16,7 @@ pytestmark = pytest.mark.kfp
 
 _PROGRAM = "import os; open(os.environ['OUTPUT_DIR'] + '/hello.txt', 'w').write('hello')"
 _MANIFEST = "manifest.json"
+_ROWS = "document.querySelectorAll('[data-testid=table-row]')"
 
 
 @pytest.fixture
@@ -60,8 +61,10 @@ def test_form(lab: Lab, row, ui: Browser) -> None:
     made = artifacts(lab.settings.ui, run)
     ui.go("/artifacts")
     ui.wait("Grouped")
-    ui.click("Grouped")  # by run_id of the metadata
+    ui.click("Grouped")
     ui.type("#tableFilterBox", run)
+    # By the run_id of the metadata; those of KFP itself have none.
+    until("two groups", lambda: ui.run(f"{_ROWS}.length") == 2, 60)
     ui.open(f"[data-row-id='{made['dataset'].id}'] button", shows="published_model")
     ui.shoot("artifacts")
     ui.go(f"/artifacts/{made['published_model'].id}")
@@ -69,6 +72,8 @@ def test_form(lab: Lab, row, ui: Browser) -> None:
     ui.shoot("model")
     ui.go(f"/compare?runlist={run},{five}")
     ui.wait("train_workers")
+    ui.click("Run overview")  # which makes room for metrics
+    ui.wait("log_loss")
     ui.shoot("compare")
 
 
