@@ -28,6 +28,9 @@ def with_store(
 ) -> dsl.PipelineTask:
     """Give a task the store's Secret, a user, its own resources, and no cache.
 
+    A task that passes its resources on, as the Python component launch_tfjob does, gets none: they
+    would become the replicas'.
+
     A cache hit could return an address that was deleted since; the steps find reusable data by its
     digest instead. The Secret is optional, because a pod with a missing Secret hangs without a
     message, while a step can report it. Pods with a non-root user are admitted under Pod Security
@@ -54,18 +57,24 @@ def with_store(
     images = {TOOLS_VARIABLE: TOOLS, TRAINER_VARIABLE: TRAINER, TRAIN_VARIABLE: TRAIN}
     container.env = {**(container.env or {}), **images}
     step = task.component_spec.name
-    resources = resources_of(step)
-    container.resources = replace(
-        container.resources or ResourceSpec(),
-        cpu_request=resources["cpu"],
-        memory_request=resources["memory"],
-        memory_limit=resources["memory"],
-    )
-    if limit := resources.get("cpu_limit"):
-        container.resources.cpu_limit = limit
+    if not _passes_resources(task):
+        resources = resources_of(step)
+        container.resources = replace(
+            container.resources or ResourceSpec(),
+            cpu_request=resources["cpu"],
+            memory_request=resources["memory"],
+            memory_limit=resources["memory"],
+        )
+        if limit := resources.get("cpu_limit"):
+            container.resources.cpu_limit = limit
     if retries := _RETRIES.get(step):
         task.set_retry(num_retries=retries)
     return task.set_caching_options(False)
+
+
+def _passes_resources(task: dsl.PipelineTask) -> bool:
+    passthroughs = task.component_spec.task_config_passthroughs or ()
+    return any(it.field == dsl.TaskConfigField.RESOURCES for it in passthroughs)
 
 
 def sized(task: dsl.PipelineTask, checked: dsl.PipelineTask) -> dsl.PipelineTask:

@@ -12,7 +12,6 @@ from kfp import dsl
 from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.components.evaluate.component import evaluate
 from kfp_tfjob.components.finish.component import finish
-from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.preflight.component import preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.component import prepare_data
@@ -23,6 +22,7 @@ from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.signature import REQUIRED, Field, with_form
 from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
 from kfp_tfjob.pipelines.task import sized, with_store
+from kfp_tfjob.pipelines.without_task_config import launch_tfjob
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)
 # The inputs of steps that belong to a run.

@@ -1,7 +1,8 @@
 """The KFP interface of launch_tfjob."""
 
-# Kubeflow Pipelines reads the outputs from a call in an annotation.
-# pyright: reportInvalidTypeForm=false
+# Kubeflow Pipelines reads the outputs from a call in an annotation, and None is the default of an
+# input that the back end fills in.
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false
 
 from typing import NamedTuple
 
@@ -10,8 +11,21 @@ from kfp import dsl
 from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options import images
 
+# What a pipeline sets on the task is for the replicas. The step's own pod needs the Secret and the
+# images, too; with the rest, it would wait for the replicas' GPUs.
+PASSED_ON = [
+    dsl.TaskConfigField.RESOURCES,
+    dsl.TaskConfigField.KUBERNETES_TOLERATIONS,
+    dsl.TaskConfigField.KUBERNETES_NODE_SELECTOR,
+    dsl.TaskConfigField.KUBERNETES_AFFINITY,
+    dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.ENV, apply_to_task=True),
+    dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_VOLUMES, apply_to_task=True),
+]
 
-@dsl.component(base_image=images.TOOLS, install_kfp_package=False)
+
+@dsl.component(
+    base_image=images.TOOLS, install_kfp_package=False, task_config_passthroughs=PASSED_ON
+)
 @with_parameter_docs
 def launch_tfjob(
     *,
@@ -35,6 +49,7 @@ def launch_tfjob(
     train_image: str = "",
     train_options: dict = {},
     pod: dict = {},
+    task_config: dsl.TaskConfig = None,
     trained_model: dsl.Output[dsl.Model],
     training_curves: dsl.Output[dsl.HTML],
     training_job: dsl.Output[dsl.HTML],
@@ -58,6 +73,7 @@ def launch_tfjob(
         code_uri: The copy of the user's code, from preflight; empty without preflight.
         job_kind: The kind of job, from preflight; empty without preflight.
         train_image: If empty, it is the one that was compiled in.
+        task_config: What the pipeline sets on this task, for the replicas; from the back end.
         trained_model: What was trained, as a model card; its address, size, digests and metrics are
             its metadata.
         training_curves: The training curves.
@@ -75,6 +91,8 @@ def launch_tfjob(
     pages = ("training_curves", "training_job", "training_metrics", "trained_model")
     for name in ("run_id", "task_key", *pages):
         del values[name]
+    if values.get("task_config"):
+        values["task_config"] = vars(values["task_config"])
     from kfp_tfjob.components.launch_tfjob import engine
     from kfp_tfjob.components.launch_tfjob.card import render
     from kfp_tfjob.components.step import step

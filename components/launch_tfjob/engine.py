@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import Backend, JobExistsError, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
@@ -21,6 +22,7 @@ from kfp_tfjob.components.launch_tfjob.earlier_job import Found
 from kfp_tfjob.components.launch_tfjob.launch import Launch, open_backend
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_html, job_html, read
+from kfp_tfjob.components.launch_tfjob.task import apply
 from kfp_tfjob.components.step import Step, is_retry
 from kfp_tfjob.components.summary import tensorboard_command
 from kfp_tfjob.components.task_claim import claim_task
@@ -32,7 +34,7 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.options import images
 from kfp_tfjob.options.parameter_masking import secrets_in
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems, StepError
 from kfp_tfjob.storage.formatting import counted
 
 log = logging.getLogger(__name__)
@@ -249,28 +251,54 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         ConfigurationError: Parameters are wrong, or the back end does not exist.
         JobFailedError: The training failed.
     """
-    hide(secrets_in(parameters["model_hyperparameters"]))
-    hide(secrets_in(parameters["pod"]))
+    problems = Problems()
+    given, task = apply(parameters, problems)
+    hide(secrets_in(given["model_hyperparameters"]))
+    hide(secrets_in(given["pod"]))
     claim_task(step)
-    given = {**parameters, "train_image": parameters["train_image"] or images.TRAIN}
+    given["train_image"] = given["train_image"] or images.TRAIN
     decided = given.pop("job_kind", "")
-    if not given["model_entry"]:  # which preflight returns
+    is_checked = bool(given["model_entry"])  # which preflight returns
+    if not is_checked:
         # Most launches need no checks.
         from kfp_tfjob.components.launch_tfjob.standalone import prepared
 
-        given = prepared(step, given)
+        launch = prepared(step, given, problems)
+        given, task = launch.parameters, replace(task, findings=launch.findings)
     given.pop("model_code", None)
-    spec = JobSpec.parse(trained=Records(step).trained(), **given)
+    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained(), **given))
+    if problems or not spec:
+        raise ConfigurationError(*problems)
     if not given["train_batch_size"]:
         log.info("train_batch_size 0: a step has %d rows over all replicas", spec.batch_size)
     spec = settled(step, spec, decided)
+    if is_checked and task.settings:
+        task = replace(task, findings=checked_again(step, spec))
     # The local back end ends its jobs when it is closed, and their last lines are stored after it.
     with RunLogs(step.store, step.run) as logs, open_backend(spec) as backend:
         launched = train(step, spec, backend, logs)
     title = f"Training of {spec.model_name or step.task_key or step.run_id}"
     Path(curves).write_text(curves_html(launched.progress, title))
-    Path(job).write_text(job_html(launched.manifest, tensorboard_command(step)))
+    Path(job).write_text(job_html(launched.manifest, tensorboard_command(step), task))
     return launched
+
+
+def checked_again(step: Step, spec: JobSpec) -> list[Finding]:
+    """Return the result of preflight's checks of the cluster, with the settings of the task.
+
+    Preflight could not see these settings, because Kubeflow Pipelines passes them to their own task
+    only.
+
+    Raises:
+        ConfigurationError: The job would fail.
+    """
+    from kfp_tfjob.components.launch_tfjob.standalone import check_cluster
+
+    findings = check_cluster(step, spec)
+    if problems := only(findings, Status.PROBLEM):
+        notes = [it.text for it in only(findings, Status.WARNING, Status.WAITS)]
+        raise ConfigurationError(*problems, notes=notes)
+    return findings
 
 
 def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:

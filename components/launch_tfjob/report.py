@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kfp_tfjob.components.launch_tfjob.task import TaskReport
 from kfp_tfjob.jobs.manifest import to_yaml
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.pages import charts
@@ -68,12 +69,13 @@ def curves_html(progress: TrainingHistory, title: str) -> str:
     )
 
 
-def job_html(manifest: Object, tensorboard: str) -> str:
-    """Return a page with the TensorBoard command and the TFJob as YAML."""
+def job_html(manifest: Object, tensorboard: str, task: TaskReport) -> str:
+    """Return a page with the TensorBoard command, what the task sets, and the TFJob as YAML."""
     return render(
         "components/launch_tfjob/tfjob.html.j2",
         title=f"{manifest['kind']} {manifest['metadata']['name']}",
         tensorboard=tensorboard,
+        task=task,
         lines=to_yaml(manifest).splitlines(),
     )
 

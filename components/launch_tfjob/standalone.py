@@ -7,11 +7,12 @@ own does not ask the cluster again: a quota that the running job fills would rej
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kfp_tfjob.checks.engine import At, check
-from kfp_tfjob.checks.finding import Status, local_paths, only
+from kfp_tfjob.checks.finding import Finding, Status, local_paths, only
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import is_local
@@ -30,19 +31,40 @@ _CLUSTER_SECONDS = 60.0
 _A_FUNCTION = "module:function"  # while model_code is not known
 
 
-def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a launch, copy its code, and return the arguments of JobSpec.parse.
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that was checked.
+
+    Attributes:
+        parameters: The arguments of JobSpec.parse.
+        findings: The result of the cluster's checks; empty if they did not run.
+    """
+
+    parameters: dict[str, Any]
+    findings: list[Finding]
+
+
+def prepared(
+    step: Step, values: Mapping[str, Any], problems: Iterable[Problem | str] = ()
+) -> Prepared:
+    """Check a launch, and copy its code.
+
+    Args:
+        step: The launch's run and store.
+        values: The run parameters.
+        problems: What is wrong with the launch already.
 
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
         StepError: The store or the cluster does not respond.
     """
-    found = Problems()
+    found = Problems(problems)
+    cluster: list[Finding] = []
     given = {name: value for name, value in values.items() if name != "model_code"}
     wanted = found.of(lambda: ModelCode.of_run(values))
     given["model_entry"] = wanted.entry() if wanted else _A_FUNCTION
     spec = found.of(lambda: JobSpec.parse(**given))
-    warnings = found.of(lambda: _first_checks(step, spec, found))
+    warnings = found.of(lambda: _first_checks(step, spec, found, cluster))
     code: Code | None = None
     if warnings is not None and spec:
         found += _missing(step, spec)
@@ -57,21 +79,34 @@ def prepared(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
     if found or not code:
         raise ConfigurationError(*found, notes=warnings or ())
     entry = wanted.entry(code.module) if wanted else _A_FUNCTION
-    return given | {"model_entry": entry, "code_uri": keep_code(step, code_of_run(step, code))}
+    code_uri = keep_code(step, code_of_run(step, code))
+    return Prepared(given | {"model_entry": entry, "code_uri": code_uri}, cluster)
 
 
-def _first_checks(step: Step, spec: JobSpec | None, found: Problems) -> list[str]:
+def check_cluster(step: Step, spec: JobSpec) -> list[Finding]:
+    """Return the result of the cluster's checks; none if the run has an attempt, or is local."""
+    if is_local() or step.store.numbers(step.run.attempts):
+        return []
+    api = open_cluster(_CLUSTER_SECONDS, spec.kind)
+    findings = check(Subject(api, spec, run_id=step.run_id, task_key=step.task_key), At.RUN)
+    for finding in only(findings, Status.WARNING, Status.WAITS):
+        log.warning("%s", finding)
+    return findings
+
+
+def _first_checks(
+    step: Step, spec: JobSpec | None, found: Problems, cluster: list[Finding]
+) -> list[str]:
     """Check the store and the cluster for a run without an attempt; return the warnings."""
     if step.store.numbers(step.run.attempts):
         return []
-    seen = check_store(step.store, step.run.base, step.layout.root)
-    if spec and not is_local():
-        api = open_cluster(_CLUSTER_SECONDS, spec.kind)
-        subject = Subject(api, spec, run_id=step.run_id, task_key=step.task_key)
-        seen += check(subject, At.RUN)
-    found += only(seen, Status.PROBLEM)
-    for it in only(seen, Status.WARNING, Status.WAITS):
+    of_store = check_store(step.store, step.run.base, step.layout.root)
+    for it in only(of_store, Status.WARNING, Status.WAITS):
         log.warning("%s", it)
+    if spec:
+        cluster += check_cluster(step, spec)
+    seen = [*of_store, *cluster]
+    found += only(seen, Status.PROBLEM)
     return [it.text for it in only(seen, Status.WARNING, Status.WAITS)]
 
 

@@ -348,7 +348,7 @@ class JobSpec:
         volumes = [volume.path for volume in self._volumes_of(role) or ()]
         paths = [*volumes, *filter(None, output)]
         for path in sorted(set(paths)):
-            if paths.count(path) > 1 or _is_protected(PurePosixPath(path)):
+            if paths.count(path) > 1 or is_protected(PurePosixPath(path)):
                 key = "volumes" if path in volumes else "output_path"
                 yield Problem(
                     f"pod.{role}.{key} cannot be mounted at {path}",
@@ -420,6 +420,6 @@ class JobSpec:
         return self.pod.of(role).volumes if is_mounted else settings.volumes
 
 
-def _is_protected(path: PurePosixPath) -> bool:
+def is_protected(path: PurePosixPath) -> bool:
     """Return whether a container needs its own files at a path."""
     return path in _SYSTEM or any(path.is_relative_to(folder) for folder in _PROTECTED)

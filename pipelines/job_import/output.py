@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from kfp_tfjob.pipelines.job_import.pods import SHARED_MEMORY, Container, Mount, is_scratch
+from kfp_tfjob.jobs.pods import SHARED_MEMORY, Container, Mount, is_scratch
 from kfp_tfjob.pipelines.job_import.program import Mains, is_uploader
 from kfp_tfjob.pipelines.job_import.report import Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceJob

@@ -21,6 +21,7 @@ from kfp_tfjob.jobs.labels import (
     SETUP,
 )
 from kfp_tfjob.jobs.manifest import JOB_DIR, OUTPUT_DIR, POD_ANNOTATIONS, TRAINER
+from kfp_tfjob.jobs.pods import Container, Mount, PodSpec, Variable
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.address_fields import safe
@@ -28,7 +29,6 @@ from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, NATIVE_RESOURCES
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.job_import.pod_settings import merged
-from kfp_tfjob.pipelines.job_import.pods import Container, Mount, PodSpec, Variable
 from kfp_tfjob.pipelines.job_import.report import Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceJob, SourceRole
 from kfp_tfjob.storage.layout import RUNS, TASKS

@@ -9,6 +9,15 @@ from typing import Any
 
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.labels import INJECT, MANAGER_LABEL, QUEUE_LABEL
+from kfp_tfjob.jobs.pods import (
+    SHARED_MEMORY,
+    Container,
+    Mount,
+    Resources,
+    Variable,
+    Volume,
+    is_scratch,
+)
 from kfp_tfjob.jobs.spec import RESERVED
 from kfp_tfjob.options.parameter_masking import looks_secret
 from kfp_tfjob.options.pod import (
@@ -19,15 +28,6 @@ from kfp_tfjob.options.pod import (
     Toleration,
 )
 from kfp_tfjob.pipelines.job_import.output import Output
-from kfp_tfjob.pipelines.job_import.pods import (
-    SHARED_MEMORY,
-    Container,
-    Mount,
-    Resources,
-    Variable,
-    Volume,
-    is_scratch,
-)
 from kfp_tfjob.pipelines.job_import.report import Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceRole
 
@@ -243,9 +243,9 @@ def _volume(
         )
         return None
     if volume and volume.source:
-        claim, secret = volume.persistent_volume_claim, volume.secret
-        if secret and secret.optional:
-            report.note(f"{where}: optional", "a run's pods wait for the Secret", "", POD)
+        claim = volume.persistent_volume_claim
+        if volume.is_optional:
+            report.note(f"{where}: optional", "a run's pods wait for it", "", POD)
         is_read_only = mount.read_only or (claim is not None and claim.read_only)
         read_only = {"read_only": True} if is_read_only else {}
         return {**volume.source, "path": mount.mount_path, **read_only}

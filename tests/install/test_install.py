@@ -176,7 +176,8 @@ def test_a_step_starts_with_its_extra_alone(extra, name, installed, tmp_path) ->
     program = (
         "import json, sys\n"
         f"from kfp_tfjob.components.{name}.component import {name} as it\n"
-        "spec, values = it.component_spec, {'Integer': 1, 'Dict': {}, 'Boolean': True}\n"
+        "spec, values = it.component_spec, {'Integer': 1, 'Boolean': True}\n"
+        "values |= {'Dict': {}, 'TaskConfig': {}}\n"
         "given = {n: values.get(i.type, 'x') for n, i in spec.inputs.items()"
         " if isinstance(i.type, str) and '@' not in i.type}\n"
         "print(json.dumps(given))"

@@ -195,11 +195,12 @@ def test_the_component_trains_and_leaves_what_people_look_at(
 def test_code_is_copied_once_and_belongs_to_the_task(store: Store, base: S3Address) -> None:
     store.write(base / "mine/own.py", b"def main(dataset): ...\n")
     given = values(base, model_code=f"{base}/mine/own.py:main")
-    found = prepared(step_of(base, store, "eu"), given)
+    found = prepared(step_of(base, store, "eu"), given).parameters
     assert found["model_entry"] == "own:main"
     assert found["code_uri"] == str(base / "runs/r1/tasks/eu/code")
     store.write(base / "mine/own.py", b"changed = True\n\ndef main(dataset): ...\n")
-    assert prepared(step_of(base, store, "eu"), given)["code_uri"] == found["code_uri"]
+    again = prepared(step_of(base, store, "eu"), given).parameters
+    assert again["code_uri"] == found["code_uri"]
     copy = store.read(S3Address.parse(found["code_uri"]) / "own.py")
     assert b"changed" not in copy
 

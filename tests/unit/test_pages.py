@@ -11,8 +11,10 @@ from hypothesis import given
 from jinja2 import DictLoader
 from markdown_it import MarkdownIt
 
+from kfp_tfjob.checks.finding import warning
 from kfp_tfjob.components.evaluate import report as evaluation
 from kfp_tfjob.components.launch_tfjob.report import Epoch, TrainingHistory, curves_html, job_html
+from kfp_tfjob.components.launch_tfjob.task import TaskReport
 from kfp_tfjob.components.prepare_data import report as dataset
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.distributions import ColumnRows, DistributionsDocument, Drift
@@ -159,7 +161,9 @@ PAGES = {
     "training": training_page,
     "training without epochs": lambda: curves_html(TrainingHistory(), HOSTILE),
     "job": lambda: job_html(
-        {"kind": "TFJob", "metadata": {"name": HOSTILE}, "spec": [HOSTILE] * 3}, HOSTILE
+        {"kind": "TFJob", "metadata": {"name": HOSTILE}, "spec": [HOSTILE] * 3},
+        HOSTILE,
+        TaskReport({"env": {HOSTILE: HOSTILE}}, [HOSTILE], [warning(HOSTILE)]),
     ),
 }
 

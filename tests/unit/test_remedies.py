@@ -32,6 +32,7 @@ from kfp_tfjob.checks import step_pods
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.components import code_copy
 from kfp_tfjob.components.launch_tfjob import records, standalone
+from kfp_tfjob.components.launch_tfjob.task import apply as apply_task
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.prepare_data import (
@@ -70,7 +71,7 @@ from kfp_tfjob.serving.column_names import check_columns
 from kfp_tfjob.serving.limits import Limits
 from kfp_tfjob.serving.request_columns import RequestColumns
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.names import check_task_key
 from kfp_tfjob.storage.retry import Patience
@@ -196,6 +197,14 @@ def launch(given: Values) -> list[Problem]:
     return list(standalone._missing(step, JobSpec.parse(**given)))
 
 
+def of_task(given: Values) -> list[Problem]:
+    """Return what replicas cannot get of what a pipeline sets on the task of launch_tfjob."""
+    found = Problems()
+    task = {"resources": {}} | given.pop("task")
+    apply_task(JOB | given | {"task_config": task}, found)
+    return [it for it in found if isinstance(it, Problem)]
+
+
 def continued(given: Values) -> list[Problem]:
     """Return what a run that is continued may not change."""
     before = JobSpec.parse(**launch_parameters.DEFAULTS).for_result
@@ -284,6 +293,7 @@ def stored(given: Any) -> list[Problem]:
 # -- run parameters -------------------------------------------------------------------------------
 
 JOB = launch_parameters.DEFAULTS
+MOUNTED = {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]}
 PARAMETERS = [
     Case("components/preflight/parameters:check", params, values(model_name=""), typed("churn")),
     Case(
@@ -396,6 +406,66 @@ PARAMETERS = [
         params,
         values(pod={"all": {"resources": {"vpc.amazonaws.com/efa": 0}}}),
         typed(),
+    ),
+    Case(
+        "jobs/task_config:_contradictions",
+        of_task,
+        {"train_gpus": 4, "task": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}},
+        put("train_gpus", 0),
+    ),
+    Case(
+        "jobs/task_config:_contradictions",
+        of_task,
+        {
+            "pod": {"all": {"gpu_resource": "amd.com/gpu"}},
+            "task": {"resources": {"limits": {"nvidia.com/gpu": "2"}}},
+        },
+        lambda given, problem: without(given, "pod.all.gpu_resource"),
+        "another resource",
+    ),
+    Case(
+        "jobs/task_config:_contradictions",
+        of_task,
+        {"train_gpus": 4, "task": {"resources": {"limits": {"nvidia.com/gpu": "2"}}}},
+        put("task", {}),
+        "no accelerator",
+    ),
+    Case(
+        "jobs/task_config:_accelerator",
+        of_task,
+        {"task": {"resources": {"limits": {"NVIDIA_TESLA_K80": "2"}}}},
+        put("task.resources", {"limits": {"nvidia.com/gpu": "2"}}),
+    ),
+    Case(
+        "jobs/task_config:_environment[0]",
+        of_task,
+        {"task": {"env": [{"name": "EPOCHS", "value": "3"}]}},
+        put("task.env", []),
+    ),
+    Case(
+        "jobs/task_config:_environment[1]",
+        of_task,
+        {"task": {"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m"}}}]}},
+        put(
+            "task",
+            {
+                "volumes": [{"name": "m", "configMap": {"name": "m", "optional": False}}],
+                "volume_mounts": [{"name": "m", "mountPath": "/m"}],
+            },
+        ),
+    ),
+    Case(
+        "jobs/task_config:_volumes",
+        of_task,
+        {"task": MOUNTED | {"volume_mounts": [{"name": "c", "mountPath": "/c", "subPath": "a"}]}},
+        put("task.volume_mounts", [{"name": "c", "mountPath": "/c"}]),
+    ),
+    Case(
+        "jobs/task_config:_volumes",
+        of_task,
+        {"task": MOUNTED | {"volume_mounts": [{"name": "c", "mountPath": "/dev/shm"}]}},
+        put("task.volume_mounts", [{"name": "c", "mountPath": "/c"}]),
+        "a path of the job",
     ),
     Case("options/parse:parse", params, values(data_options="x"), typed({})),
     Case(

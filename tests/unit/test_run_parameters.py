@@ -8,7 +8,6 @@ from markdown_it import MarkdownIt
 
 from kfp_tfjob.components.evaluate.component import evaluate
 from kfp_tfjob.components.finish.component import finish
-from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.preflight.component import preflight
 from kfp_tfjob.components.preflight.parameters import check, defaults, evaluates, job_spec, table
 from kfp_tfjob.components.prepare_data.component import prepare_data
@@ -17,6 +16,7 @@ from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.address_fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
+from kfp_tfjob.pipelines.without_task_config import launch_tfjob
 from tests.problems import problem_of
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)

@@ -1,7 +1,8 @@
-"""The parts of a pod that import reads, as Kubernetes spells them.
+"""The parts of a pod that others have written, as Kubernetes spells them.
 
-Every part also keeps the fields that it does not declare (`others`). So a field that import does
-not know becomes a comment, and nothing is lost without a word.
+`kfp-tfjob import` reads whole jobs, and launch_tfjob what a pipeline sets on its task. Every part
+also keeps the fields that it does not declare (`others`), so that a reader can report a field that
+it does not know, and nothing is lost without a word.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ class ConfigMapVolume(Part):
 
     name: str = ""
     default_mode: int | None = None
+    optional: bool = False
 
 
 class Volume(Part):
@@ -180,6 +182,11 @@ class Volume(Part):
         if self.config_map and self.config_map.name and not self.config_map.others:
             return {"config_map": self.config_map.name}
         return {}
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a pod starts without the Secret or ConfigMap."""
+        return any(it.optional for it in (self.secret, self.config_map) if it)
 
 
 def is_scratch(mount: Mount, volume: Volume | None) -> bool:
