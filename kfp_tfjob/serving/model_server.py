@@ -26,6 +26,7 @@ class Server(ModelServer):
 
     def setup_event_loop(self) -> None:
         """Replace where the server listens: kserve has made it, and starts it next."""
+        assert self._rest_server is not None
         http = self._rest_server._server
         http.serve = partial(http.serve, sockets=[self._listener])
         # Only h11 limits the bytes of headers.

@@ -263,7 +263,9 @@ class ChampionPlane(DataPlane):
     async def model_metadata(self, model_name: str) -> dict[str, Any]:
         """Return the metadata of V2, with the version that answers."""
         found = await super().model_metadata(model_name)
-        version = str(self.get_model_from_registry(model_name).loaded.champion.version)
+        model = self.get_model_from_registry(model_name)
+        assert isinstance(model, ChampionModel)
+        version = str(model.loaded.champion.version)
         return found | {"versions": [version], "platform": "tensorflow_savedmodel"}
 
     def decode(self, *arguments: Any, **more: Any) -> Any:

@@ -91,7 +91,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         model_name,
         follower,
         metrics,
-        cpu_count(),
+        cpu_count() or 1,
         sampler and sampler.add,
         batches if options.batch_milliseconds else None,
     )
@@ -135,8 +135,7 @@ def _load_kserve() -> None:
                 "the server is not installed",
                 received=f"no module {error.name}",
                 expected="kfp-tfjob with the extra `serve`",
-                fix="pip install 'kfp-tfjob[serve]' into its own environment, because kserve and"
-                " the extra `local` need different versions of psutil",
+                fix="pip install 'kfp-tfjob[serve]'",
             )
         ) from error
     finally:

@@ -74,7 +74,7 @@ def _flat(item: InferInput, wrong: list[Problem]) -> Any:
     """Return the values of an input, one by row; None, and a problem, if that is not possible."""
     rows = item.shape[0] if item.shape else 0
     try:
-        values = item.data
+        values: Any = item.data  # never the contents of gRPC: the server answers HTTP only
         if values is None or not len(values):  # a tensor in binary
             values = item.as_numpy().reshape(-1)
         while len(values) and isinstance(values[0], list):

@@ -2,11 +2,12 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.environments import ROOT, for_server
+from tests.environments import ROOT
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
@@ -63,7 +64,7 @@ print(json.dumps({"shape": values.shape, "said": said}))
 
 def test_pictures_are_answered_and_damaged_ones_refused(tmp_path: Path) -> None:
     done = subprocess.run(
-        [for_server(), "-c", PROGRAM, tmp_path],
+        [sys.executable, "-c", PROGRAM, tmp_path],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
