@@ -125,7 +125,7 @@ def extended_resource(name: str, count: int) -> Iterator[str]:
     """
     api = client.CoreV1Api(connect())
     nodes = api.list_node(_request_timeout=_SECONDS).items
-    node, *_ = (it.metadata.name for it in nodes if _takes_pods(it))
+    node, *_ = (candidate.metadata.name for candidate in nodes if _takes_pods(candidate))
     field = name.replace("/", "~1")
     paths = [f"/status/{part}/{field}" for part in ("capacity", "allocatable")]
     added = [{"op": "add", "path": path, "value": str(count)} for path in paths]
@@ -138,8 +138,8 @@ def extended_resource(name: str, count: int) -> Iterator[str]:
 
 
 def _takes_pods(node: client.V1Node) -> bool:
-    ready = any(it.type == "Ready" and it.status == "True" for it in node.status.conditions or [])
-    return ready and not node.spec.unschedulable and not node.spec.taints
+    states = {state.type: state.status for state in node.status.conditions or []}
+    return states.get("Ready") == "True" and not node.spec.unschedulable and not node.spec.taints
 
 
 def copy_secret(name: str, copy: str, label: tuple[str, str]) -> None:

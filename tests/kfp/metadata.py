@@ -69,10 +69,10 @@ def card(ui: str, artifact: Artifact) -> bytes:
 
 def _artifact(message: bytes) -> Artifact:
     fields = list(_fields(message))
-    one = dict(fields)
+    single = dict(fields)
     entries = [dict(_fields(value)) for number, value in fields if number == _METADATA]
     metadata = {entry[_KEY].decode(): _value(entry[_VALUE]) for entry in entries}
-    return Artifact(one[_ID], one[_TYPE].decode(), one[_URI].decode(), metadata)
+    return Artifact(single[_ID], single[_TYPE].decode(), single[_URI].decode(), metadata)
 
 
 def _value(message: bytes) -> Any:
@@ -89,12 +89,13 @@ def _call(ui: str, method: str, message: bytes) -> bytes:
         headers={"content-type": "application/grpc-web+proto", "x-grpc-web": "1"},
     )
     with urllib.request.urlopen(request, timeout=_SECONDS) as reply:
-        rest = reply.read()
+        body = reply.read()
     frames: dict[int, bytes] = {0: b"", _STATUS: b""}
-    while rest:
-        kind, length = _HEADER.unpack_from(rest)
+    while body:
+        kind, length = _HEADER.unpack_from(body)
         end = _HEADER.size + length
-        frames[kind], rest = frames[kind] + rest[_HEADER.size : end], rest[end:]
+        frames[kind] += body[_HEADER.size : end]
+        body = body[end:]
     assert b"grpc-status:0" in frames[_STATUS].replace(b" ", b""), frames[_STATUS]
     return frames[0]
 
@@ -124,8 +125,8 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
-    head, rest = value & 0x7F, value >> 7
-    return bytes([head | 0x80]) + _varint(rest) if rest else bytes([head])
+    low, high = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
 
 
 def _text(number: int, text: str) -> bytes:

@@ -45,22 +45,22 @@ def test_task_config(lab: Lab, row, accelerator: str, tmp_path: Path) -> None:
     ).run_id
     lab.started.append(run)
 
-    seen: dict[str, Object] = {}  # a worker's pod is deleted when the chief ends
+    replicas: dict[str, Object] = {}  # a worker's pod is deleted when the chief ends
 
     def all_replicas() -> bool:
-        seen.update((it["metadata"]["name"], it) for it in cluster.pods(run, JOB))
-        return len(seen) == _REPLICAS or lab.state(run) in ("SUCCEEDED", "FAILED")
+        replicas.update((pod["metadata"]["name"], pod) for pod in cluster.pods(run, JOB))
+        return len(replicas) == _REPLICAS or lab.state(run) in ("SUCCEEDED", "FAILED")
 
     until("the replicas", all_replicas)
     assert lab.finished(run) == "SUCCEEDED"
-    assert len(seen) == _REPLICAS
-    for pod in seen.values():
+    assert len(replicas) == _REPLICAS
+    for pod in replicas.values():
         _check_replica(pod["spec"], accelerator, secret)
     stored = lab.bucket.document(f"runs/{run}/output/{SEEN}")
     assert stored["level"] == "pod"  # it wins over the task
     assert stored["token"] is True and _KEY in stored["secrets"]
     assert stored["EXPECTED_GPUS"] == "1"
-    launcher = next(it for it in cluster.pods(run) if cluster.node(it) == "launch-tfjob")
+    launcher = next(pod for pod in cluster.pods(run) if cluster.node(pod) == "launch-tfjob")
     (main,) = (it for it in launcher["spec"]["containers"] if it["name"] == "main")
     assert not main["resources"].get("limits")  # it would wait for the accelerator
     row(run)

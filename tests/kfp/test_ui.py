@@ -42,7 +42,7 @@ def test_form(lab: Lab, row, ui: Browser) -> None:
     run = _start(lab, ui, lab.parameters("ui"), (pipeline, version))
     ui.shoot("form")
     five = _start(lab, ui, lab.parameters("five-replicas", train_workers=4))
-    assert [lab.finished(it) for it in (run, five)] == ["SUCCEEDED", "SUCCEEDED"]
+    assert [lab.finished(started) for started in (run, five)] == ["SUCCEEDED", "SUCCEEDED"]
     assert lab.bucket.champions("ui") == [run]
     assert lab.bucket.champions("five-replicas") == [five]
     row(run)
@@ -58,16 +58,16 @@ def test_form(lab: Lab, row, ui: Browser) -> None:
     ui.shoot("report")
 
     _check_lineage(lab, run)
-    made = artifacts(lab.settings.ui, run)
+    outputs = artifacts(lab.settings.ui, run)
     ui.go("/artifacts")
     ui.wait("Grouped")
     ui.click("Grouped")
     ui.type("#tableFilterBox", run)
-    # By the run_id of the metadata; those of KFP itself have none.
+    # The dataset and the models are grouped by their run_id, which other artifacts do not have.
     until("two groups", lambda: ui.run(f"{_ROWS}.length") == 2, 60)
-    ui.open(f"[data-row-id='{made['dataset'].id}'] button", shows="published_model")
+    ui.open(f"[data-row-id='{outputs['dataset'].id}'] button", shows="published_model")
     ui.shoot("artifacts")
-    ui.go(f"/artifacts/{made['published_model'].id}")
+    ui.go(f"/artifacts/{outputs['published_model'].id}")
     ui.wait("dataset_digest")
     ui.shoot("model")
     ui.go(f"/compare?runlist={run},{five}")
@@ -78,7 +78,7 @@ def test_form(lab: Lab, row, ui: Browser) -> None:
 
 
 def test_form_without_data(lab: Lab, row, ui: Browser) -> None:
-    """A program of one's own needs neither data nor a label: both fields stay as they are."""
+    """The user's own program needs neither data nor a label: both fields stay as they are."""
     command = {"command": ["python3", "-c", _PROGRAM]}
     parameters = lab.parameters("no-data", train_options=command)
     del parameters["data_uri"], parameters["data_label"]
@@ -87,10 +87,10 @@ def test_form_without_data(lab: Lab, row, ui: Browser) -> None:
     lab.bucket.verified(f"runs/{run}")
     assert lab.bucket.read(f"runs/{run}/output/hello.txt") == b"hello"
     assert lab.bucket.champions("no-data") == []
-    made = artifacts(lab.settings.ui, run)
-    assert "uri" not in made["dataset"].metadata
-    assert made["trained_model"].metadata["saved_model"] == 0
-    assert "published_model" not in made
+    outputs = artifacts(lab.settings.ui, run)
+    assert "uri" not in outputs["dataset"].metadata
+    assert outputs["trained_model"].metadata["saved_model"] == 0
+    assert "published_model" not in outputs
     row(run)
 
 
@@ -112,14 +112,14 @@ def _start(
 
 def _check_lineage(lab: Lab, run: str) -> None:
     """Follow a published model to its data by the metadata alone, as docs/runs.md says."""
-    made = artifacts(lab.settings.ui, run)
-    kinds = {name: made[name].kind for name in ("dataset", "trained_model", "published_model")}
+    outputs = artifacts(lab.settings.ui, run)
+    kinds = {name: outputs[name].kind for name in ("dataset", "trained_model", "published_model")}
     assert kinds == {
         "dataset": "system.Dataset",
         "trained_model": "system.Model",
         "published_model": "system.Model",
     }
-    dataset, trained, published = (made[name].metadata for name in kinds)
+    dataset, trained, published = (outputs[name].metadata for name in kinds)
     for metadata in (dataset, trained, published):
         assert metadata["run_id"] == run
     for key in ("dataset_digest", "schema_digest"):
@@ -130,13 +130,13 @@ def _check_lineage(lab: Lab, run: str) -> None:
     champion = lab.bucket.document(lab.bucket.key(published["champion_uri"]))
     assert published["exported_weights_sha256"] == champion["weights_digest"]
 
-    folders = {name: lab.bucket.key(made[name].metadata["uri"]) for name in kinds}
+    folders = {name: lab.bucket.key(outputs[name].metadata["uri"]) for name in kinds}
     folders["trained_model"] = f"runs/{run}"  # its manifest is about all output
     for name, folder in folders.items():
         manifest = lab.bucket.read(f"{folder}/{_MANIFEST}")
-        assert sha256(manifest).hexdigest() == made[name].metadata["manifest_sha256"]
+        assert sha256(manifest).hexdigest() == outputs[name].metadata["manifest_sha256"]
 
-    cards = {name: card(lab.settings.ui, made[name]) for name in kinds}
+    cards = {name: card(lab.settings.ui, outputs[name]) for name in kinds}
     assert cards["dataset"] == lab.bucket.read(f"{folders['dataset']}/schema.json")
     assert cards["published_model"] == lab.bucket.read(f"{folders['published_model']}/README.md")
     assert trained["uri"] in cards["trained_model"].decode()
