@@ -54,8 +54,7 @@ def _required_names(node: ast.FunctionDef) -> list[str]:
     arguments = node.args
     optional = len(arguments.defaults)
     names = [argument.arg for argument in arguments.args]
-    needed = [f"/{argument.arg}" for argument in arguments.posonlyargs] + names[
-        : len(names) - optional
-    ]
+    needed = [f"/{argument.arg}" for argument in arguments.posonlyargs]
+    needed += names[: len(names) - optional]
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     return [*needed, *(argument.arg for argument, default in pairs if default is None)]
