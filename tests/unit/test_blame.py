@@ -244,7 +244,7 @@ WIDE = {
     ("kfp_tfjob/registry/versions.py", "_claim_of"): "a claim of any version; nobody is blamed",
     ("kfp_tfjob/serving/batcher.py", "Rows"): "it is the answer to a request",
     ("kfp_tfjob/serving/follower.py", "LoadedModel.of"): "only MemoryError",
-    ("kfp_tfjob/serving/follower.py", "self._take"): "only MemoryError",
+    ("kfp_tfjob/serving/follower.py", "self._switch_to"): "only MemoryError",
     ("kfp_tfjob/storage/retry.py", "call"): "only what `transient` accepts becomes a problem",
     ("kfp_tfjob/supervisor/tf_config.py", "cls"): "a dataclass",
     ("kfp_tfjob/user_code/model_code.py", "module.partition"): "a string",

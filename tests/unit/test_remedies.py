@@ -769,13 +769,13 @@ GATES = [
         "dates",
     ),
     Case(
-        "judging/gate_columns:_one_class",
+        "judging/gate_columns:_single_class_problem",
         gate,
         values(gate={"mode": "point", "slices": [{"column": "y"}], "primary_metric": "auc"}),
         put("gate.primary_metric", "accuracy"),
     ),
     Case(
-        "judging/gate_columns:_one_class",
+        "judging/gate_columns:_single_class_problem",
         gate,
         values(gate={"mode": "point", "slices": [{"column": "y"}], "primary_metric": "auc"}),
         typed([{"column": "y", "thresholds": {"accuracy": THRESHOLD}}]),
@@ -1625,33 +1625,36 @@ SERVING = [
         lambda given, problem: {"instances": [ROW]},
     ),
     Case(
-        f"{COLUMNS}:_refuse_names",
+        f"{COLUMNS}:_rows_by_column",
         rows,
         {"instances": [[1, 2]]},
         lambda given, problem: {"instances": [ROW]},
     ),
     Case(
-        f"{COLUMNS}:_other_columns[0]",
+        f"{COLUMNS}:_column_mismatch[0]",
         rows,
         {"instances": [{key: it for key, it in ROW.items() if key != "job"}]},
         lambda given, problem: in_request(problem.path, "nurse")(given, problem),
     ),
     Case(
-        f"{COLUMNS}:_other_columns[1]",
+        f"{COLUMNS}:_column_mismatch[1]",
         rows,
         {"instances": [{"jb" if key == "job" else key: it for key, it in ROW.items()}]},
         renamed,
         "renamed",
     ),
-    Case(f"{COLUMNS}:_other_columns[1]", rows, {"instances": [ROW | {"income": 1}]}, renamed),
+    Case(f"{COLUMNS}:_column_mismatch[1]", rows, {"instances": [ROW | {"income": 1}]}, renamed),
     Case(
-        f"{COLUMNS}:_described[0]",
+        f"{COLUMNS}:_describe_invalid[0]",
         rows,
         {"instances": [ROW | {"age": "x"}]},
         in_request("age", 30),
     ),
     Case(
-        f"{COLUMNS}:_gaps", rows, {"instances": [ROW | {"height": None}]}, in_request("height", 1.5)
+        f"{COLUMNS}:_describe_missing",
+        rows,
+        {"instances": [ROW | {"height": None}]},
+        in_request("height", 1.5),
     ),
     Case(
         f"{TENSORS}:read[0]",
@@ -1666,7 +1669,7 @@ SERVING = [
         lambda given, problem: _input("age", problem.fix.rpartition(" ")[2], [30.0]),
     ),
     Case(
-        f"{TENSORS}:_flat",
+        f"{TENSORS}:_flatten",
         inputs,
         _input("age", "FP64", [30.0, 31.0], [1, 2]),
         lambda given, problem: _input("age", "FP64", [30.0], [1, 1]),
@@ -1680,7 +1683,7 @@ SERVING = [
         lambda given, problem: {"names": (problem.suggestion,)},
     ),
     Case(
-        "serving/limits:_compressed",
+        "serving/limits:_refuse_compressed",
         request,
         {"headers": [(b"content-encoding", b"gzip")], "body": gzip.compress(b"{}")},
         lambda given, problem: {
@@ -1909,13 +1912,13 @@ NOT_HERE = {
     f"{PREPARE}/reference:find": "tests/local/test_data_validation.py has warnings",
     f"{LISTING}:refuse": "the tests may run as root, who reads every folder",
     f"{DATA_SOURCE}/readers/own_reader:_failed": "the user's own code",
-    "judging/judge:_load": "it needs a GPU",
-    "judging/own_metrics:_failed": "the user's own code",
+    "judging/judge:_load_tensorflow": "it needs a GPU",
+    "judging/own_metrics:_failure": "the user's own code",
     "pipelines/commands/parameters:_user": "it needs a machine without the user's name",
     "pipelines/kubeflow/code_upload:_copied": "it needs a store that refuses",
     "serving/protocol:decode_inference_request[0]": "it needs kserve: tests/serve",
-    "serving/protocol:_outputs": "it needs kserve: tests/serve",
-    "serving/protocol:_predicted": "it needs kserve: tests/serve",
+    "serving/protocol:_requested_outputs": "it needs kserve: tests/serve",
+    "serving/protocol:_predict_rows": "it needs kserve: tests/serve",
     "serving/protocol:_require_version": "it needs kserve: tests/serve",
     "trainer/__main__:_explained[0]": "it needs a pod with more memory",
     "trainer/__main__:_explained[2]": _OF_TRAINER,
@@ -1929,7 +1932,7 @@ NOT_HERE = {
     "user_code/code_files:local": "the tests may run as root, who reads every file",
 }
 WITHOUT_REMEDY = {
-    "serving/request_columns:_described[1]": "it counts others",
+    "serving/request_columns:_describe_invalid[1]": "it counts others",
     "storage/errors:first": "it counts others",
     "storage/errors:as_problems": "a text that another error has",
     "storage/failure_record:reason": "its remedy is shown beside it",

@@ -235,7 +235,7 @@ THREADS = {
     ("kfp_tfjob/cluster/run_watch.py", "call"): "logged; the leave counts as taken",
     ("kfp_tfjob/cluster/run_watch.py", "self._follow"): "as watch",
     ("kfp_tfjob/cluster/run_watch.py", "self._work"): "each of its parts logs, and it goes on",
-    ("kfp_tfjob/serving/follower.py", "self._loop"): "look logs, and it goes on",
+    ("kfp_tfjob/serving/follower.py", "self._loop"): "poll logs, and it goes on",
     ("kfp_tfjob/serving/sampler.py", "self._loop"): "flush logs, and it goes on",
     ("kfp_tfjob/supervisor/stop.py", "self._follow"): "logged, and begun again",
     ("kfp_tfjob/supervisor/supervise.py", "look"): "it only logs who is absent",
