@@ -203,7 +203,7 @@ def test_a_sidecar_without_time_exits_whatever_happens(monkeypatch, logged) -> N
     monkeypatch.setattr(sidecar.os, "_exit", codes.append)
     monkeypatch.setattr(sidecar, "scan", failing(KeyError, 1, dict))
     own = Mock(returned=False, _complete_at_end=False, _grace=Mock(over=lambda _: True))
-    sidecar._Sidecar._give_up(own)
+    sidecar._Sidecar._exit_when_overdue(own)
     assert codes == [145] and len(logged()) == 1
 
 
@@ -240,7 +240,7 @@ THREADS = {
     ("kfp_tfjob/supervisor/stop.py", "self._follow"): "logged, and begun again",
     ("kfp_tfjob/supervisor/supervise.py", "look"): "it only logs who is absent",
     ("trainer/checkpoint_writer.py", "self._write"): "the training gets the error",
-    ("uploader/watch.py", "self._give_up"): "logged; the sidecar exits",
+    ("uploader/watch.py", "self._exit_when_overdue"): "logged; the sidecar exits",
 }
 
 
