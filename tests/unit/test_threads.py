@@ -143,7 +143,7 @@ def test_a_run_that_cannot_be_stopped_is_not_waited_for(logged) -> None:
     watcher._stopping = Mock(stop=failing(KeyError, 1, dict), keep_warm=failing(TypeError, 1, dict))
     watcher._why = "a user terminated it"
     watcher._worker.start()
-    watcher._events.put("news")
+    watcher._events.put("changed")
     until(watcher._stopped.is_set)
     assert taken.wait(60) and watcher._worker.is_alive()
     watcher.__exit__()
@@ -232,7 +232,7 @@ THREADS = {
     ("kfp_tfjob/cluster/local/pod.py", "self._run"): "logged; the pod has failed",
     ("kfp_tfjob/cluster/log_writer.py", "self._send"): "logged, and tried again",
     ("kfp_tfjob/cluster/pod_logs.py", "self._read"): "logged; the replica counts as not heard",
-    ("kfp_tfjob/cluster/run_watch.py", "call"): "logged; the leave counts as taken",
+    ("kfp_tfjob/cluster/run_watch.py", "call"): "logged; on_exit counts as done",
     ("kfp_tfjob/cluster/run_watch.py", "self._follow"): "as watch",
     ("kfp_tfjob/cluster/run_watch.py", "self._work"): "each of its parts logs, and it goes on",
     ("kfp_tfjob/serving/follower.py", "self._loop"): "look logs, and it goes on",
