@@ -327,9 +327,8 @@ def _datasets(store: Store, layout: Layout) -> dict[str, _Stored]:
     top, datasets = layout.root / DATASETS, defaultdict[str, _Stored](_Stored)
     for file in store.list(top):
         digest = file.address.key[len(top.key) + 1 :].partition("/")[0]
-        noted = file.address.name.removesuffix(
-            ".json"
-        )  # the digest, if this is a note of a dataset
+        # The digest, if this object is a tombstone or the note of a dataset's last use.
+        noted = file.address.name.removesuffix(".json")
         if _DIGEST.fullmatch(digest):
             datasets[digest].add(top / digest, file)
         elif file.address == layout.dataset_tombstone(noted):

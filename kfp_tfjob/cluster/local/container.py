@@ -31,7 +31,7 @@ _NOT_INHERITED = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH"}
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group may keep the pipe open, so its lines are not waited for any longer.
 _LAST_LINES_SECONDS = 2.0
-_LONGEST_MESSAGE = 4096  # bytes, as on a cluster
+_LONGEST_MESSAGE = 4096  # characters; a cluster allows as many bytes
 _LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
 _CHUNK = 1 << 16  # bytes of one read
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is split
