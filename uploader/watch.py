@@ -147,7 +147,7 @@ class _Sidecar:
         return error.code
 
     def _claim_run(self, request: Request | None = None) -> bool:
-        """Probe the store and claim the run, once; return False if the store rejected this."""
+        """Probe the store and claim the run, once; return False if the store failed."""
         from kfp_tfjob.uploader.ownership import FencedError
 
         if self._ready:
