@@ -146,7 +146,7 @@ DOCUMENTS: dict[str, Callable[[Any], object]] = {
     "verdict": lambda store: ModelVerdict.read(store, LAYOUT.run("r").verdict),
     "manifest": lambda store: Manifest.from_bytes(store.read(LAYOUT.run("r").manifest)),
     "tombstone": lambda store: prune_versions.read_tombstone(store, MODEL, 1),
-    "pruned run": lambda store: prune_runs._json(store, LAYOUT.run("r").verdict),
+    "pruned run": lambda store: prune_runs._read_json(store, LAYOUT.run("r").verdict),
     "completion": _completion,
 }
 # What is entered, and the function behind it that has the bug.
@@ -240,7 +240,10 @@ WIDE = {
     ("kfp_tfjob/cluster/run_watch.py", "_part(workflow, 'status').get"): "as _part",
     ("kfp_tfjob/features/served_model.py", "self._call"): "the model's own graph",
     ("kfp_tfjob/judging/own_metrics.py", "call"): "the user's function",
-    ("kfp_tfjob/registry/mirror.py", "_wanted"): "it logs the traceback, and no mirror fails a run",
+    (
+        "kfp_tfjob/registry/mirror.py",
+        "_mirror_content",
+    ): "it logs the traceback; no mirror fails a run",
     ("kfp_tfjob/registry/versions.py", "_claim_of"): "a claim of any version; nobody is blamed",
     ("kfp_tfjob/serving/batcher.py", "Rows"): "it is the answer to a request",
     ("kfp_tfjob/serving/follower.py", "LoadedModel.of"): "only MemoryError",
