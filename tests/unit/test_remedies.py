@@ -302,7 +302,7 @@ PARAMETERS = [
         values(output_uri="s3://bucket/p/runs/{user}"),
         typed("s3://bucket/p/runs/ann"),
     ),
-    Case("jobs/spec:whole", params, values(train_epochs=0.5), typed(3)),
+    Case("jobs/spec:whole_number", params, values(train_epochs=0.5), typed(3)),
     Case("jobs/spec:_wrong_names", params, values(storage_secret=""), typed("objstore-cred")),
     Case(REFERENCE, params, values(train_image="a b"), typed("r.io/img:1")),
     Case(REFERENCE, params, values(train_image="https://R.io/Img:1"), typed(), "a correction"),
