@@ -238,7 +238,7 @@ THREADS = {
     ("kfp_tfjob/serving/follower.py", "self._loop"): "poll logs, and it goes on",
     ("kfp_tfjob/serving/sampler.py", "self._loop"): "flush logs, and it goes on",
     ("kfp_tfjob/supervisor/stop.py", "self._follow"): "logged, and begun again",
-    ("kfp_tfjob/supervisor/supervise.py", "look"): "it only logs who is absent",
+    ("kfp_tfjob/supervisor/supervise.py", "log_absent_peers"): "it only logs who is absent",
     ("trainer/checkpoint_writer.py", "self._write"): "the training gets the error",
     ("uploader/watch.py", "self._exit_when_overdue"): "logged; the sidecar exits",
 }
