@@ -143,8 +143,12 @@ class Exchange(BaseHTTPRequestHandler):
     def reply(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
         self.seen.status = status
         self.send_response_only(status)
+        replaced = {"connection", "content-length", "transfer-encoding"}
+        if self.server.store_name:
+            replaced.add("server")
+            self.send_header("Server", self.server.store_name)
         for name, value in headers:
-            if name.lower() not in ("connection", "content-length", "transfer-encoding"):
+            if name.lower() not in replaced:
                 self.send_header(name, value)
         length = dict((n.lower(), v) for n, v in headers).get("content-length", str(len(data)))
         self.send_header("Content-Length", length if self.command == "HEAD" else str(len(data)))
@@ -196,6 +200,9 @@ class FaultProxy(ThreadingHTTPServer):
 
     Args:
         secret: The folder with the server's keys; needed by faults that sign again.
+
+    Attributes:
+        store_name: The Server header of all replies; empty for the server's own.
     """
 
     daemon_threads = True
@@ -211,6 +218,7 @@ class FaultProxy(ThreadingHTTPServer):
         self.faults: list[Fault] = []
         self.seen: list[Seen] = []
         self.latency = 0.0
+        self.store_name = ""
         self.lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
 
@@ -282,6 +290,23 @@ def ignore_conditions(exchange: Exchange) -> bool:
     """A store that does not know If-None-Match."""
     exchange.sign_again("if-none-match")
     return False
+
+
+def look_first_write_later(seconds: float) -> Callable[[Exchange], bool]:
+    """A store that looks for the object, and creates it so many seconds later."""
+    stored: set[str] = set()
+
+    def action(exchange: Exchange) -> bool:
+        conditional = "if-none-match" in {name.lower() for name in exchange.sent}
+        if not conditional or exchange.target in stored:
+            return False
+        time.sleep(seconds)
+        exchange.sign_again("if-none-match")
+        exchange.forward()
+        stored.add(exchange.target)
+        return True
+
+    return action
 
 
 def opaque_tags(exchange: Exchange) -> bool:
