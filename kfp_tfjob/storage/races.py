@@ -19,7 +19,7 @@ from kfp_tfjob.storage.errors import ObjectExistsError
 from kfp_tfjob.storage.s3_session import S3Session
 
 CREATORS = 8
-_SECONDS = 0.1  # no race starts later
+_SECONDS = 0.2  # no race starts later
 _MOST_RACES = 24
 
 

@@ -84,7 +84,7 @@ _WRITES = {"PutObject", "UploadPart", "CompleteMultipartUpload"}
 # A proxy in front of SeaweedFS, such as Istio's, may drop its Server header or set its own.
 _MAYBE_SEAWEEDFS = re.compile("^$|seaweedfs|envoy|nginx", re.IGNORECASE)
 _ROOM = (
-    "if the store is SeaweedFS, it has no volume left for the bucket: start weed with"
+    "if the store is SeaweedFS, it probably has no volume left for the bucket: start weed with"
     " -volume.max=100 (its default is 8, of which a bucket takes 7), or set output_uri to a folder"
     " of a bucket that already stores objects, such as s3://mlpipeline/kfp-tfjob in the store of"
     " Kubeflow Pipelines"
