@@ -20,7 +20,7 @@ setup: $(READY) ## install uv, the virtual environment and the locked dependenci
 $(READY): pyproject.toml uv.lock
 	@command -v uv >/dev/null || test -x .tools/bin/uv || \
 		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
-	$(UV) sync --locked --extra local --python $(PYTHON)
+	$(UV) sync --locked --extra local --extra serve --python $(PYTHON)
 	@touch $@
 
 run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publish
@@ -69,7 +69,7 @@ test-mlflow: $(READY) ## run the mirrors of the champions: MLflow's own server o
 test-torch: $(READY) ## run the example with torch on two replicas, one of which is killed; installs 3 GB of torch
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/torch
 
-test-serve: $(READY) ## run the server of the champion as a process, in its own environment
+test-serve: $(READY) ## run the server of the champion as a process
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/serve
 
 test-install: $(READY) ## install the wheel into empty environments: each extra alone, and a run on a CSV

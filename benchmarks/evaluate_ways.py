@@ -141,9 +141,9 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
 def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]) -> None:
     """Compute every metric, decide, and render the report."""
     from kfp_tfjob.components.evaluate import report
-    from kfp_tfjob.judging.gate import Rival, decide
+    from kfp_tfjob.judging.gate import ChampionResult, decide
     from kfp_tfjob.judging.metrics import Measures
-    from kfp_tfjob.judging.verdict import build
+    from kfp_tfjob.judging.verdict import build_verdict
     from kfp_tfjob.options.gate import GateOptions
     from kfp_tfjob.storage.champion import Champion
     from kfp_tfjob.storage.verdict_record import EvaluatedModel
@@ -153,11 +153,11 @@ def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]
     rival = record = None
     if champion is not None:
         models["champion 1"] = Measures(champion, names)
-        rival = Rival("champion 1", measures=models["champion 1"])
+        rival = ChampionResult("champion 1", measures=models["champion 1"])
         record = Champion(1, 1, "s3://b/v", "r", "w", "s", "d", {}, "s3://b/e")
     decision = decide(GateOptions(), models["model"], models["baseline"], rival)
     judged = EvaluatedModel("m", "s3://b/m", "r", "m", "w", "s3://b/d", "d", "s", {})
-    verdict = build(decision, judged, models, record, rival)
+    verdict = build_verdict(decision, judged, models, record, rival)
     report.render(verdict, classes, models)
     print(decision.line, verdict.ranking)
 

@@ -1,8 +1,7 @@
 """Python as tests run it: of `make setup`, and in environments that the lock keeps apart from it.
 
-kserve and the extra `local` need different versions of psutil, MLflow's server and `tools` need
-different versions of pyarrow. So one environment cannot have all of them. The others are outside
-the repository.
+MLflow's server and `tools` need different versions of pyarrow, so one environment cannot have both.
+The others are outside the repository.
 """
 
 import fcntl
@@ -37,11 +36,6 @@ def run_python(
         capture_output=True,
         text=True,
     )
-
-
-def for_server() -> Path:
-    """Return the interpreter of an environment with the extra `serve`."""
-    return _python("serve", "--extra", "serve")
 
 
 def for_mirrors() -> Path:

@@ -39,18 +39,19 @@ log = logging.getLogger("kfp_tfjob.trainer")
 # Errors that TensorFlow raises when another process of the cluster is gone, and those that it also
 # raises for other reasons.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
-_PERHAPS_PEER_ERRORS = ("InternalError", "FailedPreconditionError", "UnknownError")
+_POSSIBLE_PEER_ERRORS = ("InternalError", "FailedPreconditionError", "UnknownError")
 # TensorFlow puts this before the text of an error from the Python code that reads rows.
-_OF_INPUT = "DataError: "
-# What the operation that decodes images says of damaged ones.
-_OF_PICTURES = re.compile(r"Invalid (JPEG|PNG) data[^\n\[]*")
+_DATA_ERROR_PREFIX = "DataError: "
+# The message of the operation that decodes images, if one is damaged.
+_DAMAGED_IMAGE = re.compile(r"Invalid (JPEG|PNG) data[^\n\[]*")
 # Python and TensorFlow use the same text for a full disk.
-_FULL = os.strerror(errno.ENOSPC)
+_DISK_FULL = os.strerror(errno.ENOSPC)
 # A restart would not change these exit codes, so the other replicas must not wait for this one.
-_FINAL = range(1, 5)
+_FINAL_CODES = range(1, 5)
 # Tests of a model take seconds, so they run once per run: not for this project's own models, and
 # not in a pod that has this file in its JOB_DIR.
 _BUILT_IN, _TESTED = "kfp_tfjob.trainer.models:", ".tested"
+# Words in the messages of errors that a lost connection to another replica causes.
 _PEER_WORDS = (
     "collective",
     "coordination",
@@ -62,18 +63,18 @@ _PEER_WORDS = (
 
 
 class _Signals:
-    """Remembers that this process was told to stop."""
+    """Whether a signal asked this process to stop; the training loop reads it between steps."""
 
     def __init__(self) -> None:
-        self.told = False
+        self.stop_requested = False
 
     def listen(self) -> None:
         """Catch signals. Call this after the strategy is built: TensorFlow sets handlers there."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._tell)
+            signal.signal(number, self._request_stop)
 
-    def _tell(self, number: int, _frame: object) -> None:
-        self.told = True
+    def _request_stop(self, number: int, _frame: object) -> None:
+        self.stop_requested = True
         log.info("%s: stopping after the current steps", signal.Signals(number).name)
 
 
@@ -121,8 +122,8 @@ def train(config: Config, started: float) -> None:
         self_test.check_sum(replicas)
         tested = config.job_dir / _TESTED
         is_first = replicas.any(config.attempt == 1 and not tested.exists())
-        is_own = not config.model_code.startswith(_BUILT_IN)
-        if is_first and is_own:
+        is_user_model = not config.model_code.startswith(_BUILT_IN)
+        if is_first and is_user_model:
             label_test.check_values(model, dataset, replicas, config.options)
             self_test.check_step(model, dataset, replicas, config.options)
         self_test.check_loss(model, dataset, replicas, config.options)
@@ -132,7 +133,7 @@ def train(config: Config, started: float) -> None:
             logits = probabilities.check(model, dataset, replicas, rows)
             if replicas.chief:
                 export_test.check_graph(model, dataset, logits)
-                if is_own:
+                if is_user_model:
                     export_test.check_answer(model, dataset, logits)
         tested.touch()
         training = Training(
@@ -140,7 +141,7 @@ def train(config: Config, started: float) -> None:
             dataset,
             model,
             replicas,
-            lambda: signals.told,
+            lambda: signals.stop_requested,
             lambda: user_model.callbacks(config.model_code, dataset),
         )
         _log_info()
@@ -160,18 +161,24 @@ def train(config: Config, started: float) -> None:
                 replicas.part()
         raise
     except FAILURES as error:
-        heard = from_message(error)
-        found = heard or _explained(error, config.cluster.size, config.output_dir)
-        if replicas and not heard and isinstance(found, StepError) and found.code in _FINAL:
-            replicas.tell(to_message(found, config.cluster.name))
-        raise found from error
+        peer_error = from_message(error)
+        failure = peer_error or _translate_error(error, config.cluster.size, config.output_dir)
+        if (
+            replicas
+            and not peer_error
+            and isinstance(failure, StepError)
+            and failure.code in _FINAL_CODES
+        ):
+            replicas.tell(to_message(failure, config.cluster.name))
+        raise failure from error
     export_seconds = time.monotonic() - trained
     training.finish(result, ready - started, trained - ready, export_seconds)
 
 
-def _explained(error: Exception | SystemExit, processes: int, output: Path) -> Exception:
+def _translate_error(error: Exception | SystemExit, processes: int, output: Path) -> Exception:
     """Translate an error of TensorFlow into an error with the exit code of its cause."""
-    if full := next((it for it in (error, error.__cause__) if isinstance(it, MemoryError)), None):
+    errors = (error, error.__cause__)
+    if full := next((cause for cause in errors if isinstance(cause, MemoryError)), None):
         return ConfigurationError(
             Problem(
                 "this replica ran out of memory",
@@ -193,14 +200,15 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
                 fix="remove sys.exit() or exit() from it",
             )
         )
-    text = str(error)
-    if _FULL in text:
+    message = str(error)
+    if _DISK_FULL in message:
         from kfp_tfjob.trainer.staging import not_writable
 
-        return not_writable(output, "the output", OSError(errno.ENOSPC, _FULL))
-    if _OF_INPUT in text:
-        return DataError(text.partition(_OF_INPUT)[2].partition("\nTraceback")[0].strip())
-    if damaged := _OF_PICTURES.search(text):
+        return not_writable(output, "the output", OSError(errno.ENOSPC, _DISK_FULL))
+    if _DATA_ERROR_PREFIX in message:
+        details = message.partition(_DATA_ERROR_PREFIX)[2]
+        return DataError(details.partition("\nTraceback")[0].strip())
+    if damaged := _DAMAGED_IMAGE.search(message):
         return DataError(
             Problem(
                 "an image in the dataset cannot be decoded",
@@ -210,11 +218,11 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
                 " on_bad_row=drop, it is dropped",
             )
         )
-    if "gRPC server" in text:
+    if "gRPC server" in message:
         return NotStartedError(
             Problem(
                 "this replica cannot listen on its address in TF_CONFIG",
-                received=text.splitlines()[0][:300],
+                received=message.splitlines()[0][:300],
                 expected="a free port",
                 fix="stop the program that uses the port, then run again",
             )
@@ -223,41 +231,45 @@ def _explained(error: Exception | SystemExit, processes: int, output: Path) -> E
 
 
 def _lost_peer(error: BaseException) -> PeerLostError | None:
-    """Return the loss of another replica if it caused an error.
+    """Return a PeerLostError if the loss of another replica caused `error`; None otherwise.
 
     Creating a variable communicates too, so the loss may have made the user's code fail.
     """
     cause: BaseException | None = error
     while cause is not None:
         kind = type(cause).__name__
-        text = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        message_lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         # The first line is often only the name of a graph.
-        why = [line for line in text if any(word in line.lower() for word in _PEER_WORDS)]
-        if not why and cause is error and kind in _PEER_ERRORS:
-            why = text
-        if why and kind in _PEER_ERRORS + _PERHAPS_PEER_ERRORS:
-            return PeerLostError(f"another replica was lost ({kind}: {why[0][:300]})")
+        reasons = [
+            line for line in message_lines if any(word in line.lower() for word in _PEER_WORDS)
+        ]
+        if not reasons and cause is error and kind in _PEER_ERRORS:
+            reasons = message_lines
+        if reasons and kind in _PEER_ERRORS + _POSSIBLE_PEER_ERRORS:
+            return PeerLostError(f"another replica was lost ({kind}: {reasons[0][:300]})")
         cause = cause.__cause__ or cause.__context__
     return None
 
 
 def _with_flags(arguments: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with the flags of the command line in it."""
+    """Return `environment` with the values of the command-line flags, which take precedence."""
     parser = argparse.ArgumentParser(prog="python -m kfp_tfjob.trainer", description=__doc__)
     for name, meaning in VARIABLES.items():
         flag = "--" + name.lower().replace("_", "-")
         parser.add_argument(flag, metavar=name, help=meaning)
-    given = {name.upper(): value for name, value in vars(parser.parse_args(arguments)).items()}
-    return dict(environment) | {name: value for name, value in given.items() if value is not None}
+    values = {name.upper(): value for name, value in vars(parser.parse_args(arguments)).items()}
+    return dict(environment) | {name: value for name, value in values.items() if value is not None}
 
 
 def _log_info() -> None:
-    """Log this program's lines, whatever the user's code has done to logging.
+    """Make this program's log lines appear even if the user's code has reconfigured logging.
 
     The launcher ends a chief that logs nothing for long.
     """
     logging.disable(logging.NOTSET)
-    handlers = [item for item in logging.root.handlers if isinstance(item.formatter, LogFormatter)]
+    handlers = [
+        handler for handler in logging.root.handlers if isinstance(handler.formatter, LogFormatter)
+    ]
     if not handlers:
         logging.root.addHandler(log_to(sys.stdout))
     for handler in handlers:

@@ -17,7 +17,7 @@ from kfp_tfjob.storage.formatting import listed
 
 log = logging.getLogger(__name__)
 
-_NAMED = 3  # layers in a message: an application of Keras has 50 of them
+_LAYERS_IN_MESSAGE = 3  # an application of Keras has 50 such layers
 
 
 def synchronize(model: keras.Model, replicas: int, options: TrainerOptions) -> None:
@@ -30,12 +30,12 @@ def synchronize(model: keras.Model, replicas: int, options: TrainerOptions) -> N
     log.info(
         "BatchNormalization computes its statistics over all %d replicas in the layers %s",
         replicas,
-        listed((layer.name for layer in layers), _NAMED),
+        listed((layer.name for layer in layers), _LAYERS_IN_MESSAGE),
     )
 
 
 def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list[Problem]:
-    """Return the problems with the layers of a model.
+    """Return the reasons why the BatchNormalization layers would compute wrong statistics.
 
     Args:
         model: The model, built or not.
@@ -43,10 +43,10 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
         options: The training options.
     """
     layers = _trained(model)
-    names = f"layers {listed((layer.name for layer in layers), _NAMED)}"
-    found = []
+    names = f"layers {listed((layer.name for layer in layers), _LAYERS_IN_MESSAGE)}"
+    problems = []
     if layers and options.micro_batches > 1:
-        found.append(
+        problems.append(
             Problem(
                 "BatchNormalization would use the statistics of only part of the batch",
                 received=f"{names} with micro_batches={options.micro_batches}",
@@ -54,20 +54,20 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
                 fix="remove micro_batches, or use LayerNormalization or GroupNormalization",
             )
         )
-    plain = [layer.name for layer in layers if not layer.synchronized]
-    if plain and replicas > 1:
-        found.append(
+    unsynchronized = [layer.name for layer in layers if not layer.synchronized]
+    if unsynchronized and replicas > 1:
+        problems.append(
             Problem(
                 "BatchNormalization would use different statistics on every replica",
-                received=f"layers {listed(plain, _NAMED)} with synchronized=False,"
-                f" {replicas} replicas",
+                received=f"layers {listed(unsynchronized, _LAYERS_IN_MESSAGE)} with"
+                f" synchronized=False, {replicas} replicas",
                 expected="keras.layers.BatchNormalization(synchronized=True)",
                 fix="remove sync_batch_norm from train_options, add synchronized=True to the"
                 " layers, or train with one replica",
             )
         )
     elif layers and replicas > 1 and options.jit_compile:
-        found.append(
+        problems.append(
             Problem(
                 "XLA cannot compile communication between replicas",
                 received=f"{names}, synchronized, with jit_compile and {replicas} replicas",
@@ -75,11 +75,11 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
                 fix="remove jit_compile, or use LayerNormalization or GroupNormalization",
             )
         )
-    return found
+    return problems
 
 
 def _trained(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Return the trainable layers; the others use their stored statistics."""
+    """Return the trainable BatchNormalization layers; frozen ones use their stored statistics."""
     return [
         layer
         for layer in model._flatten_layers()

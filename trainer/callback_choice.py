@@ -1,4 +1,8 @@
-"""Chooses the callbacks of a training run: those of TRAIN_OPTIONS, then the user's."""
+"""Chooses the callbacks of a training run: first the options' callbacks, then the user's.
+
+A callback that cannot work here is rejected before the first step, because it would otherwise fail
+after hours, or silently do nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from kfp_tfjob.trainer import callback_state
 
 Callback = keras.callbacks.Callback
 
-_OF_OPTIONS: dict[str, type[Callback]] = {
+_OPTION_CALLBACKS: dict[str, type[Callback]] = {
     "early_stopping": keras.callbacks.EarlyStopping,
     "reduce_lr_on_plateau": keras.callbacks.ReduceLROnPlateau,
 }
 # Why a callback of Keras cannot work here, and what to do instead.
-_REFUSED: dict[type[Callback], tuple[str, str]] = {
+_REJECTED: dict[type[Callback], tuple[str, str]] = {
     keras.callbacks.BackupAndRestore: (
         "it would restore the weights a second time, from the last epoch",
         "remove it, because training always resumes from its newest checkpoint",
@@ -38,12 +42,12 @@ _PATHS: dict[type[Callback], str] = {
     keras.callbacks.TensorBoard: "log_dir",
 }
 # Names that the trainer and the sidecar write themselves (docs/architecture.md).
-_TAKEN = (CHECKPOINTS, MODEL, KERAS_MODEL, PROGRESS, COMPLETION, UPLOADER)
+_RESERVED_NAMES = (CHECKPOINTS, MODEL, KERAS_MODEL, PROGRESS, COMPLETION, UPLOADER)
 
 
 def choose(
     options: TrainerOptions,
-    own: Callable[[], Sequence[Callback]],
+    user_callbacks: Callable[[], Sequence[Callback]],
     model: keras.Model,
     metrics: Collection[str],
     output: Path,
@@ -52,7 +56,7 @@ def choose(
 
     Args:
         options: TRAIN_OPTIONS.
-        own: Returns the user's callbacks.
+        user_callbacks: Returns the user's callbacks.
         model: The model, compiled and built.
         metrics: Names of the metrics at the end of an epoch.
         output: OUTPUT_DIR, the base of relative paths.
@@ -60,41 +64,41 @@ def choose(
     Raises:
         ConfigurationError: Some cannot work. It lists all reasons.
     """
-    found, problems = [], []
-    for option, kind in _OF_OPTIONS.items():
+    callbacks, problems = [], []
+    for option, kind in _OPTION_CALLBACKS.items():
         if (arguments := getattr(options, option)) is not None:
-            # With verbose, the log says when they act.
+            # With verbose, the log shows when they act.
             default = {"monitor": "val_loss" if "val_loss" in metrics else "loss", "verbose": 1}
-            found.append(kind(**default | arguments.given))
+            callbacks.append(kind(**default | arguments.given))
             name = f"train_options.{option}"
-            problems += _monitor_problems(name, name, found[-1], model, metrics)
+            problems += _monitor_problems(name, name, callbacks[-1], model, metrics)
     metrics_are_known = True
-    for callback in own():
+    for callback in user_callbacks():
         if isinstance(callback, Callback):
-            problems += _place(callback, output)
+            problems += _resolve_path(callback, output)
             if metrics_are_known and _monitors(callback):
                 name = type(callback).__name__
                 problems += _monitor_problems(name, "", callback, model, metrics)
-            # All get the same dict of metrics, and a user's own callback may add some to it.
+            # All callbacks get the same dict of metrics, and a user's callback may add to it.
             metrics_are_known &= callback_state.is_known(callback)
-        found.append(callback)
-    for callback in found:
-        problems += _problems(callback, model)
+        callbacks.append(callback)
+    for callback in callbacks:
+        problems += _support_problems(callback, model)
     ConfigurationError.raise_if(problems)
-    return found
+    return callbacks
 
 
 def _monitors(callback: Callback) -> bool:
     """Return whether a callback of Keras acts on a metric at the end of an epoch."""
     if type(callback) is keras.callbacks.ModelCheckpoint:
         return callback.save_best_only and callback.save_freq == "epoch"
-    return type(callback) in _OF_OPTIONS.values()
+    return type(callback) in _OPTION_CALLBACKS.values()
 
 
 def _monitor_problems(
     name: str, path: str, callback: Any, model: keras.Model, metrics: Collection[str]
 ) -> list[Problem]:
-    """Return why a callback cannot act on its metric: it would do nothing, with a warning."""
+    """Return the problem of a callback that would ignore its metric with a mere warning."""
     if callback.monitor not in metrics:
         is_missing_split = callback.monitor.removeprefix("val_") in metrics
         return [
@@ -125,7 +129,8 @@ def _monitor_problems(
     return []
 
 
-def _problems(callback: Any, model: keras.Model) -> list[Problem]:
+def _support_problems(callback: Any, model: keras.Model) -> list[Problem]:
+    """Return the reasons why a callback, or an object in its place, cannot work in a job."""
     name = type(callback).__name__
     if not isinstance(callback, Callback):
         return [
@@ -136,9 +141,9 @@ def _problems(callback: Any, model: keras.Model) -> list[Problem]:
                 fix="correct the function callbacks of the model code",
             )
         ]
-    found = [
-        Problem(f"the callback {name} is not supported", received=why, fix=fix)
-        for kind, (why, fix) in _REFUSED.items()
+    problems = [
+        Problem(f"the callback {name} is not supported", received=reason, fix=fix)
+        for kind, (reason, fix) in _REJECTED.items()
         if isinstance(callback, kind)
     ]
     inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -146,7 +151,7 @@ def _problems(callback: Any, model: keras.Model) -> list[Problem]:
     if isinstance(callback, _SETS_RATE) and isinstance(
         rate, keras.optimizers.schedules.LearningRateSchedule
     ):
-        found.append(
+        problems.append(
             Problem(
                 f"the callback {name} cannot set the learning rate of this optimizer",
                 received=f"a {type(rate).__name__} as learning_rate",
@@ -154,28 +159,28 @@ def _problems(callback: Any, model: keras.Model) -> list[Problem]:
                 fix=f"give the optimizer a number, or remove {name}",
             )
         )
-    return found
+    return problems
 
 
-def _place(callback: Any, output: Path) -> list[Problem]:
-    """Place a relative path of a callback below OUTPUT_DIR; return its problems."""
+def _resolve_path(callback: Any, output: Path) -> list[Problem]:
+    """Make a callback's relative path one below OUTPUT_DIR; return its problems."""
     problems = []
     for kind, attribute in _PATHS.items():
         path = getattr(callback, attribute) if isinstance(callback, kind) else "/"
         if path.startswith("/") or "://" in path:
             continue
         parts = Path(path).parts
-        if ".." in parts or not parts or parts[0] in _TAKEN:
+        if ".." in parts or not parts or parts[0] in _RESERVED_NAMES:
             problems.append(
                 Problem(
                     f"the callback {type(callback).__name__} must not write to this path",
                     received=path,
-                    expected=f"a path in OUTPUT_DIR other than {', '.join(_TAKEN)}",
+                    expected=f"a path in OUTPUT_DIR other than {', '.join(_RESERVED_NAMES)}",
                     fix=f"choose another {attribute}, for example own/{Path(path).name or 'x'}",
                 )
             )
         else:
             setattr(callback, attribute, str(output / path))
-            if kind is keras.callbacks.CSVLogger:  # the others create their folders
+            if kind is keras.callbacks.CSVLogger:  # the other kinds create their folders
                 (output / path).parent.mkdir(parents=True, exist_ok=True)
     return problems

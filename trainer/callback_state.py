@@ -1,7 +1,7 @@
 """Captures and restores the state of callbacks for checkpoints.
 
 The state of a Keras callback is a list of attributes. A user's callback returns its state from
-get_state() as numbers, texts, lists, dicts and arrays, and accepts it in set_state(state).
+get_state() as numbers, strings, lists, dicts and arrays, and accepts it in set_state(state).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-_kinds = keras.callbacks
+_callbacks = keras.callbacks
 _ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    _kinds.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch", "best_weights"),
-    _kinds.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
-    _kinds.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
-    _kinds.TensorBoard: ("_global_train_batch", "_global_test_batch"),
-    _kinds.History: ("epoch", "history"),
-    _kinds.CSVLogger: (),
-    _kinds.LearningRateScheduler: (),
-    _kinds.RemoteMonitor: (),
-    _kinds.TerminateOnNaN: (),
+    _callbacks.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch", "best_weights"),
+    _callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+    _callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    _callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
+    _callbacks.History: ("epoch", "history"),
+    _callbacks.CSVLogger: (),
+    _callbacks.LearningRateScheduler: (),
+    _callbacks.RemoteMonitor: (),
+    _callbacks.TerminateOnNaN: (),
 }
 _ARRAY = "__array__"
 
@@ -45,7 +45,7 @@ class CallbackState(NamedTuple):
 
 def is_exact(callback: keras.callbacks.Callback) -> bool:
     """Return whether a callback resumes exactly after an interruption."""
-    return type(callback) in _ATTRIBUTES or _has_own(callback)
+    return type(callback) in _ATTRIBUTES or _has_state_methods(callback)
 
 
 def is_known(callback: keras.callbacks.Callback) -> bool:
@@ -65,7 +65,7 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
     """
     arrays: list[np.ndarray] = []
 
-    def plain(value: Any) -> Any:
+    def to_json(value: Any) -> Any:
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, np.ndarray) or hasattr(value, "numpy"):
@@ -80,9 +80,9 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
     for callback in callbacks:
         values = _state_of(callback)
         try:
-            values["own"] = callback.get_state() if _has_own(callback) else None
+            values["own"] = callback.get_state() if _has_state_methods(callback) else None
             _check_keys(values)
-            states.append(json.loads(json.dumps(values, default=plain)))
+            states.append(json.loads(json.dumps(values, default=to_json)))
         except (TypeError, ValueError) as error:
             name = type(callback).__name__
             raise ConfigurationError(
@@ -116,31 +116,34 @@ def restore(callbacks: Sequence[keras.callbacks.Callback], state: CallbackState)
         state: The captured state.
     """
 
-    def array(item: dict[str, Any]) -> Any:
+    def from_json(encoded: dict[str, Any]) -> Any:
         # The arrays of a checkpoint are read-only.
-        return state.arrays[item[_ARRAY]].copy() if item.keys() == {_ARRAY} else item
+        return state.arrays[encoded[_ARRAY]].copy() if encoded.keys() == {_ARRAY} else encoded
 
-    states = json.loads(json.dumps(state.content["callbacks"]), object_hook=array)
+    states = json.loads(json.dumps(state.content["callbacks"]), object_hook=from_json)
     for callback, values in zip(callbacks, states, strict=True):
         for name, value in values["attributes"].items():
             setattr(callback, name, value)
         if values["file"] is not None:
             _write_file(callback, values["file"])
-        if _has_own(callback):
+        if _has_state_methods(callback):
             callback.set_state(values["own"])
     return bool(state.content["stops"])
 
 
 def _state_of(callback: Any) -> dict[str, Any]:
-    """Return the state that Keras does not store for its own callbacks."""
-    kind = next((item for item in type(callback).__mro__ if item in _ATTRIBUTES), None)
+    """Return the state of a Keras callback, which Keras itself does not store."""
+    known_class = next((base for base in type(callback).__mro__ if base in _ATTRIBUTES), None)
     return {
-        "attributes": {name: getattr(callback, name) for name in _ATTRIBUTES[kind]} if kind else {},
-        "file": _read_file(callback) if isinstance(callback, _kinds.CSVLogger) else None,
+        "attributes": {name: getattr(callback, name) for name in _ATTRIBUTES[known_class]}
+        if known_class
+        else {},
+        "file": _read_file(callback) if isinstance(callback, _callbacks.CSVLogger) else None,
     }
 
 
-def _has_own(callback: Any) -> bool:
+def _has_state_methods(callback: Any) -> bool:
+    """Return whether a callback defines both `get_state` and `set_state`."""
     return callable(getattr(callback, "get_state", None)) and callable(
         getattr(callback, "set_state", None)
     )
@@ -153,9 +156,9 @@ def _read_file(callback: keras.callbacks.CSVLogger) -> str:
     return path.read_bytes().decode() if path.exists() else ""
 
 
-def _write_file(callback: keras.callbacks.CSVLogger, text: str) -> None:
+def _write_file(callback: keras.callbacks.CSVLogger, content: str) -> None:
     callback.csv_file.truncate(0)
     callback.csv_file.seek(0)
-    callback.csv_file.write(text)
+    callback.csv_file.write(content)
     callback.csv_file.flush()
-    callback.append_header = not text
+    callback.append_header = not content

@@ -37,8 +37,15 @@ _HOOKS = {
 }
 # All replicas must call these together, but callbacks run on the chief only. Every collective
 # outside compiled functions goes through one of the methods of the strategy.
-_OF_MODEL = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-_OF_STRATEGY = ("_get_cross_device_ops", "_create_variable")
+_MODEL_METHODS = (
+    "fit",
+    "evaluate",
+    "predict",
+    "train_on_batch",
+    "test_on_batch",
+    "predict_on_batch",
+)
+_STRATEGY_METHODS = ("_get_cross_device_ops", "_create_variable")
 _NOT_COMPILED_AGAIN = "the same layers, optimizer and metrics from the first step to the last"
 _SECOND_RUN = (
     "set trainable and the optimizer in build_model; to unfreeze layers later, start a second run"
@@ -64,7 +71,8 @@ class Callbacks:
         train_steps: Steps from one call of the batch hooks to the next, which is
             model.steps_per_execution; 0 when no callback has such hooks.
         test_steps: The same for evaluation.
-        may_swap: Whether one may evaluate other weights than those that it goes on to train.
+        may_swap: Whether a callback may replace the weights for the evaluation and restore them
+            afterwards.
 
     Raises:
         StepError: On the chief, the callbacks cannot be created or cannot work here.
@@ -82,7 +90,7 @@ class Callbacks:
         self._optimizers = list(innermost(model.optimizer))
         self._list = keras.callbacks.CallbackList()
         if replicas.chief:
-            with _explained("set_model"):
+            with _translate_errors("set_model"):
                 self._list = keras.callbacks.CallbackList(
                     list(make()),
                     add_history=True,
@@ -91,14 +99,16 @@ class Callbacks:
                     epochs=epochs,
                     steps=steps,
                 )
-        self.names = [type(item).__name__ for item in self._all]
-        used = [hook for hook in _HOOKS if any(_uses(item, hook) for item in self._all)]
+        self.names = [type(callback).__name__ for callback in self._all]
+        used = [hook for hook in _HOOKS if any(_uses(callback, hook) for callback in self._all)]
         self._used = set(json.loads(replicas.share(json.dumps(used).encode())))
-        every = model.steps_per_execution
-        self.train_steps = every if self._used & _TRAIN_BATCH else 0
-        self.test_steps = every if self._used & _TEST_BATCH else 0
-        own = (item for item in self._all if not callback_state.is_known(item))
-        self.may_swap = any(_uses(item, "on_test_begin") for item in own)
+        steps_per_call = model.steps_per_execution
+        self.train_steps = steps_per_call if self._used & _TRAIN_BATCH else 0
+        self.test_steps = steps_per_call if self._used & _TEST_BATCH else 0
+        user_callbacks = (
+            callback for callback in self._all if not callback_state.is_known(callback)
+        )
+        self.may_swap = any(_uses(callback, "on_test_begin") for callback in user_callbacks)
 
     def begin(self, position: Position, state: CallbackState | None = None) -> bool:
         """Start, or resume from a checkpoint. Restore the model after this call.
@@ -113,18 +123,18 @@ class Callbacks:
             The same as `call`.
         """
         self._model.stop_training = False
-        for item in self._all:
-            if not callback_state.is_exact(item):
+        for callback in self._all:
+            if not callback_state.is_exact(callback):
                 log.info(
                     "the callback %s is not resumed exactly after an interruption: it has no"
                     " get_state() and set_state(state)",
-                    type(item).__name__,
+                    type(callback).__name__,
                 )
         changed = self.call("on_train_begin")
         if position.step_in_epoch > 0:
             self.call("on_epoch_begin", position.epoch)
-            if self.train_steps and (inside := position.step_in_epoch % self.train_steps):
-                self.call("on_train_batch_begin", position.step_in_epoch - inside)
+            if self.train_steps and (steps_since_hook := position.step_in_epoch % self.train_steps):
+                self.call("on_train_batch_begin", position.step_in_epoch - steps_since_hook)
             self._do("set_state", lambda: self._restore(state))
         self._do("get_state", self.state)
         return changed
@@ -135,7 +145,7 @@ class Callbacks:
         Raises:
             StepError: A get_state() failed, or a checkpoint cannot store its result.
         """
-        with _explained("get_state"):
+        with _translate_errors("get_state"):
             return callback_state.capture(self._all, self._model.stop_training)
 
     def call(self, hook: str, *arguments: Any) -> bool:
@@ -143,7 +153,7 @@ class Callbacks:
 
         Args:
             hook: Its name, for example on_epoch_end.
-            *arguments: Its arguments; only those of the chief count.
+            *arguments: Its arguments; the workers' arguments are ignored.
 
         Returns:
             Whether a callback changed the chief's weights. If so, every process must take them.
@@ -165,49 +175,53 @@ class Callbacks:
 
     def _do(self, hook: str, action: Callable[[], Any]) -> bool:
         """Run an action on the chief and share its decisions; return the same as `call`."""
-        words = np.zeros(3 + len(self._optimizers), np.int32)
+        decisions = np.zeros(3 + len(self._optimizers), np.int32)
         if self._replicas.chief:
             rates, weights = self._learning_rates(), self._weights(hook)
             compiled = self._compiled(hook)
-            with _explained(hook), self._alone():
+            with _translate_errors(hook), self._forbid_communication():
                 action()
             _check_compiled(hook, compiled, self._compiled(hook))
-            changed, now = weights != self._weights(hook), self._learning_rates()
-            words[:3] = self._model.stop_training, changed, now != rates
-            words[3:] = now
-        stops, changed, sets_rate, *now = self._replicas.sum(words).tolist()
+            changed, chief_rates = weights != self._weights(hook), self._learning_rates()
+            decisions[:3] = self._model.stop_training, changed, chief_rates != rates
+            decisions[3:] = chief_rates
+        stops, changed, sets_rate, *chief_rates = self._replicas.sum(decisions).tolist()
         self._model.stop_training = bool(stops)
         if sets_rate and not self._replicas.chief:
-            for optimizer, rate, mine in zip(
-                self._optimizers, now, self._learning_rates(), strict=True
+            for optimizer, rate, local_rate in zip(
+                self._optimizers, chief_rates, self._learning_rates(), strict=True
             ):
-                if rate != mine:
+                if rate != local_rate:
                     optimizer.learning_rate = float(np.int32(rate).view(np.float32))
         return bool(changed)
 
     def _learning_rates(self) -> list[int]:
         """Return the bits of the learning rates, one for each optimizer within the model's."""
-        rates = [keras.ops.convert_to_numpy(item.learning_rate) for item in self._optimizers]
+        rates = [
+            keras.ops.convert_to_numpy(optimizer.learning_rate) for optimizer in self._optimizers
+        ]
         return [int(np.float32(rate).view(np.int32)) for rate in rates]
 
     def _weights(self, hook: str) -> bytes:
         """Return a digest of the weights if callbacks may change them in this hook."""
         changing = (
-            _uses(item, hook) if hook == "on_train_end" else self._changes(item, hook)
-            for item in self._all
+            _uses(callback, hook) if hook == "on_train_end" else self._changes(callback, hook)
+            for callback in self._all
         )
         if self._replicas.processes == 1 or not any(changing):
             return b""
         digest = sha256()
-        for item in self._model.weights:
-            digest.update(np.ascontiguousarray(item.numpy()).tobytes())
+        for weight in self._model.weights:
+            digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
         return digest.digest()
 
     def _compiled(self, hook: str) -> _Compiled | None:
-        """Return what steps were compiled with if callbacks may change it in this hook."""
-        if hook == "on_train_end" or not any(self._changes(item, hook) for item in self._all):
+        """Return the inputs of compilation if a user's code runs in this hook, else None."""
+        if hook == "on_train_end" or not any(
+            self._changes(callback, hook) for callback in self._all
+        ):
             return None
-        paths = frozenset(item.path for item in self._model.trainable_variables)
+        paths = frozenset(variable.path for variable in self._model.trainable_variables)
         return _Compiled(self._model.optimizer, paths)
 
     @staticmethod
@@ -216,26 +230,26 @@ class Callbacks:
         return _uses(callback, hook) and not callback_state.is_known(callback)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Make operations fail that would wait for the other replicas."""
-        waits = [(self._model, name, f"model.{name}") for name in _OF_MODEL]
+    def _forbid_communication(self) -> Iterator[None]:
+        """Make operations fail that would wait for the other replicas, which run no callbacks."""
+        blocking = [(self._model, name, f"model.{name}") for name in _MODEL_METHODS]
         if self._replicas.processes > 1:
             strategy = self._replicas.strategy.extended
-            waits += [(strategy, name, "a collective operation") for name in _OF_STRATEGY]
-        refused: list[tuple[Any, str, Exception]] = [
+            blocking += [(strategy, name, "a collective operation") for name in _STRATEGY_METHODS]
+        forbidden: list[tuple[Any, str, Exception]] = [
             (self._model, "compile", _CompilesError("model.compile")),
-            *((owner, name, _WaitsForOthersError(what)) for owner, name, what in waits),
+            *((owner, name, _WaitsForPeersError(operation)) for owner, name, operation in blocking),
         ]
-        for owner, name, error in refused:
-            vars(owner)[name] = _refusal(error)
+        for owner, name, error in forbidden:
+            vars(owner)[name] = _raiser(error)
         try:
             yield
         finally:
-            for owner, name, _ in refused:
+            for owner, name, _ in forbidden:
                 del vars(owner)[name]
 
 
-class _WaitsForOthersError(Exception):
+class _WaitsForPeersError(Exception):
     """A callback called an operation that all replicas must call together."""
 
 
@@ -244,7 +258,7 @@ class _CompilesError(Exception):
 
 
 class _Compiled(NamedTuple):
-    """What a step was compiled with and a callback may change.
+    """The inputs of compilation that a callback may change; a compiled step ignores the change.
 
     Attributes:
         optimizer: The optimizer.
@@ -255,15 +269,15 @@ class _Compiled(NamedTuple):
     trained: frozenset[str]
 
 
-def _refusal(error: Exception) -> Callable[..., None]:
-    def refuse(*_: Any, **__: Any) -> None:
+def _raiser(error: Exception) -> Callable[..., None]:
+    def raise_error(*_: Any, **__: Any) -> None:
         raise error
 
-    return refuse
+    return raise_error
 
 
 def _check_compiled(hook: str, before: _Compiled | None, after: _Compiled | None) -> None:
-    """Reject a change that this attempt would ignore, but one that resumes would not."""
+    """Reject a change that takes effect only after a restart, when the steps are compiled again."""
     if before is None or after is None or before == after:
         return
     changed = sorted(before.trained ^ after.trained)
@@ -279,8 +293,8 @@ def _check_compiled(hook: str, before: _Compiled | None, after: _Compiled | None
 
 
 @contextmanager
-def _explained(hook: str) -> Iterator[None]:
-    """Name the callback that raised an error."""
+def _translate_errors(hook: str) -> Iterator[None]:
+    """Turn an error of a callback into a StepError that names the callback and the hook."""
     try:
         yield
     except StepError:
@@ -300,7 +314,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
                 fix=_SECOND_RUN,
             )
         )
-    if isinstance(error, _WaitsForOthersError):
+    if isinstance(error, _WaitsForPeersError):
         return ConfigurationError(
             Problem(
                 f"the callback {name} calls {error} in {hook}",
@@ -326,7 +340,10 @@ def _failure(error: BaseException, hook: str) -> StepError:
 
 
 def _culprit(error: BaseException) -> str:
-    """Return the class of the callback that raised an error, found in the local variables."""
+    """Return the class name of the callback that raised an error.
+
+    Keras keeps the callback in a local variable `callback` of the frame that calls its hook.
+    """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         callback = frame.f_locals.get("callback")
         if isinstance(callback, keras.callbacks.Callback):
@@ -336,14 +353,14 @@ def _culprit(error: BaseException) -> str:
 
 def _uses(callback: Any, hook: str) -> bool:
     """Return whether a hook of a callback does anything here."""
-    kinds = keras.callbacks
+    classes = keras.callbacks
     if hook in _TRAIN_BATCH | _TEST_BATCH:
-        if type(callback) is kinds.TensorBoard:
-            often = callback.update_freq != "epoch" or callback.write_steps_per_second
-            return bool(often or callback._should_trace)
-        if type(callback) is kinds.ModelCheckpoint:
+        if type(callback) is classes.TensorBoard:
+            every_batch = callback.update_freq != "epoch" or callback.write_steps_per_second
+            return bool(every_batch or callback._should_trace)
+        if type(callback) is classes.ModelCheckpoint:
             return hook == "on_train_batch_end" and callback.save_freq != "epoch"
-        if type(callback) is kinds.TerminateOnNaN:
+        if type(callback) is classes.TerminateOnNaN:
             return False  # the trainer checks this after every step
         if hook in _TRAIN_BATCH and _overrides(callback, hook.replace("train_", "")):
             return True

@@ -30,13 +30,23 @@ _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"
 _ARRAYS = "best"  # the key of callback_arrays: part of the format, as older trainers read it
 
-_STATE = {"format", "position", "settings", "variables", _ARRAYS, "metrics", "callbacks", "sha256"}
+# The keys of checkpoint.json; restoring needs all of them.
+_STATE_KEYS = {
+    "format",
+    "position",
+    "settings",
+    "variables",
+    _ARRAYS,
+    "metrics",
+    "callbacks",
+    "sha256",
+}
 
 log = logging.getLogger(__name__)
 
 
 class _DamagedError(Exception):
-    """The files of a checkpoint are not those that were written; only this error removes them."""
+    """A checkpoint's files have changed since they were written; only this error removes them."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ class Checkpoint:
     callback_arrays: Sequence[np.ndarray] = ()
 
     def write(self, folder: Path) -> bool:
-        """Write it to `folder/<step>`, which appears complete or not at all.
+        """Write the checkpoint to `folder/<step>`, which appears complete or not at all.
 
         Returns:
             False if the step exists already: the same step has the same content.
@@ -91,26 +101,29 @@ class Checkpoint:
     def _write_to(self, folder: Path) -> None:
         digest, entries = sha256(), []
         with open(folder / CHECKPOINT_VARIABLES, "wb") as file:
-            for name, value in [*self.variables, *((_ARRAYS, it) for it in self.callback_arrays)]:
+            for name, value in [
+                *self.variables,
+                *((_ARRAYS, array) for array in self.callback_arrays),
+            ]:
                 # Not copied: a copy would hold the interpreter lock and block training.
-                data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+                content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
                 entries.append(_Entry(name, list(value.shape), str(value.dtype)))
-                digest.update(data)
-                file.write(data)
+                digest.update(content)
+                file.write(content)
         state = {
             "format": FORMAT,
             "position": vars(self.position),
             "settings": dict(self.settings),
             "variables": [vars(entry) for entry in entries[: len(self.variables)]],
             _ARRAYS: [vars(entry) for entry in entries[len(self.variables) :]],
-            "metrics": [item.hex() for item in self.metrics],
+            "metrics": [sums.hex() for sums in self.metrics],
             "callbacks": dict(self.callbacks),
             "sha256": digest.hexdigest(),
         }
         (folder / CHECKPOINT_STATE).write_text(json.dumps(state, indent=1) + "\n")
 
     def check_fits(self, variables: Sequence[tuple[str, Any]], settings: Mapping[str, Any]) -> None:
-        """Check that it belongs to this model and this training.
+        """Check that the checkpoint belongs to this model and this training.
 
         Args:
             variables: The current names and variables.
@@ -133,8 +146,8 @@ class Checkpoint:
             problems.append(
                 Problem(
                     f"the checkpoint of step {self.position.step} is from a different model",
-                    received=listed([then for then, _ in differences], 5, "; "),
-                    expected=listed([now for _, now in differences], 5, "; "),
+                    received=listed([stored for stored, _ in differences], 5, "; "),
+                    expected=listed([current for _, current in differences], 5, "; "),
                     fix="start a new run, or use the original model code and hyperparameters of"
                     " this run",
                 )
@@ -153,8 +166,8 @@ def steps(folder: Path) -> list[int]:
     """Return the steps that have a checkpoint, in order; ignore other files."""
     if not folder.is_dir():
         return []
-    numbered = (it for it in folder.iterdir() if re.fullmatch("0|[1-9][0-9]*", it.name))
-    return sorted(int(item.name) for item in numbered if item.is_dir())
+    numbered = (path for path in folder.iterdir() if re.fullmatch("0|[1-9][0-9]*", path.name))
+    return sorted(int(path.name) for path in numbered if path.is_dir())
 
 
 def newest(folder: Path) -> Checkpoint | None:
@@ -189,7 +202,7 @@ def remove(folder: Path, step: int) -> None:
 
 
 def _read(folder: Path) -> Checkpoint:
-    state = _state_in((folder / CHECKPOINT_STATE).read_bytes())
+    state = _parse_state((folder / CHECKPOINT_STATE).read_bytes())
     if state["format"] != FORMAT:
         if str(state["format"]).startswith(_FAMILY):
             raise ConfigurationError(
@@ -201,33 +214,38 @@ def _read(folder: Path) -> Checkpoint:
                 )
             )
         raise _DamagedError(f"format {state['format']!r}")
-    data = (folder / CHECKPOINT_VARIABLES).read_bytes()
-    if sha256(data).hexdigest() != state["sha256"]:
+    content = (folder / CHECKPOINT_VARIABLES).read_bytes()
+    if sha256(content).hexdigest() != state["sha256"]:
         raise _DamagedError(f"{CHECKPOINT_VARIABLES} has a different SHA-256")
-    values, at = [], 0
+    values, offset = [], 0
     for entry in [*state["variables"], *state[_ARRAYS]]:
         dtype = _numpy_dtype(entry["dtype"])
         count = int(np.prod(entry["shape"], dtype=np.int64))
-        values.append(np.frombuffer(data, dtype, count, at).reshape(entry["shape"]))
-        at += count * dtype.itemsize
+        values.append(np.frombuffer(content, dtype, count, offset).reshape(entry["shape"]))
+        offset += count * dtype.itemsize
     names = [entry["name"] for entry in state["variables"]]
     return Checkpoint(
         position=Position(**state["position"]),
         settings=state["settings"],
         variables=list(zip(names, values, strict=False)),
-        metrics=[bytes.fromhex(item) for item in state["metrics"]],
+        metrics=[bytes.fromhex(sums) for sums in state["metrics"]],
         callbacks=state["callbacks"],
         callback_arrays=values[len(names) :],
     )
 
 
-def _state_in(data: bytes) -> dict[str, Any]:
+def _parse_state(content: bytes) -> dict[str, Any]:
+    """Return the content of checkpoint.json.
+
+    Raises:
+        _DamagedError: It is not JSON, or lacks a key.
+    """
     try:
-        state = json.loads(data)
+        state = json.loads(content)
     except ValueError as error:
         raise _DamagedError(f"{CHECKPOINT_STATE} is not JSON: {error}") from None
-    if not isinstance(state, dict) or not _STATE.issubset(state):
-        raise _DamagedError(f"{CHECKPOINT_STATE} lacks some of {', '.join(sorted(_STATE))}")
+    if not isinstance(state, dict) or not _STATE_KEYS.issubset(state):
+        raise _DamagedError(f"{CHECKPOINT_STATE} lacks some of {', '.join(sorted(_STATE_KEYS))}")
     return state
 
 
@@ -242,20 +260,21 @@ def _dtype(variable: Any) -> str:
 
 
 def _differences(
-    then: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]
+    stored: Sequence[tuple[str, Any]], current: Sequence[tuple[str, Any]]
 ) -> list[tuple[str, str]]:
-    """Return the variables that differ, as texts: in the checkpoint, and in the model."""
-    before, after = list(map(_in_words, then)), list(map(_in_words, now))
+    """Return a description of each variable that differs: in the checkpoint, and in the model."""
+    before, after = list(map(_describe_variable, stored)), list(map(_describe_variable, current))
     if before == after:
         return []
-    old = {name: words for (name, _), words in zip(then, before, strict=True)}
-    new = {name: words for (name, _), words in zip(now, after, strict=True)}
+    old = {name: description for (name, _), description in zip(stored, before, strict=True)}
+    new = {name: description for (name, _), description in zip(current, after, strict=True)}
     pairs = [(old.get(name, f"no {name}"), new.get(name, f"no {name}")) for name in old | new]
-    # A different order means a different model too: the bytes of the variables have no names.
+    # Another order means another model too: variables.bin contains no names.
     different = [pair for pair in pairs if pair[0] != pair[1]]
     return different or [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
 
 
-def _in_words(item: tuple[str, Any]) -> str:
-    name, variable = item
+def _describe_variable(named_variable: tuple[str, Any]) -> str:
+    """Return the name, shape and type of a variable, for a message."""
+    name, variable = named_variable
     return f"{name} {tuple(variable.shape)} {_dtype(variable)}"

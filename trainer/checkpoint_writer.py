@@ -34,7 +34,7 @@ class HostCopy:
 
     def __init__(self, variables: Sequence[tuple[str, Any]]) -> None:
         self._variables = variables
-        self._arrays = [np.array(_value(item)) for _, item in variables]
+        self._arrays = [np.array(_value(variable)) for _, variable in variables]
 
     def take(self) -> list[tuple[str, np.ndarray]]:
         """Return names and values; the values are valid until the next call."""
@@ -50,11 +50,11 @@ def _value(variable: Any) -> np.ndarray:
 
 
 def _foreign_folders(folder: Path) -> list[int]:
-    """Return numbered folders that are not checkpoints; one would hide that of its step."""
-    return [it for it in steps(folder) if not (folder / str(it) / CHECKPOINT_STATE).exists()]
+    """Return the numbers of folders that are not checkpoints; each would hide its step's own."""
+    return [step for step in steps(folder) if not (folder / str(step) / CHECKPOINT_STATE).exists()]
 
 
-def _not_ours(folder: Path, foreign: list[int]) -> Problem:
+def _foreign_folders_problem(folder: Path, foreign: list[int]) -> Problem:
     return Problem(
         "the model code wrote into the folder of the trainer's checkpoints",
         received=", ".join(str(folder / str(number)) for number in foreign[:5]),
@@ -81,10 +81,10 @@ class CheckpointWriter:
         """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def begin(self, content: Checkpoint) -> None:
+    def begin(self, checkpoint: Checkpoint) -> None:
         """Start to write a checkpoint; call `wait` for the previous one first."""
         self._thread = threading.Thread(
-            target=self._write, args=(content,), name="checkpoint", daemon=True
+            target=self._write, args=(checkpoint,), name="checkpoint", daemon=True
         )
         self._thread.start()
 
@@ -100,16 +100,16 @@ class CheckpointWriter:
         if self._error:
             raise self._error
 
-    def _write(self, content: Checkpoint) -> None:
-        step = content.position.step
+    def _write(self, checkpoint: Checkpoint) -> None:
+        step = checkpoint.position.step
         if foreign := _foreign_folders(self._folder):
-            self._error = ConfigurationError(_not_ours(self._folder, foreign))
+            self._error = ConfigurationError(_foreign_folders_problem(self._folder, foreign))
             return
         try:
-            if content.write(self._folder):
+            if checkpoint.write(self._folder):
                 log.info("saved the checkpoint of step %d", step)
-            for old in steps(self._folder)[: -self._keep]:
-                remove(self._folder, old)
+            for old_step in steps(self._folder)[: -self._keep]:
+                remove(self._folder, old_step)
         except OSError as error:
             self._error = not_writable(self._folder, f"the checkpoint of step {step}", error)
         except Exception as error:  # training must not continue without a checkpoint

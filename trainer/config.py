@@ -84,10 +84,10 @@ class _Reader:
         self.problems: list[Problem | str] = []
 
     def text(self, name: str) -> str:
-        value = self.environment.get(name, "").strip()
-        if not value:
+        text = self.environment.get(name, "").strip()
+        if not text:
             self._wrong(name, "is not set", None, VARIABLES[name], f"set {name}")
-        return value
+        return text
 
     def number(self, name: str, default: int | None = None, least: int = 1) -> int:
         value = self.environment.get(name, "").strip()
@@ -100,8 +100,8 @@ class _Reader:
         return int(value)
 
     def optional_number(self, name: str) -> int | None:
-        given = self.environment.get(name, "").strip()
-        return self.number(name, least=0) if given else None
+        text = self.environment.get(name, "").strip()
+        return self.number(name, least=0) if text else None
 
     def address(self, name: str) -> S3Address:
         try:
@@ -135,8 +135,8 @@ class _Reader:
             self.problems += error.problems
             return TrainerOptions()
 
-    def _wrong(self, name: str, wrong: str, received: object, expected: object, fix: str) -> None:
-        self.problems.append(Problem(f"{name} {wrong}", received, expected, fix, name))
+    def _wrong(self, name: str, fault: str, received: object, expected: object, fix: str) -> None:
+        self.problems.append(Problem(f"{name} {fault}", received, expected, fix, name))
 
 
 def problem_of(refused: Refused) -> Problem:

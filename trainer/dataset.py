@@ -55,7 +55,7 @@ class RowWeights:
             return None
         if not statistics.weight:
             raise InvalidDocumentError("no statistics of the weights")
-        means = {name: found.mean for name, found in statistics.weight.splits.items()}
+        means = {name: weights.mean for name, weights in statistics.weight.splits.items()}
         return cls(schema.weight.name, means)
 
     def scaled(self, split: str, weights: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ class Dataset:
     Attributes:
         folder: The folder of its files on this machine.
         task: `classification` or `regression`.
-        feature_names: The packed columns: what the model sees of a row, in order; `picture` for
+        feature_names: The packed columns, which are the model's input, in order; `picture` for
             images.
         mean: (packed columns,) float32 means of the training rows; 0 for codes.
         std: (packed columns,) float32 deviations; 1 for codes and for a constant column.
@@ -81,11 +81,11 @@ class Dataset:
         label_std: Deviation in the training rows; 1 for a classification or a constant label.
         rows: Number of rows by split: `train`, `validation`, `test`.
         shard_names: The names of the TFRecord files by split.
-        digest: SHA-256 of its manifest; empty if it has none.
-        uri: Its address in the store; empty if it has none.
-        coding: How packed rows come from the table's columns; None for images.
-        picture: What the model gets of an image; None for tables.
-        row_weights: How much rows count; None if all count the same.
+        digest: SHA-256 of its manifest; empty without a manifest.
+        uri: Its address in the store; empty if it is not in the store.
+        coding: The encoding of the table's columns in packed rows; None for images.
+        picture: The shape of an image as the model gets it; None for tables.
+        row_weights: How much each row counts; None if all rows count the same.
     """
 
     folder: Path
@@ -129,8 +129,8 @@ class Dataset:
                 columns = (PackedColumn(PICTURE, HALF, HALF),)
             else:
                 columns = statistics.packed_columns
-            if (found := tuple(column.name for column in columns)) != names:
-                raise InvalidDocumentError(f"statistics of {found}, not of {names}")
+            if (statistics_names := tuple(column.name for column in columns)) != names:
+                raise InvalidDocumentError(f"statistics of {statistics_names}, not of {names}")
             label = ColumnMoments(mean=0.0, std=1.0)
             if schema.task == REGRESSION and not (label := statistics.label.train):
                 raise InvalidDocumentError("no statistics of the label")
@@ -184,29 +184,30 @@ class Dataset:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The table's columns, each with its kind and its place in a packed row."""
+        """The table's columns, each with its column type and its offset in a packed row."""
         self._read.add("columns")
         return self._columns
 
     @property
     def not_numbers(self) -> tuple[Column, ...]:
-        """The columns that have a kind other than `number`."""
+        """The columns whose column type is not `number`."""
         return tuple(column for column in self._columns if not TYPES[column.kind].is_direct)
 
     @property
     def ignored_codes(self) -> tuple[str, ...]:
-        """The columns with codes, if nothing has asked for `columns` or `encode` yet."""
+        """The columns with codes, if `columns` and `encode` have not been used yet."""
         if self._read:
             return ()
         return tuple(column.name for column in self._columns if column.size)
 
     def encode(self, inputs: keras.KerasTensor) -> keras.KerasTensor:
-        """Return (batch, n) float32: what a network can use of packed rows.
+        """Return (batch, n) float32 inputs of a network for packed rows.
 
         Images keep their shape; their values become -1 to 1.
 
-        Of a table, numbers are normalized. A column of up to 16 codes becomes a one-hot vector, and
-        one with more an embedding; its width is the root of the number of codes, at most 32.
+        In a table, numbers are normalized. A column of up to 16 codes becomes a one-hot vector. A
+        column with more codes becomes an embedding; its width is the square root of their number,
+        at most 32.
 
         Args:
             inputs: (batch, *input_shape) float32, `keras.Input(dataset.input_shape)`.
@@ -219,16 +220,16 @@ class Dataset:
         return encode(inputs, self._columns, self.mean, self.std)
 
     def example(self, rows: int) -> np.ndarray:
-        """Return (rows, *input_shape) float32, random rows with the codes and moments of these."""
+        """Return (rows, *input_shape) float32 random rows with this dataset's codes and moments."""
         random = np.random.default_rng(0)
         if self.picture:
             return random.uniform(0, LARGEST, (rows, *self.input_shape)).astype(np.float32)
         noise = random.normal(size=(rows, self.num_features))
-        found = (self.mean + self.std * noise).astype(np.float32)
+        features = (self.mean + self.std * noise).astype(np.float32)
         for column in self._columns:
             if column.size:
-                found[:, column.start] = random.integers(0, column.size, rows)
-        return found
+                features[:, column.start] = random.integers(0, column.size, rows)
+        return features
 
     @property
     def _columns(self) -> tuple[Column, ...]:
@@ -242,7 +243,7 @@ class Dataset:
         return len(self.class_names)
 
     def shards(self, split: str) -> list[Path]:
-        """Return the TFRecord files of a split; none if it has no rows."""
+        """Return the TFRecord files of a split; an empty list for a split without rows."""
         return [below(self.folder, name) for name in self.shard_names.get(split, ())]
 
     def class_weights(
@@ -251,7 +252,7 @@ class Dataset:
         labels: np.ndarray,
         weights: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return (classes,) float32 weights.
+        """Return (classes,) float32 weights of the classes in the loss.
 
         Args:
             option: `balanced`, or weights by class name; other classes get 1.
@@ -288,6 +289,8 @@ class Dataset:
 
 
 def _scale(deviations: list[float]) -> np.ndarray:
-    """Return the divisors; 1 for a constant column."""
-    found = np.array(deviations, np.float32)
-    return np.where(np.isfinite(found) & (found >= np.finfo(np.float32).tiny), found, np.float32(1))
+    """Return the float32 divisors that normalize columns; 1 for a constant column."""
+    divisors = np.array(deviations, np.float32)
+    return np.where(
+        np.isfinite(divisors) & (divisors >= np.finfo(np.float32).tiny), divisors, np.float32(1)
+    )

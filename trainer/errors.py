@@ -53,15 +53,15 @@ def from_message(error: BaseException) -> StepError | None:
     """Return the error that another process reported, if it caused this one."""
     cause: BaseException | None = error
     while cause is not None:
-        if found := _MESSAGE.search(str(cause)):
+        if match := _MESSAGE.search(str(cause)):
             kinds = {kind.code: kind for kind in (ConfigurationError, DataError, NotFiniteError)}
-            return kinds.get(int(found[1]), StepError)(found[2])
+            return kinds.get(int(match[1]), StepError)(match[2])
         cause = cause.__cause__ or cause.__context__
     return None
 
 
 def write_termination_message(text: str) -> None:
-    """Write why this replica ends to the termination log, which the cluster shows."""
+    """Write the reason for this replica's end to the termination log, which the cluster shows."""
     # A full disk must not hide the exit code.
     with suppress(OSError):
         termination_message.write(termination_message.path_of(os.environ), text)

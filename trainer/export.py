@@ -3,7 +3,7 @@
     serve          one argument (batch,) for each raw column; columns.json has their names
     serve_packed   features (batch, n) float32, the columns in the order of the schema
 
-Of images, `serve` takes `picture` (batch,) string: the bytes of JPEG or PNG files, which it
+For images, `serve` takes `picture` (batch,) string: the bytes of JPEG or PNG files, which it
 decodes and resizes as training did. There is no `serve_packed`.
 
 In a table of numbers without missing values, the arguments of `serve` are float32. Otherwise,
@@ -25,7 +25,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.distribute.values import SyncOnReadVariable  # has no public name
+from tensorflow.python.distribute.values import SyncOnReadVariable  # not in the public API
 
 from kfp_tfjob.features.raw_columns import RawColumns, type_of
 from kfp_tfjob.features.signature_columns import COLUMNS, argument_names, to_json
@@ -62,12 +62,12 @@ def export(model: keras.Model, dataset: Dataset, output: Path, logits: bool) -> 
 def with_signatures(
     model: keras.Model, dataset: Dataset, logits: bool
 ) -> tuple[tf.Module, dict[str, Any]]:
-    """Return what `model/` contains: an object that holds the model, and its signatures."""
+    """Return the trackable object to save in `model/`, and its signatures by name."""
     arguments = argument_names([column.name for column in dataset.columns])
     outputs = _outputs(model, dataset, logits)
     holder = holder_of(model)
-    if wanted := dataset.picture:
-        types, pack = [tf.string], lambda columns: wanted.decode(columns[0])
+    if picture := dataset.picture:
+        types, pack = [tf.string], lambda columns: picture.decode(columns[0])
     else:
         assert dataset.coding is not None
         holder.raw_columns = RawColumns(dataset.coding)
@@ -102,7 +102,7 @@ def settle(model: keras.Model, replicas: Replicas) -> None:
     of this process alone has their values over all replicas.
     """
     if replicas.count > 1:
-        for variable in _of_each_replica(holder_of(model)):
+        for variable in _per_replica_variables(holder_of(model)):
             if variable.aggregation in (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN):
                 variable._primary.assign(variable.read_value())
 
@@ -113,7 +113,7 @@ def readable_alone(holder: tf.Module) -> Iterator[None]:
 
     TensorFlow would combine all values whenever it saves one, and wait for the other processes.
     """
-    variables = _of_each_replica(holder)
+    variables = _per_replica_variables(holder)
     for variable in variables:
         vars(variable)["_get_cross_replica"] = partial(getattr, variable, "_primary")
     try:
@@ -123,28 +123,33 @@ def readable_alone(holder: tf.Module) -> Iterator[None]:
             del vars(variable)["_get_cross_replica"]
 
 
-def _of_each_replica(holder: tf.Module) -> list[Any]:
-    found = tf.train.TrackableView(holder).descendants()
-    values = (item.value if isinstance(item, keras.Variable) else item for item in found)
-    return list({id(it): it for it in values if isinstance(it, SyncOnReadVariable)}.values())
+def _per_replica_variables(holder: tf.Module) -> list[Any]:
+    """Return the variables that have another value on each replica, without repetitions."""
+    objects = tf.train.TrackableView(holder).descendants()
+    values = (item.value if isinstance(item, keras.Variable) else item for item in objects)
+    variables = (value for value in values if isinstance(value, SyncOnReadVariable))
+    return list({id(variable): variable for variable in variables}.values())
 
 
 def holder_of(model: keras.Model) -> tf.Module:
-    """Return an object that holds all of a model but the state of its optimizer."""
+    """Return an object that holds all of a model's state except its optimizer's."""
     holder = tf.Module()
     holder.layers = list(model.layers)
     metrics = [variable for layer in model.layers for variable in layer.metrics_variables]
     holder.weights = [*model.variables, *metrics]
-    # What a user's own model holds besides layers: a lookup table, a tf.Variable.
-    of_keras = (keras.Layer, keras.Metric, keras.Variable, keras.optimizers.Optimizer, list, dict)
-    others = model._trackable_children().items()
-    if own := {name: item for name, item in others if not isinstance(item, of_keras)}:
+    # A user's subclass of keras.Model may also hold a lookup table or a tf.Variable.
+    keras_types = (
+        *(keras.Layer, keras.Metric, keras.Variable, keras.optimizers.Optimizer),
+        *(list, dict),
+    )
+    children = model._trackable_children().items()
+    if own := {name: child for name, child in children if not isinstance(child, keras_types)}:
         holder.own = own
     return holder
 
 
 def _outputs(model: keras.Model, dataset: Dataset, logits: bool) -> Any:
-    """Return the function from packed rows to the outputs of a signature."""
+    """Return the function from (batch, n) packed rows to a signature's outputs by name."""
     if dataset.task != CLASSIFICATION:
         return lambda rows: {
             "prediction": tf.cast(tf.reshape(model(rows, training=False), [-1]), tf.float32)

@@ -2,8 +2,8 @@
 
     python -m kfp_tfjob.trainer.export_test MODEL DATASET
 
-is the process that loads the exported model. As evaluate and a server do, it has none of the user's
-code.
+is the process that loads the exported model. Like evaluate and a server, it does not have the
+user's code.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # Layers of Keras that contain other code.
 _WRAPPERS = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper"}
-_SECONDS = 60.0  # for the whole trial
-_MEMORY = 1 << 30  # bytes of a process that imports TensorFlow; half of them in a small model
-_LINES = 3  # of what the other process prints at its end
+_SECONDS = 60.0  # for the whole test, so that a slow model delays a run only a little
+_MEMORY = 1 << 30  # bytes of a process that imports TensorFlow; a small model needs half of them
+_LINES = 3  # at the end of the other process's output: the error, without its traceback
 
 
 def check_graph(model: Any, dataset: Any, logits: bool) -> None:
@@ -71,7 +71,7 @@ def check_graph(model: Any, dataset: Any, logits: bool) -> None:
             )
         ) from error
     if calls := sorted(
-        {f"{node.op} {node.name}" for node in _reached(graph) if node.op in _PYTHON}
+        {f"{node.op} {node.name}" for node in _reachable_nodes(graph) if node.op in _PYTHON}
     ):
         raise ConfigurationError(
             Problem(
@@ -87,8 +87,8 @@ def check_graph(model: Any, dataset: Any, logits: bool) -> None:
 def check_answer(model: Any, dataset: Any, logits: bool) -> None:
     """Export the model, load it in a new process, and let it predict one row.
 
-    It takes seconds, so models of Keras's own layers are left out: those are known to work. It is
-    also left out where the memory of this container is short, and stopped with a warning if it
+    The test takes seconds, so it skips models of Keras's own layers, which are known to work. It
+    is also skipped if this container has too little memory left, and stopped with a warning if it
     takes too long.
 
     Args:
@@ -106,28 +106,28 @@ def check_answer(model: Any, dataset: Any, logits: bool) -> None:
 
     if tf.config.list_logical_devices("GPU"):
         return  # the other process would need GPU memory
-    if not _has_own_code(keras.saving.serialize_keras_object(model).get("config")):
+    if not _has_user_code(keras.saving.serialize_keras_object(model).get("config")):
         return
-    weights = sum(4 * math.prod(item.shape) for item in model.variables)
+    weights = sum(4 * math.prod(variable.shape) for variable in model.variables)
     if memory_left() < _MEMORY + 3 * weights:
         log.warning("the export is not tested: the container has too little memory left")
         return
     start = time.monotonic()
     with TemporaryDirectory() as folder:
         export(model, dataset, Path(folder), logits)
-        left = _SECONDS - (time.monotonic() - start)
+        remaining_seconds = _SECONDS - (time.monotonic() - start)
         try:
-            done = _other_process(Path(folder, MODEL), dataset.folder, left)
+            process = _other_process(Path(folder, MODEL), dataset.folder, remaining_seconds)
         except subprocess.TimeoutExpired:
             log.warning("the test of the export was stopped after %.0f s", _SECONDS)
             return
-    if done.returncode == 0:
+    if process.returncode == 0:
         return
-    said = [line for line in uncolored(done.stdout).splitlines() if line.strip()]
+    output_lines = [line for line in uncolored(process.stdout).splitlines() if line.strip()]
     raise ConfigurationError(
         Problem(
             "the exported model does not work in another process",
-            received=" ".join(said[-_LINES:]) or f"exit code {done.returncode}",
+            received=" ".join(output_lines[-_LINES:]) or f"exit code {process.returncode}",
             expected="a SavedModel that evaluate and a server can load and ask, without your code",
             fix="use only operations of TensorFlow, and keep what they need in attributes of the"
             " layer or model",
@@ -152,9 +152,9 @@ def _other_process(model: Path, dataset: Path, seconds: float) -> subprocess.Com
     )
 
 
-def _reached(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph, and those of all functions that it calls."""
-    functions = {item.signature.name: item.node_def for item in graph.library.function}
+def _reachable_nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph, and the nodes of all functions that it calls."""
+    functions = {function.signature.name: function.node_def for function in graph.library.function}
     waiting: list[Iterable[Any]] = [graph.node]
     while waiting:
         for node in waiting.pop():
@@ -165,10 +165,10 @@ def _reached(graph: Any) -> Iterator[Any]:
                         waiting.append(functions.pop(called.name))
 
 
-def _has_own_code(config: Any) -> bool:
+def _has_user_code(config: Any) -> bool:
     """Return whether the configuration of a model names anything but Keras's own classes."""
     if isinstance(config, list | tuple):
-        return any(map(_has_own_code, config))
+        return any(map(_has_user_code, config))
     if not isinstance(config, dict):
         return False
     if name := config.get("class_name"):
@@ -177,7 +177,7 @@ def _has_own_code(config: Any) -> bool:
         is_of_keras = str(module).split(".")[0] == "keras" and name not in _WRAPPERS
         if not (is_value or is_of_keras):
             return True
-    return any(map(_has_own_code, config.values()))
+    return any(map(_has_user_code, config.values()))
 
 
 def main(model: str, dataset: str) -> int:

@@ -57,23 +57,23 @@ class Build:
         )
 
     def __str__(self) -> str:
-        """Return it for messages."""
+        """Return the versions of TensorFlow and CUDA, for messages."""
         cuda = f"built with CUDA {self.cuda}" if self.cuda else "built without CUDA"
         return f"TensorFlow {self.version}, {cuda}"
 
 
-def share(visible: Sequence[_T], expected: int | None, place: int) -> list[_T]:
+def share(visible: Sequence[_T], expected: int | None, local_index: int) -> list[_T]:
     """Return the GPUs of one replica.
 
     Args:
         visible: The GPUs that TensorFlow lists.
-        expected: Number of GPUs of this replica; None if unknown: it then uses all.
-        place: Index of this replica on this machine, from 0. A pod has one replica; the
+        expected: Number of GPUs of this replica; None if unknown, in which case it uses all.
+        local_index: Index of this replica on this machine, from 0. A pod has one replica; the
             processes of a local run divide the GPUs of the machine.
     """
     if expected is None:
         return list(visible)
-    return list(visible[place * expected : (place + 1) * expected])
+    return list(visible[local_index * expected : (local_index + 1) * expected])
 
 
 def has_kernels(capability: tuple[int, int], build: Build) -> bool:
@@ -88,21 +88,21 @@ def has_kernels(capability: tuple[int, int], build: Build) -> bool:
     )
 
 
-def unusable(mine: Sequence[Gpu], expected: int | None, build: Build) -> list[Problem]:
+def unusable(gpus: Sequence[Gpu], expected: int | None, build: Build) -> list[Problem]:
     """Return the reasons why a replica must not start with its GPUs.
 
     Args:
-        mine: This replica's GPUs.
+        gpus: This replica's GPUs.
         expected: Number of GPUs of the replica; None if unknown.
         build: The TensorFlow of this image.
     """
-    wanted = len(mine) if expected is None else expected
-    if len(mine) < wanted or (mine and not build.cuda):
+    required = len(gpus) if expected is None else expected
+    if len(gpus) < required or (gpus and not build.cuda):
         return [
             Problem(
                 "this replica cannot see its GPUs",
-                received=f"{len(mine)} GPUs; {build}",
-                expected=f"{wanted} (EXPECTED_GPUS)",
+                received=f"{len(gpus)} GPUs; {build}",
+                expected=f"{required} (EXPECTED_GPUS)",
                 fix="use a train_image with tensorflow[and-cuda], and nodes whose driver supports"
                 " its CUDA and whose device plugin offers pod.all.gpu_resource; TensorFlow's"
                 " warnings in the log say what is missing; the trainer does not fall"
@@ -117,7 +117,7 @@ def unusable(mine: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
             fix="choose nodes with another GPU through pod.all.node_selector, or a train_image with"
             " a TensorFlow built for this GPU",
         )
-        for gpu in dict.fromkeys(mine)
+        for gpu in dict.fromkeys(gpus)
         if build.kernels and not has_kernels(gpu.capability, build)
     ]
 
@@ -126,7 +126,7 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
     """Choose the GPUs of this replica and set them up, before TensorFlow uses any.
 
     Returns:
-        The GPUs of this replica; none if it trains on the CPU.
+        The GPUs of this replica; empty if it trains on the CPU.
 
     Raises:
         ConfigurationError: There are fewer than expected, or they cannot be used.
@@ -137,12 +137,12 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
         tf.config.experimental.enable_op_determinism()
     if config.expected_gpus == 0:
         return ()
-    place = config.cluster.place if config.replicas_on_this_machine > 1 else 0
-    devices = share(tf.config.list_physical_devices("GPU"), config.expected_gpus, place)
+    local_index = config.cluster.place if config.replicas_on_this_machine > 1 else 0
+    devices = share(tf.config.list_physical_devices("GPU"), config.expected_gpus, local_index)
     details = [tf.config.experimental.get_device_details(device) for device in devices]
     gpus = tuple(
-        Gpu(its.get("device_name", "a GPU"), its.get("compute_capability", (0, 0)))
-        for its in details
+        Gpu(detail.get("device_name", "a GPU"), detail.get("compute_capability", (0, 0)))
+        for detail in details
     )
     ConfigurationError.raise_if(unusable(gpus, config.expected_gpus, Build.here()))
     tf.config.set_visible_devices(devices, "GPU")
@@ -154,6 +154,6 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
 
 
 def _capability(kernel: str) -> tuple[int, int]:
-    """Return the capability of a name such as `sm_80`, `sm_90a` or `compute_120`."""
+    """Return (major, minor) of a name such as `sm_80`, `sm_90a` or `compute_120`."""
     digits = re.sub(r"\D", "", kernel)
     return int(digits[:-1] or 0), int(digits[-1:] or 0)

@@ -15,9 +15,10 @@ from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.picture_rows import PictureRows
 from kfp_tfjob.trainer.rows import Rows
 
-# Of mallopt(3).
+# Options of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20  # bytes
+# Bytes: glibc accepts no larger threshold; this much freed memory is kept for the next batches.
+_LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20
 
 
 def open_split(dataset: Dataset, split: str) -> TFRecords:
@@ -67,10 +68,10 @@ def first_rows(
     x, y, weights = rows_of(dataset, records).take_weighted(rows)
     if dataset.picture:
         x = dataset.picture.decode(tf.constant(x)).numpy()
-    own = dataset.row_weights
-    if own is None or weights is None:
+    row_weights = dataset.row_weights
+    if row_weights is None or weights is None:
         return x, y, np.ones(number, np.float32)
-    return x, y, own.scaled(split, weights)
+    return x, y, row_weights.scaled(split, weights)
 
 
 def distribute(
@@ -82,7 +83,7 @@ def distribute(
     weights: np.ndarray | None = None,
     split: str = "train",
 ) -> Iterator[Any]:
-    """Return an endless iterator over the batches of the replicas of this process.
+    """Return an endless iterator over the batches of this process's replicas.
 
     Args:
         strategy: The strategy of the job.
@@ -91,15 +92,14 @@ def distribute(
         slices: Returns the rows to take, step by step and replica by replica.
         size: Rows of every slice; None if they differ.
         weights: (classes,) weight of a row by its class; None for no weights.
-        split: The split, for the mean of its own weights; they are multiplied with those of the
-            classes.
+        split: The split, for the mean of its row weights, which multiply the class weights.
 
     Returns:
         Elements for `strategy.run`: (features (rows, *input_shape) float32, labels (rows,), weights
         (rows,) or an empty tuple).
     """
-    picture, own = dataset.picture, dataset.row_weights
-    is_weighted = weights is not None or own is not None
+    picture, row_weights = dataset.picture, dataset.row_weights
+    is_weighted = weights is not None or row_weights is not None
     rows = rows_of(dataset, records)
     sizes = ([size] if picture else [size, dataset.num_features], [size], [size])
     first = tf.string if picture else np.float32
@@ -112,22 +112,24 @@ def distribute(
     order = endless()
 
     def take(_: Any) -> tuple[np.ndarray, ...]:
-        features, labels, found = rows.take_weighted(next(order))
-        if own is None or found is None:
+        features, labels, own_weights = rows.take_weighted(next(order))
+        if row_weights is None or own_weights is None:
             return (features, labels) if weights is None else (features, labels, weights[labels])
-        found = own.scaled(split, found)
-        return features, labels, found if weights is None else found * weights[labels]
+        own_weights = row_weights.scaled(split, own_weights)
+        return features, labels, own_weights if weights is None else own_weights * weights[labels]
 
     @tf.autograph.experimental.do_not_convert
     def batch(_: tf.Tensor) -> Any:
-        found = tf.numpy_function(take, [_], types)
-        shaped = [tf.ensure_shape(item, shape) for item, shape in zip(found, sizes, strict=False)]
+        arrays = tf.numpy_function(take, [_], types)
+        shaped = [
+            tf.ensure_shape(array, shape) for array, shape in zip(arrays, sizes, strict=False)
+        ]
         return shaped[0], shaped[1], shaped[2] if is_weighted else ()
 
     @tf.autograph.experimental.do_not_convert
-    def decoded(encoded: tf.Tensor, *more: Any) -> Any:
+    def decoded(encoded: tf.Tensor, *labels_and_weights: Any) -> Any:
         assert picture
-        return picture.decode(encoded), *more
+        return picture.decode(encoded), *labels_and_weights
 
     def pipeline(_context: tf.distribute.InputContext) -> tf.data.Dataset:
         # It is endless, so the replicas do not ask each other at every step if there is more.
@@ -138,11 +140,11 @@ def distribute(
         return batches.prefetch(2)
 
     batches = iter(strategy.distribute_datasets_from_function(pipeline))
-    _keep_freed()
+    _keep_freed_memory()
     return batches
 
 
-def _keep_freed() -> None:
+def _keep_freed_memory() -> None:
     """Keep freed memory instead of returning it to the kernel.
 
     Batches and the messages of a sum over replicas are large, so the C library maps them again

@@ -26,20 +26,21 @@ from kfp_tfjob.trainer.prediction import output_spec
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.user_errors import last_line
 
-# Of labels; a metric that counts rows may be equal for some of them by chance.
+# Rotations of the labels: a metric that counts rows may be equal after some of them by chance.
 _SHIFTS = range(1, 8)
-_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.05  # relative
-_NOTHING = 1e-6  # of labels of about 1
+# Relative: rounding errors of a sum over a batch in 32 bits, and in 16 bits.
+_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.05
+_ABSOLUTE_TOLERANCE = 1e-6  # for labels of about 1
 
 
-def tolerance_of(full: float) -> float:
-    """Return the relative difference of equal values; `full` is that of 32 bits."""
+def tolerance_of(tolerance_32_bits: float) -> float:
+    """Return `tolerance_32_bits`, or the larger relative tolerance of mixed precision."""
     is_full = keras.mixed_precision.dtype_policy().compute_dtype == "float32"
-    return full if is_full else _TOLERANCE_16_BITS
+    return tolerance_32_bits if is_full else _TOLERANCE_16_BITS
 
 
 def mismatch(dataset: Dataset, received: str) -> Problem:
-    """Return the problem of a loss or a metric that does not take this dataset's labels."""
+    """Return the problem of a loss or a metric that does not accept this dataset's labels."""
     if dataset.task == CLASSIFICATION:
         labels = f"whole numbers from 0 to {dataset.num_classes - 1}"
         fix = "use a sparse_ loss and sparse_ metrics for classes, for example"
@@ -116,7 +117,7 @@ def check_values(
     rows = _random_rows(model, dataset, output, is_weighted(dataset, options))
     # A square of small labels is smaller still.
     unit = min(1.0, float(np.abs(rows.y).max()) ** 2 if dataset.task != CLASSIFICATION else 1.0)
-    tolerance = _Tolerance(tolerance_of(_TOLERANCE), _NOTHING * unit)
+    tolerance = _Tolerance(tolerance_of(_TOLERANCE), _ABSOLUTE_TOLERANCE * unit)
     try:
         ConfigurationError.raise_if(
             problem
@@ -138,7 +139,7 @@ class _Rows(NamedTuple):
     """A batch, and the outputs of a model for it.
 
     Attributes:
-        x: (rows, *input_shape) float32; None if neither the loss nor a metric looks at it.
+        x: (rows, *input_shape) float32; None if neither the loss nor a metric uses it.
         y: (rows,) labels.
         predicted: (rows, columns) outputs.
         weight: (rows,) weights, or None.
@@ -151,7 +152,7 @@ class _Rows(NamedTuple):
 
     def reversed(self) -> _Rows:
         """Return the same rows in another order."""
-        return _Rows(*(None if item is None else item[::-1] for item in self))
+        return _Rows(*(None if field is None else field[::-1] for field in self))
 
 
 class _Measure:
@@ -189,15 +190,15 @@ class _Measure:
     def __call__(self, rows: _Rows) -> np.ndarray:
         """Return the values for rows, on the first replica of this process."""
         # A direct call would warn that every metric is traced.
-        found = tf.nest.flatten(self._run.get_concrete_function(rows)(rows))
-        local = (self._strategy.experimental_local_results(item)[0] for item in found)
-        values = [np.asarray(item, np.float64).ravel() for item in local]
+        distributed = tf.nest.flatten(self._run.get_concrete_function(rows)(rows))
+        local = (self._strategy.experimental_local_results(value)[0] for value in distributed)
+        values = [np.asarray(value, np.float64).ravel() for value in local]
         return np.concatenate(values) if values else np.zeros(0)
 
-    def equal(self, one: np.ndarray, other: np.ndarray) -> bool:
+    def equal(self, first: np.ndarray, second: np.ndarray) -> bool:
         """Return whether two results of this measure are the same."""
-        return one.shape == other.shape and bool(
-            np.allclose(one, other, self._tolerance.relative, self._tolerance.absolute)
+        return first.shape == second.shape and bool(
+            np.allclose(first, second, self._tolerance.relative, self._tolerance.absolute)
         )
 
 
@@ -218,7 +219,7 @@ def _measures(model: keras.Model, replicas: Replicas, tolerance: _Tolerance) -> 
             metric.reset_state()
         return model.compute_metrics(*rows)
 
-    def of(metric: keras.Metric, weighted: bool) -> Callable[[_Rows], Any]:
+    def metric_function(metric: keras.Metric, weighted: bool) -> Callable[[_Rows], Any]:
         def value(rows: _Rows) -> Any:
             metric.reset_state()
             metric.update_state(rows.y, rows.predicted, *([rows.weight] if weighted else []))
@@ -240,16 +241,16 @@ def _measures(model: keras.Model, replicas: Replicas, tolerance: _Tolerance) -> 
             for metric in (several.metrics if several else ())
         }
         for metric in compiled.metrics:
-            function = of(metric, id(metric) in with_weights)
+            function = metric_function(metric, id(metric) in with_weights)
             name = f"the metric {metric.name}"
             yield _Measure(name, function, replicas, tolerance, _is_of_keras(metric))
 
 
 def loss_of(model: keras.Model) -> Callable[..., Any] | None:
-    """Return the function from (x, y, outputs, weights) to the loss without what layers add to it.
+    """Return the function from (x, y, outputs, weights) to the loss; None for a model without one.
 
-    It is None if the model has no loss. Layers add tensors of their last call, which was in another
-    graph.
+    The layers' additions to the loss are excluded, because they are tensors of the layers' last
+    call, which was in another graph.
     """
     if type(model).compute_loss is not keras.Model.compute_loss:
 
@@ -263,89 +264,95 @@ def loss_of(model: keras.Model) -> Callable[..., Any] | None:
 
 
 def _problems(measure: _Measure, rows: _Rows, dataset: Dataset) -> Iterator[Problem]:
-    """Yield what is wrong with the loss or a metric."""
+    """Yield the problem of a loss or a metric that does not compare each row with its own label."""
     try:
-        value, again = measure(rows), measure(rows)
-        other_order = measure(rows.reversed())
+        original, repeated = measure(rows), measure(rows)
+        reordered = measure(rows.reversed())
     except Exception as error:
         yield mismatch(dataset, f"{measure.name}: {last_line(error)}")
         return
-    if not (np.isfinite(value).all() and measure.equal(value, again)):
+    if not (np.isfinite(original).all() and measure.equal(original, repeated)):
         return  # it is random, or undefined for random outputs
-    if not measure.is_loss and not measure.equal(value, other_order):
+    if not measure.is_loss and not measure.equal(original, reordered):
         received = f"{measure.name} has another value for the same rows in another order"
         yield mismatch(dataset, received)
-    elif measure.of_keras and _ignores_outputs(measure, rows, value):
+    elif measure.of_keras and _ignores_outputs(measure, rows, original):
         yield mismatch(dataset, f"{measure.name} has the same value for any output")
     elif not (measure.is_loss and measure.of_keras):
-        # The weights may meet the right label, or the right output.
-        if _mixes(measure, rows, "y") or _mixes(measure, rows, "y", "weight"):
-            yield _pairs(measure, "label")
-        elif rows.weight is not None and _mixes(measure, rows, "weight"):
-            yield _pairs(measure, "weight")
+        # The weights may belong to the right label, or to the right output.
+        if _pairs_all_rows(measure, rows, "y") or _pairs_all_rows(measure, rows, "y", "weight"):
+            yield _all_pairs_problem(measure, "label")
+        elif rows.weight is not None and _pairs_all_rows(measure, rows, "weight"):
+            yield _all_pairs_problem(measure, "weight")
 
 
 def _ignores_outputs(measure: _Measure, rows: _Rows, value: np.ndarray) -> bool:
-    """Return whether nothing that a model can learn changes a value of Keras.
+    """Return whether the outputs do not change the value of Keras's loss or metric.
 
-    With several columns, a metric may be the same for good reasons: top 5 of 3 classes.
+    Only an output of one column is tested for metrics, because a metric of several columns may be
+    constant for a good reason, such as the top 5 of 3 classes.
     """
     if measure.gradient:
         return not np.any(measure.gradient(rows))
     predicted, ones = rows.predicted, tf.ones_like(rows.predicted)
-    others = (predicted[::-1], 0.01 * ones, 0.99 * ones, -predicted)
+    other_outputs = (predicted[::-1], 0.01 * ones, 0.99 * ones, -predicted)
     return predicted.shape[1] == 1 and all(
-        measure.equal(value, measure(rows._replace(predicted=item))) for item in others
+        measure.equal(value, measure(rows._replace(predicted=outputs))) for outputs in other_outputs
     )
 
 
-def _mixes(measure: _Measure, rows: _Rows, what: str, *its: str) -> bool:
-    """Return whether labels or weights meet every row.
+def _pairs_all_rows(measure: _Measure, rows: _Rows, field: str, *related_fields: str) -> bool:
+    """Return whether a measure compares each label or weight with all rows, not its own row only.
 
-    Then their order does not count, until a dimension is added to them or taken from the outputs.
-    A mean of all labels has no order in any shape.
+    If so, the order of the labels does not change the value, until a dimension is added to them or
+    removed from the outputs. A mean of all labels does not depend on the order in any shape.
 
     Args:
         measure: The loss or a metric.
         rows: The rows.
-        what: The field that may meet every row.
-        *its: Fields that belong to it.
+        field: `y` or `weight`.
+        *related_fields: Fields that are reordered together with it.
     """
-    if _has_order(measure, rows, what, *its):
+    if _has_order(measure, rows, field, *related_fields):
         return False
-    others = [rows._replace(**{what: getattr(rows, what)[:, None]})]
+    reshaped_rows = [rows._replace(**{field: getattr(rows, field)[:, None]})]
     if rows.predicted.shape[1] == 1:
-        others.append(rows._replace(predicted=rows.predicted[:, 0]))
-    for other in others:
+        reshaped_rows.append(rows._replace(predicted=rows.predicted[:, 0]))
+    for reshaped in reshaped_rows:
         with suppress(Exception):  # it does not take this shape
-            if _has_order(measure, other, what, *its):
+            if _has_order(measure, reshaped, field, *related_fields):
                 return True
     return False
 
 
 def _has_order(measure: _Measure, rows: _Rows, *fields: str) -> bool:
-    """Return whether a value changes with the order of some fields."""
+    """Return whether the measure's value changes if these fields are rotated along the rows."""
     value = measure(rows)
-    given = {name: item for name in fields if (item := getattr(rows, name)) is not None}
+    columns = {name: column for name in fields if (column := getattr(rows, name)) is not None}
     return not all(
         measure.equal(
             value,
-            measure(rows._replace(**{name: tf.roll(it, shift, 0) for name, it in given.items()})),
+            measure(
+                rows._replace(
+                    **{name: tf.roll(column, shift, 0) for name, column in columns.items()}
+                )
+            ),
         )
         for shift in _SHIFTS
     )
 
 
-def _pairs(measure: _Measure, what: str) -> Problem:
-    argument = "y_true" if what == "label" else "sample_weight"
+def _all_pairs_problem(measure: _Measure, quantity: str) -> Problem:
+    """Return the problem of a measure that compares all pairs of rows: labels, or weights."""
+    argument = "y_true" if quantity == "label" else "sample_weight"
     fix = f"give both the same shape: {argument} = tf.reshape({argument}, tf.shape(y_pred))"
     if measure.of_keras:
         fix = f"call it in a function of your own, and {fix}"
     return Problem(
-        f"{measure.name} compares every {what} with every row",
-        received=f"the same value with the {what}s in another order",
-        expected=f"a value from each row and its own {what}: the {what}s have the shape (rows,),"
-        " and an output may have (rows, 1)",
+        f"{measure.name} compares every {quantity} with every row",
+        received=f"the same value with the {quantity}s in another order",
+        expected=f"a value from each row and its own {quantity}: the {quantity}s have the shape"
+        " (rows,), and an output may have (rows, 1)",
         fix=fix,
     )
 
@@ -356,26 +363,26 @@ def is_weighted(dataset: Dataset, options: TrainerOptions) -> bool:
 
 
 def is_own_loss(model: keras.Model) -> bool:
-    """Return whether a loss is the user's code; a loss of Keras fits if its shapes do."""
+    """Return whether a loss is the user's code; for Keras's own, checking the shapes is enough."""
     losses = filter(None, map(keras.losses.get, tf.nest.flatten(model.loss)))
-    code = [type(model).compute_loss, *(getattr(item, "fn", item) for item in losses)]
-    return not all(is_code_of_keras(item) for item in code)
+    code = [type(model).compute_loss, *(getattr(loss, "fn", loss) for loss in losses)]
+    return not all(is_code_of_keras(function) for function in code)
 
 
 def _is_of_keras(metric: keras.Metric) -> bool:
     function = getattr(metric, "_fn", None)
-    return all(is_code_of_keras(item) for item in (type(metric), function) if item is not None)
+    return all(is_code_of_keras(code) for code in (type(metric), function) if code is not None)
 
 
-def is_code_of_keras(item: Any) -> bool:
+def is_code_of_keras(code: Any) -> bool:
     """Return whether a class or a function belongs to Keras."""
-    return str(getattr(item, "__module__", "")).startswith("keras.")
+    return str(getattr(code, "__module__", "")).startswith("keras.")
 
 
 def _rows(dataset: Dataset, output: Any) -> int:
-    """Return a number of rows that is no other dimension."""
-    others = {*dataset.input_shape, *output.shape[1:], dataset.num_classes}
-    return next(rows for rows in count(64, 16) if rows not in others)
+    """Return a number of rows that differs from every other dimension."""
+    dimensions = {*dataset.input_shape, *output.shape[1:], dataset.num_classes}
+    return next(rows for rows in count(64, 16) if rows not in dimensions)
 
 
 def _random_rows(model: keras.Model, dataset: Dataset, output: Any, weighted: bool) -> _Rows:
@@ -388,14 +395,14 @@ def _random_rows(model: keras.Model, dataset: Dataset, output: Any, weighted: bo
         if columns == 1:
             predicted = random.uniform(0.05, 0.95, (rows, 1))
     else:
-        # Of the real labels, because a loss may need positive ones.
+        # From the real labels, because a loss may need positive ones.
         y = first_rows(dataset, rows)[1]
         predicted = random.permutation(y)[:, None] * random.uniform(0.8, 1.2, (rows, 1))
     weight = random.uniform(0.5, 1.5, rows).astype(np.float32) if weighted else None
     kinds = (type(model), keras.Model)
-    looks = len({(kind.compute_loss, kind.compute_metrics) for kind in kinds}) > 1
+    uses_inputs = len({(kind.compute_loss, kind.compute_metrics) for kind in kinds}) > 1
     return _Rows(
-        tf.constant(first_rows(dataset, rows)[0]) if looks else None,
+        tf.constant(first_rows(dataset, rows)[0]) if uses_inputs else None,
         tf.constant(y),
         tf.constant(predicted, output.dtype),
         None if weight is None else tf.constant(weight),

@@ -1,8 +1,8 @@
 """Runs the training: epochs, evaluation, callbacks, checkpoints, and a stop that loses nothing.
 
 All replicas run the same steps in the same order. About once a second, they agree on the next
-action in one small sum, the control vector. It says if any replica must stop. The chief adds the
-number of steps to run next, and if it is time to save or to report.
+action in one small sum, the control vector. It shows whether any replica must stop. The chief adds
+the number of steps to run next, and whether it is time to save or to report.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 # Signals are handled and lines are written only between two groups of steps.
 _RUN_SECONDS = 1.0
 _GROWTH = 8  # the first groups are short, because the duration of a step is not yet known
-_SILENCE = 60.0  # seconds without a line, after which an evaluation says how far it is
+_SILENCE = 60.0  # seconds without a log line, after which an evaluation logs its progress
 _SHORTEST_EPOCH = 5.0  # seconds; the end of a shorter epoch is not worth a checkpoint
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How a training ended.
+    """The outcome of a training that ran to its end.
 
     Attributes:
         position: The position at the end.
@@ -206,8 +206,10 @@ class Training:
         if self._position.step_in_epoch == 0:
             self.model.reset_metrics()
             self._call("on_epoch_begin", epoch)
-        while (at := self._position.step_in_epoch) < self.steps_per_epoch:
-            if self.model.stop_training and at > 0:  # a started epoch has at least one step
+        while (step_in_epoch := self._position.step_in_epoch) < self.steps_per_epoch:
+            if (
+                self.model.stop_training and step_in_epoch > 0
+            ):  # a started epoch has at least one step
                 break
             self._run_steps()
         metrics = self._steps.results()
@@ -215,7 +217,7 @@ class Training:
         elapsed = time.monotonic() - self._saved
         last = epoch + 1 == self.config.epochs or self.model.stop_training
         shortest = min(_SHORTEST_EPOCH, self.config.options.checkpoint_seconds)
-        if self._chief_says(last or elapsed >= shortest or self._callbacks.may_swap):
+        if self._chief_decides(last or elapsed >= shortest or self._callbacks.may_swap):
             self._save(running)
         if self._evaluation:
             metrics |= self._evaluate(running)
@@ -227,24 +229,26 @@ class Training:
     def _run_steps(self) -> None:
         """Train the agreed number of steps, but none beyond the next call of batch hooks."""
         before = self._position
-        at, every = before.step_in_epoch, self._callbacks.train_steps
-        if every and at % every == 0:
-            self._call("on_train_batch_begin", at)
-        steps = _fitting_steps(self._run_length, at, self.steps_per_epoch, every)
+        step_in_epoch, hook_interval = before.step_in_epoch, self._callbacks.train_steps
+        if hook_interval and step_in_epoch % hook_interval == 0:
+            self._call("on_train_batch_begin", step_in_epoch)
+        steps = _fitting_steps(self._run_length, step_in_epoch, self.steps_per_epoch, hook_interval)
         steps = min(steps, self._profiler.at_most(before.step) or steps)
         supervised.steps(before.step, before.step + steps)
         start = time.monotonic()
         with self._profiler.step(before.step):
-            ran = self._steps.train(self._batches, steps)
+            outcome = self._steps.train(self._batches, steps)
         seconds = time.monotonic() - start
-        at += ran.done
-        self._position = replace(before, step=before.step + ran.done, step_in_epoch=at)
-        if not math.isfinite(ran.loss):
+        step_in_epoch += outcome.done
+        self._position = replace(
+            before, step=before.step + outcome.done, step_in_epoch=step_in_epoch
+        )
+        if not math.isfinite(outcome.loss):
             raise NotFiniteError(
                 Problem(
                     f"the loss is not finite in epoch {before.epoch + 1},"
                     f" step {self._position.step}",
-                    received=f"loss {ran.loss}",
+                    received=f"loss {outcome.loss}",
                     expected="a number",
                     fix="lower the learning rate, clip the gradients, or look for extreme values"
                     " in the data",
@@ -253,12 +257,14 @@ class Training:
         if not self._started:  # most drift starts with the first step
             with self._time.spent_on("start"):
                 compare_weights(self.replicas, self.model.weights)
-        if every and (at % every == 0 or at == self.steps_per_epoch):
-            self._call("on_train_batch_end", at - 1, self._steps.results())
+        if hook_interval and (
+            step_in_epoch % hook_interval == 0 or step_in_epoch == self.steps_per_epoch
+        ):
+            self._call("on_train_batch_end", step_in_epoch - 1, self._steps.results())
         elapsed = time.monotonic() - self._saved
         due = elapsed >= self.config.options.checkpoint_seconds and not self._state.saving
-        save, report, data = self._control(seconds, steps, due, ran.data_seconds)
-        self._count(seconds, data)
+        save, report, data_seconds = self._control(seconds, steps, due, outcome.data_seconds)
+        self._count(seconds, data_seconds)
         if save:
             self._save(self._state.running())
         if report:
@@ -267,22 +273,30 @@ class Training:
                 self._progress.report(self._position, metrics)
 
     def _evaluate(self, running: EvaluationState) -> dict[str, float]:
+        """Evaluate the validation split; return the metrics with the prefix `val_`.
+
+        Args:
+            running: The state of the epoch that a stop during the evaluation saves.
+        """
         self.model.reset_metrics()
         self._call("on_test_begin")
-        at, all_steps, every = 0, self._evaluation.steps, self._callbacks.test_steps
-        said = time.monotonic()
-        while at < all_steps:
-            if every and at % every == 0:
-                self._call("on_test_batch_begin", at)
-            start, steps = time.monotonic(), _fitting_steps(self._run_length, at, all_steps, every)
+        step, all_steps, hook_interval = 0, self._evaluation.steps, self._callbacks.test_steps
+        last_log = time.monotonic()
+        while step < all_steps:
+            if hook_interval and step % hook_interval == 0:
+                self._call("on_test_batch_begin", step)
+            start, steps = (
+                time.monotonic(),
+                _fitting_steps(self._run_length, step, all_steps, hook_interval),
+            )
             self._steps.evaluate(self._evaluation.batches, steps)
-            at += steps
-            if every and (at % every == 0 or at == all_steps):
-                self._call("on_test_batch_end", at - 1, self._steps.results())
+            step += steps
+            if hook_interval and (step % hook_interval == 0 or step == all_steps):
+                self._call("on_test_batch_end", step - 1, self._steps.results())
             self._control(time.monotonic() - start, steps, False, running=running)
-            if time.monotonic() - said >= _SILENCE:  # the launcher ends a chief that is silent
-                said = time.monotonic()
-                log.info("evaluated %d of %d steps", at, all_steps)
+            if time.monotonic() - last_log >= _SILENCE:  # the launcher ends a chief that is silent
+                last_log = time.monotonic()
+                log.info("evaluated %d of %d steps", step, all_steps)
         metrics = self._steps.results()
         self._call("on_test_end", metrics)
         return {f"val_{name}": value for name, value in metrics.items()}
@@ -292,7 +306,7 @@ class Training:
         seconds: float,
         steps: int,
         save: bool,
-        data: float = 0.0,
+        data_seconds: float = 0.0,
         running: EvaluationState | None = None,
     ) -> tuple[bool, bool, float]:
         """Agree with the other replicas on the next action.
@@ -301,18 +315,18 @@ class Training:
             seconds: The seconds of the last steps.
             steps: The number of those steps.
             save: On the chief, whether it is time for a checkpoint.
-            data: The seconds in which this process waited for batches.
+            data_seconds: The seconds in which this process waited for batches.
             running: The state to save with the variables; None for the current state.
 
         Returns:
-            Whether to save, whether to report, and the mean of `data` over all processes.
+            Whether to save, whether to report, and the mean of `data_seconds` over all processes.
 
         Raises:
             StoppedError: A replica got a stop signal.
         """
         vector = np.zeros(5, np.int32)
         vector[0] = self.stop()
-        vector[1] = data * 1000
+        vector[1] = data_seconds * 1000
         if self.replicas.chief:
             fitting = int(_RUN_SECONDS * steps / max(seconds, 1e-6))
             vector[2] = max(1, min(fitting, self._run_length * _GROWTH))
@@ -326,7 +340,7 @@ class Training:
             )
         return bool(saves), bool(reports), waited / 1000 / self.replicas.processes
 
-    def _count(self, seconds: float, data: float) -> None:
+    def _count(self, seconds: float, data_seconds: float) -> None:
         """Count the time of some training steps, and of waiting for batches."""
         if not self._started:
             self._started = True
@@ -334,68 +348,73 @@ class Training:
             if self._progress:
                 self._progress.start_clock(self._position)
             return
-        self._time.seconds["data"] += data
+        self._time.seconds["data"] += data_seconds
         if self._progress:
-            self._progress.count(seconds, data)
+            self._progress.count(seconds, data_seconds)
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook of the callbacks; every process must do this."""
+        """Call a hook of the callbacks, and share changed weights; every process must call this."""
         with self._time.spent_on("callbacks"):
             if self._callbacks.call(hook, *arguments):
                 self._state.share_weights()
 
     def _save(self, running: EvaluationState) -> None:
+        """Start to save a checkpoint, after checking that the replicas are equal."""
         with self._time.spent_on("checkpoint"):
             # Trained weights get equal updates, and comparing them would take as long as a copy.
             compare_weights(self.replicas, self.model.non_trainable_weights)
             self._state.save(self._position, running)
         self._saved = time.monotonic()
 
-    def _chief_says(self, value: bool) -> bool:
-        mine = np.array([value and self.replicas.chief], np.int32)
-        return bool(self.replicas.sum(mine)[0])
+    def _chief_decides(self, value: bool) -> bool:
+        """Return the chief's value on every process, because their clocks differ."""
+        vote = np.array([value and self.replicas.chief], np.int32)
+        return bool(self.replicas.sum(vote)[0])
 
     def _fitting_batch(self, rows: int) -> int:
-        given, replicas = self.config.batch_size, self.replicas.count
-        if given % replicas:
+        """Return the rows of a step: train_batch_size, or fewer in a small split."""
+        requested, replicas = self.config.batch_size, self.replicas.count
+        if requested % replicas:
             raise ConfigurationError(
                 Problem(
                     "the batch cannot be divided over the replicas",
-                    received=f"train_batch_size {given}",
+                    received=f"train_batch_size {requested}",
                     expected=f"a multiple of {replicas}, the number of replicas",
                     fix="change train_batch_size",
                 )
             )
-        batch = train_batch_size(rows, given, replicas)
-        if batch != given:
+        batch = train_batch_size(rows, requested, replicas)
+        if batch != requested:
             log.warning(
                 "a step uses %d rows instead of %d, because the train split has only %d",
                 batch,
-                given,
+                requested,
                 rows,
             )
         return batch
 
     def _open_batches(self) -> Iterator[Any]:
+        """Return an iterator over the training batches, beginning at the current position."""
         weights = None
         if (option := self.config.options.class_weight) is not None:
-            found = rows_of(self.dataset, self._records)
-            own = found.weights() if isinstance(found, Rows) else None
-            weights = self.dataset.class_weights(option, found.labels(), own)
-        place = (self._position.epoch, self._position.step_in_epoch)
+            reader = rows_of(self.dataset, self._records)
+            row_weights = reader.weights() if isinstance(reader, Rows) else None
+            weights = self.dataset.class_weights(option, reader.labels(), row_weights)
+        position = (self._position.epoch, self._position.step_in_epoch)
         rows, seed, replicas = len(self._records), self.config.options.seed, self.replicas
 
         def slices() -> Iterator[np.ndarray]:
-            return train_slices(rows, self.batch, seed, place, replicas.mine, replicas.count)
+            return train_slices(rows, self.batch, seed, position, replicas.mine, replicas.count)
 
         size = self.batch // replicas.count
         strategy = replicas.strategy
         return distribute(strategy, self.dataset, self._records, slices, size, weights)
 
 
-def _fitting_steps(wanted: int, at: int, end: int, every: int) -> int:
-    """Return how many steps to run from `at`: not beyond `end` or the next multiple of `every`."""
-    return min(wanted, end - at, every - at % every if every else wanted)
+def _fitting_steps(requested: int, start: int, end: int, hook_interval: int) -> int:
+    """Return the number of steps to run from `start`, limited by `end` and the next batch hook."""
+    until_hook = hook_interval - start % hook_interval if hook_interval else requested
+    return min(requested, end - start, until_hook)
 
 
 class _Evaluation:
@@ -406,12 +425,12 @@ class _Evaluation:
         slices = evaluation_slices(len(records), max(batch, replicas.count), replicas.count)
         self.steps = len(slices)
 
-        def mine() -> Iterable[np.ndarray]:
+        def slices_of_process() -> Iterable[np.ndarray]:
             return (step[replica] for step in slices for replica in replicas.mine)
 
         if slices:
             self.batches = distribute(
-                replicas.strategy, dataset, records, mine, None, split="validation"
+                replicas.strategy, dataset, records, slices_of_process, None, split="validation"
             )
 
     def __bool__(self) -> bool:

@@ -12,21 +12,21 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 
-# Units of the hidden layers, dropout, learning rate.
+# Units of the hidden layers, dropout, learning rate (benchmarks/tables.py).
 _PLAIN = ((64, 64), 0.0, 1e-3)
 _MIXED = ((128, 64), 0.4, 2e-3)
-# So few rows make few steps, in which a smaller rate learns too little to tell classes apart.
+# So few rows make few steps, in which a smaller rate learns too little to distinguish classes.
 _FEW_ROWS, _RATE_OF_FEW = 500, 1e-2
 
 _CNN = "kfp_tfjob.trainer.models:cnn"
-_NO_TABLE = Problem(
+_IMAGES_PROBLEM = Problem(
     "mlp takes the columns of a table, but the rows of this dataset are images",
     expected="a model with an input of the shape dataset.input_shape",
     fix=f"use {_CNN}",
     path="model_code",
     suggestion=_CNN,
 )
-_SIZE_OF_PICTURES = Problem(
+_IMAGE_SIZE_PROBLEM = Problem(
     "the size of images is not a hyperparameter",
     received="height, width or channels in model_hyperparameters",
     expected="these keys in data_options.pictures, because images are resized before the model",
@@ -61,7 +61,7 @@ def mlp(
         ConfigurationError: The rows are images.
     """
     if dataset.picture:
-        raise ConfigurationError(_NO_TABLE)
+        raise ConfigurationError(_IMAGES_PROBLEM)
     is_mixed = dataset.coding is not None and not dataset.coding.is_identity
     classifies = dataset.task == CLASSIFICATION
     units, share, rate = _MIXED if is_mixed and classifies else _PLAIN
@@ -111,13 +111,13 @@ def cnn(
     inputs = keras.Input(dataset.input_shape)
     if dataset.picture:
         if height or width or channels != 1:
-            raise ConfigurationError(_SIZE_OF_PICTURES)
+            raise ConfigurationError(_IMAGE_SIZE_PROBLEM)
         x = dataset.encode(inputs)
         filters = _halving(*dataset.input_shape[:2]) if filters is None else filters
         dropout = 0.25 if dropout is None else dropout
     else:
         if dataset.not_numbers:
-            raise ConfigurationError(_no_pixels(dataset.not_numbers))
+            raise ConfigurationError(_not_pixels_problem(dataset.not_numbers))
         height, width = _image_size(dataset.num_features, height, width, channels)
         x = dataset.encode(inputs)
         x = keras.layers.Reshape((height, width, channels))(x)
@@ -132,12 +132,12 @@ def cnn(
 
 
 def _halving(height: int, width: int) -> list[int]:
-    """Return the filters of convolutions that leave at most 8 pixels of the shorter side."""
-    found, side = [16], min(height, width) / 2
+    """Return the filters of the convolutions that reduce the shorter side to at most 8 pixels."""
+    filters, side = [16], min(height, width) / 2
     while side > 8:
-        found.append(min(128, found[-1] * 2))
+        filters.append(min(128, filters[-1] * 2))
         side /= 2
-    return found if len(found) > 1 else [16, 32]
+    return filters if len(filters) > 1 else [16, 32]
 
 
 def _compiled(
@@ -153,14 +153,14 @@ def _compiled(
         x = keras.layers.Dense(1, dtype="float32")(x)
         scale = keras.layers.Rescaling(dataset.label_std, dataset.label_mean, dtype="float32")
         outputs, loss, metrics = scale(x), "mean_squared_error", ["mean_absolute_error"]
-        # The loss is that of normalized labels: for Adam, gradients below 1e-7 are nearly 0.
+        # The weight 1 / unit normalizes the labels: for Adam, gradients below 1e-7 are nearly 0.
         unit = dataset.label_std**2
     model = keras.Model(inputs, outputs)
     model.compile(keras.optimizers.Adam(learning_rate), loss, [1 / unit], metrics)
     return model
 
 
-def _no_pixels(columns: Sequence[Column]) -> Problem:
+def _not_pixels_problem(columns: Sequence[Column]) -> Problem:
     return Problem(
         "the columns do not form an image, because some are not numbers",
         received=listed([f"{column.name} ({column.kind})" for column in columns], 10),

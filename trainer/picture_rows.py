@@ -9,7 +9,7 @@ from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import Dataset
 
-_SCAN_ROWS = 1024
+_SCAN_ROWS = 1024  # images in memory at a time while all labels are read
 
 
 class PictureRows:
@@ -40,7 +40,7 @@ class PictureRows:
         contents = np.empty(len(rows), object)
         labels = np.empty(len(rows), np.int64)
         expected = "a tf.train.Example with a picture and a label"
-        for at, record in enumerate(self._records.take(rows)):
+        for row, record in enumerate(self._records.take(rows)):
             try:
                 named = Example.FromString(bytes(record)).features.feature
             except DecodeError as error:
@@ -49,26 +49,26 @@ class PictureRows:
             if (len(pictures), len(classes)) != (1, 1):
                 received = f"{len(pictures)} pictures and {len(classes)} labels"
                 raise self._wrong(received, expected)
-            contents[at], labels[at] = pictures[0], classes[0]
+            contents[row], labels[row] = pictures[0], classes[0]
         if len(rows) and not 0 <= labels.min() <= labels.max() < self._classes:
             expected = f"whole numbers from 0 to {self._classes - 1}"
             raise self._wrong(f"labels from {labels.min()} to {labels.max()}", expected)
         return contents, labels
 
     def take_weighted(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, None]:
-        """Return these rows as `take` does, without weights: images have none."""
+        """Return these rows as `take` does, and None, because images do not have weights."""
         return *self.take(rows), None
 
     def labels(self) -> np.ndarray:
-        """Return (rows,) the labels of the whole split.
+        """Return the (rows,) labels of the whole split.
 
         Raises:
             DataError: The same as `take`.
         """
         end = len(self._records)
         parts = (
-            self.take(np.arange(at, min(at + _SCAN_ROWS, end)))[1]
-            for at in range(0, end, _SCAN_ROWS)
+            self.take(np.arange(start, min(start + _SCAN_ROWS, end)))[1]
+            for start in range(0, end, _SCAN_ROWS)
         )
         return np.concatenate([np.empty(0, self.label_type), *parts])
 

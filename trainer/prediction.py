@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.models.functional import Functional  # has no public name
+from keras.src.models.functional import Functional  # not in the public API
 
 from kfp_tfjob.trainer.dataset import Dataset
 
@@ -23,12 +23,12 @@ def predict(model: keras.Model, rows: Any, training: bool = False) -> Any:
 
 
 def output_spec(model: keras.Model, dataset: Dataset) -> Any:
-    """Return the output of a model that is built, as a KerasTensor (None, columns).
+    """Return the output of a built model as a KerasTensor (None, columns).
 
-    Several outputs, or one that is not a tensor, have another structure.
+    If the model has several outputs, or one that is not a tensor, the structure is the model's.
     """
     spec = model.compute_output_spec(keras.KerasTensor((None, *dataset.input_shape)))
-    # As if the model were called: it returns no list of one output.
+    # A call of the model would not return a list of one output.
     is_list_of_one = isinstance(model, Functional) and isinstance(spec, list) and len(spec) == 1
     return spec[0] if is_list_of_one else spec
 

@@ -26,12 +26,20 @@ from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.self_test import as_step, unchanged
 
 _ROWS = 64
-# Operations that only change the shape or the type of what they get.
-_PASS = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "EnsureShape", "StridedSlice"}
+# Operations that only change the shape or the type of their input.
+_PASS_THROUGH = {
+    "Identity",
+    "Cast",
+    "Reshape",
+    "Squeeze",
+    "ExpandDims",
+    "EnsureShape",
+    "StridedSlice",
+}
 _SUMS = {"BiasAdd", "Add", "AddV2", "Sub"}
 _PRODUCTS = {"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D"}
 _SOFTMAX, _SIGMOID, _LOG_SOFTMAX, _LINEAR = "Softmax", "Sigmoid", "LogSoftmax", "linear"
-_SMALLEST = 1e-7  # probability whose logarithm is taken
+_SMALLEST = 1e-7  # probability: a smaller one counts as this one, because log(0) is infinite
 
 
 class _Outputs(NamedTuple):
@@ -41,15 +49,15 @@ class _Outputs(NamedTuple):
         x: (rows, *input_shape) float32.
         y: (rows,) labels.
         values: (rows, columns) float32 outputs.
-        end: The type of the last operation that computes them, or `linear`.
+        last_operation: The type of the last operation that computes them, or `linear`.
         is_bypassed: Whether the loss is computed from the inputs of that operation. Keras does this
-            after a sigmoid or a softmax, whatever `from_logits` says.
+            after a sigmoid or a softmax, for either value of `from_logits`.
     """
 
     x: np.ndarray
     y: np.ndarray
     values: np.ndarray
-    end: str
+    last_operation: str
     is_bypassed: bool
 
     @property
@@ -85,6 +93,7 @@ def check(model: keras.Model, dataset: Dataset, replicas: Replicas, rows: int = 
 
 
 def _outputs(model: keras.Model, dataset: Dataset, replicas: Replicas, rows: int) -> _Outputs:
+    """Run the model on some rows, preferably of the validation split."""
     split = "validation" if dataset.rows.get("validation") else "train"
     x, y, _ = first_rows(dataset, rows, split)
     loss = _loss(model) if _is_from_logits(model) else None
@@ -92,7 +101,7 @@ def _outputs(model: keras.Model, dataset: Dataset, replicas: Replicas, rows: int
 
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         predicted = predict(model, x)
-        ends.append(_end(predicted))
+        ends.append(_last_operation_type(predicted))
         if loss is not None:
             with tf.GradientTape() as tape:
                 tape.watch(predicted)
@@ -101,23 +110,24 @@ def _outputs(model: keras.Model, dataset: Dataset, replicas: Replicas, rows: int
         return tf.cast(predicted, tf.float32)
 
     values = as_step(model, replicas, step)(tf.constant(x), tf.constant(y)).numpy()
-    return _Outputs(x, y, values, ends[0], any(item is None for item in gradients))
+    return _Outputs(x, y, values, ends[0], any(gradient is None for gradient in gradients))
 
 
-def _end(tensor: tf.Tensor) -> str:
+def _last_operation_type(tensor: tf.Tensor) -> str:
     """Return the type of the operation that a tensor comes from, or `linear`."""
     return _LINEAR if _is_linear(tensor) else _operation(tensor).type
 
 
 def _operation(tensor: tf.Tensor) -> tf.Operation:
+    """Return the operation that computes a tensor, apart from changes of shape or type."""
     operation = tensor.op
-    while operation.type in _PASS:
+    while operation.type in _PASS_THROUGH:
         operation = operation.inputs[0].op
     return operation
 
 
 def _is_linear(tensor: tf.Tensor) -> bool:
-    """Return whether a tensor is a product with weights, or a sum with one: it has no bounds."""
+    """Return whether a tensor is a product with weights, or a sum with one, and so unbounded."""
     operation = _operation(tensor)
     sums = operation.type in _SUMS and any(map(_is_linear, operation.inputs))
     return operation.type in _PRODUCTS or sums
@@ -139,11 +149,14 @@ def _is_from_logits(model: keras.Model) -> bool:
 def _are_logits(
     model: keras.Model, dataset: Dataset, replicas: Replicas, outputs: _Outputs
 ) -> bool:
-    if outputs.end in (_SOFTMAX, _SIGMOID, _LOG_SOFTMAX):
-        return outputs.end == _LOG_SOFTMAX
+    """Return whether the outputs are logits: by the last operation, or else by the loss."""
+    if outputs.last_operation in (_SOFTMAX, _SIGMOID, _LOG_SOFTMAX):
+        return outputs.last_operation == _LOG_SOFTMAX
     # One small number may be a logit too, so the loss decides.
-    may_be_logits = outputs.end == _LINEAR or (outputs.columns == 1 and _is_from_logits(model))
-    if not may_be_logits and not not_probabilities(_as_they_are(outputs)).any():
+    may_be_logits = outputs.last_operation == _LINEAR or (
+        outputs.columns == 1 and _is_from_logits(model)
+    )
+    if not may_be_logits and not not_probabilities(_unconverted(outputs)).any():
         return False
     return _prefers_logits(model, dataset, replicas, outputs)
 
@@ -151,7 +164,7 @@ def _are_logits(
 def _prefers_logits(
     model: keras.Model, dataset: Dataset, replicas: Replicas, outputs: _Outputs
 ) -> bool:
-    """Return whether the loss falls when right outputs go beyond 0 and 1.
+    """Return whether the loss falls when correct outputs exceed the range from 0 to 1.
 
     A cross-entropy from logits does, and so does a hinge loss. A squared error rises, and a
     cross-entropy from probabilities clips them.
@@ -172,29 +185,32 @@ def _prefers_logits(
     except StepError:
         value, beyond = np.nan, []
     if not np.isfinite(value):
-        return True  # nothing is known of this loss, so the last operation decides
-    return any(item < value - 1e-6 * max(1, abs(value)) for item in beyond)
+        return True  # the loss cannot show it, so the last operation decides
+    return any(loss_beyond < value - 1e-6 * max(1, abs(value)) for loss_beyond in beyond)
 
 
 def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | None:
-    one = outputs.columns == 1
-    activation = "sigmoid" if one else "softmax"
-    loss = "BinaryCrossentropy" if one else "SparseCategoricalCrossentropy"
-    expected = "values from 0 to 1" + (", the probability of the second class" if one else "")
-    expected += "" if one else " with a sum of 1 in each row"
+    """Return the problem of outputs that do not become probabilities; None without a problem."""
+    single_output = outputs.columns == 1
+    activation = "sigmoid" if single_output else "softmax"
+    loss = "BinaryCrossentropy" if single_output else "SparseCategoricalCrossentropy"
+    expected = "values from 0 to 1" + (
+        ", the probability of the second class" if single_output else ""
+    )
+    expected += "" if single_output else " with a sum of 1 in each row"
     fix = f"end the model with a {activation}"
-    what = "the model does not return probabilities"
-    if outputs.end == _LINEAR and not logits:
+    summary = "the model does not return probabilities"
+    if outputs.last_operation == _LINEAR and not logits:
         received = "outputs of a layer without an activation, and a loss that takes no logits"
         fix += f", or use the loss keras.losses.{loss}(from_logits=True)"
-        return Problem(what, received, expected, fix)
-    if outputs.end == _SIGMOID and not one:
-        return Problem(what, f"a sigmoid for each of {outputs.columns} classes", expected, fix)
+        return Problem(summary, received, expected, fix)
+    if outputs.last_operation == _SIGMOID and not single_output:
+        return Problem(summary, f"a sigmoid for each of {outputs.columns} classes", expected, fix)
     probabilities = to_probabilities(tf.constant(outputs.values), logits).numpy()
-    wrong = not_probabilities(probabilities)
-    if wrong.any():
-        row = listed([f"{value:.4g}" for value in outputs.values[wrong][0]], 10)
-        return Problem(what, f"a row with the outputs {row}", expected, fix)
+    is_invalid = not_probabilities(probabilities)
+    if is_invalid.any():
+        outputs_text = listed([f"{value:.4g}" for value in outputs.values[is_invalid][0]], 10)
+        return Problem(summary, f"a row with the outputs {outputs_text}", expected, fix)
     if not logits and _is_from_logits(model) and not outputs.is_bypassed:
         return Problem(
             f"the loss applies a {activation} to probabilities",
@@ -202,7 +218,7 @@ def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | N
             expected="from_logits=True only for a model without a last activation",
             fix="remove from_logits=True, or the last activation",
         )
-    if logits and _as_they_are_is_better(outputs, probabilities):
+    if logits and _predict_better_unconverted(outputs, probabilities):
         return Problem(
             f"the exported model would apply a {activation} to probabilities",
             received=f"outputs that predict the labels of {len(outputs.y)} rows better as they are",
@@ -213,18 +229,22 @@ def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | N
     return None
 
 
-def _as_they_are(outputs: _Outputs) -> np.ndarray:
+def _unconverted(outputs: _Outputs) -> np.ndarray:
+    """Return the outputs as (rows, classes) probabilities, as if they were not logits."""
     return to_probabilities(tf.constant(outputs.values), False).numpy()
 
 
-def _as_they_are_is_better(outputs: _Outputs, probabilities: np.ndarray) -> bool:
-    """Return whether outputs read as logits are the probabilities themselves.
+def _predict_better_unconverted(outputs: _Outputs, probabilities: np.ndarray) -> bool:
+    """Return whether outputs that are treated as logits are probabilities already.
 
-    If so, they are between 0 and 1, near both, and a better prediction of the labels.
+    If so, they are between 0 and 1, near both, and predict the labels better than `probabilities`.
     """
-    others = _as_they_are(outputs)
-    if not_probabilities(others).any() or others.min() > 0.25 or others.max() < 0.75:
+    unconverted = _unconverted(outputs)
+    if not_probabilities(unconverted).any() or unconverted.min() > 0.25 or unconverted.max() < 0.75:
         return False
-    at = np.arange(len(outputs.y)), outputs.y.astype(np.int64)
-    mine, other = (np.log(item[at].clip(_SMALLEST)).mean() for item in (probabilities, others))
-    return bool(other > mine)
+    label_index = np.arange(len(outputs.y)), outputs.y.astype(np.int64)
+    log_likelihood, unconverted_log_likelihood = (
+        np.log(candidate[label_index].clip(_SMALLEST)).mean()
+        for candidate in (probabilities, unconverted)
+    )
+    return bool(unconverted_log_likelihood > log_likelihood)

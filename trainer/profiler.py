@@ -1,8 +1,8 @@
 """Records some steps of the chief for TensorBoard's profile plugin.
 
-Steps usually run in groups, inside one call of TensorFlow. The plugin tells steps apart by a marker
-around each call, so recorded steps run one by one. All replicas know the range, which keeps their
-groups equal.
+Steps usually run in groups, inside one call of TensorFlow. The plugin distinguishes steps by a
+marker around each call, so recorded steps run one by one. All replicas have the same range, which
+keeps their groups equal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Profiler:
         is_chief: Whether this process records.
 
     Raises:
-        ConfigurationError: The training has no such steps.
+        ConfigurationError: The range ends after the last step of the training.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Profiler:
             )
 
     def at_most(self, done: int) -> int | None:
-        """Return how many steps after `done` may run in one call; None for any number."""
+        """Return the number of steps after `done` that may run in one call; None for any number."""
         if not self._profile or done >= self._profile.last:
             return None
         return max(self._profile.start - 1 - done, 1)
@@ -73,7 +73,7 @@ class Profiler:
             self.close()
 
     def close(self) -> None:
-        """Write what is recorded; a callback may end the training within the range."""
+        """Write the recorded steps; a callback may have ended the training within the range."""
         if self._records:
             tf.profiler.experimental.stop()
             self._records = False

@@ -19,9 +19,9 @@ from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger(__name__)
-SECONDS = 2.0  # between two progress lines
+SECONDS = 2.0  # between two progress lines: often enough to watch, rare enough to cost nothing
 _EPOCH_LINE_SECONDS = 0.5  # not every short epoch gets a line
-_WORTH_SAYING = 0.05  # smaller shares appear only in progress.jsonl
+_LOGGED_DATA_SHARE = 0.05  # smaller shares appear only in progress.jsonl
 
 
 class ProgressWriter:
@@ -69,7 +69,7 @@ class ProgressWriter:
             "data_share": 0.0,
         }
         self.running = False
-        self._said = self._reported = 0.0
+        self._logged = self._reported = 0.0
 
     @property
     def due(self) -> bool:
@@ -91,7 +91,7 @@ class ProgressWriter:
         """Report the progress of an epoch."""
         figures = self._figures(position.step)
         self._write("progress", position, metrics=dict(metrics), **figures)
-        self._say(position, metrics, figures)
+        self._log_line(position, metrics, figures)
         self._measure_from(position)
 
     def end_epoch(self, position: Position, metrics: Mapping[str, float]) -> None:
@@ -107,8 +107,8 @@ class ProgressWriter:
         for writer in self._writers.values():
             writer.flush()  # so that it is on disk before the next checkpoint
         last = position.epoch + 1 == self.epochs
-        if last or time.monotonic() - self._said >= _EPOCH_LINE_SECONDS:
-            self._say(position, metrics, figures)
+        if last or time.monotonic() - self._logged >= _EPOCH_LINE_SECONDS:
+            self._log_line(position, metrics, figures)
         self._measure_from(position)
 
     def final(self, position: Position, **content: Any) -> None:
@@ -126,7 +126,7 @@ class ProgressWriter:
         self._step_seconds = self._data_seconds = 0.0
 
     def _figures(self, step: int) -> dict[str, float]:
-        """Return the measurements since the last line, and the remaining seconds."""
+        """Return the speed and the data share since the last line, and the remaining seconds."""
         if done := step - self._mark:
             # Only the time of the steps: evaluation and checkpoints do not make them slower.
             step_seconds = max(self._step_seconds, 1e-6)
@@ -137,8 +137,8 @@ class ProgressWriter:
                 "data_share": round(self._data_seconds / step_seconds, 3),
             }
         seconds, all_done = time.monotonic() - self._start[0], step - self._start[1]
-        left = (self.steps - step) * seconds / all_done if all_done else 0.0
-        return self._measured | {"eta_seconds": round(left, 1)}
+        remaining_seconds = (self.steps - step) * seconds / all_done if all_done else 0.0
+        return self._measured | {"eta_seconds": round(remaining_seconds, 1)}
 
     def _write(self, event: str, position: Position, **content: Any) -> None:
         line = {
@@ -150,17 +150,17 @@ class ProgressWriter:
         }
         self._file.write(to_json(line | content) + "\n")
 
-    def _say(
+    def _log_line(
         self, position: Position, metrics: Mapping[str, float], figures: Mapping[str, float]
     ) -> None:
-        self._said = time.monotonic()
+        self._logged = time.monotonic()
         values = " ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         parts, speed = [values], f"{figures['examples_per_second']:.0f} examples/s"
         if self.replicas > 1:
             speed += f" ({figures['examples_per_second_per_replica']:.0f} per replica)"
         if figures["examples_per_second"]:  # not yet measured after one step
             parts.append(speed)
-        if figures["data_share"] >= _WORTH_SAYING:
+        if figures["data_share"] >= _LOGGED_DATA_SHARE:
             parts.append(f"waiting for data {figures['data_share']:.0%}")
         parts.append(f"ETA {figures['eta_seconds']:.0f} s")
         log.info(
@@ -174,7 +174,7 @@ class ProgressWriter:
 
 
 def to_json(line: Any) -> str:
-    """Return a line of valid JSON: NaN and infinity, which JSON lacks, become null."""
+    """Return a line of valid JSON; NaN and infinity, which JSON lacks, become null."""
     return json.dumps(_finite(line), allow_nan=False)
 
 
@@ -187,7 +187,7 @@ def _finite(value: Any) -> Any:
 
 
 def _writer(folder: Path, epoch: int) -> Any:
-    """Return a writer for TensorBoard that drops entries of older files from this epoch on.
+    """Return a writer for TensorBoard that drops older files' entries of this and later epochs.
 
     The process that wrote them may have trained beyond its last checkpoint.
     """
@@ -199,24 +199,24 @@ def _writer(folder: Path, epoch: int) -> Any:
 
 
 def _truncate(path: Path, start: Position) -> None:
-    """Keep only the lines of work that is not repeated.
+    """Remove the lines of progress.jsonl about steps that will be repeated.
 
     An epoch is evaluated after its checkpoint. If that checkpoint is restored, the epoch's line is
     written again.
     """
     if not path.exists():
         return
-    kept = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    kept_lines = []
+    for stored_line in path.read_text(encoding="utf-8").splitlines():
         try:
-            line = json.loads(text)
+            line = json.loads(stored_line)
             if line["step"] < start.step or (
                 line["step"] == start.step and line["event"] == "progress"
             ):
-                kept.append(text + "\n")
+                kept_lines.append(stored_line + "\n")
         except (ValueError, KeyError, TypeError):
             continue  # a kill truncates the last line
-    files.write(path, "".join(kept))
+    files.write(path, "".join(kept_lines))
 
 
 class TimeSplit:
@@ -240,14 +240,14 @@ class TimeSplit:
         finally:
             self.seconds[name] += time.monotonic() - start
 
-    def all(self, train: float, **others: float) -> dict[str, float]:
-        """Return the whole split, rounded.
+    def all(self, train: float, **outside: float) -> dict[str, float]:
+        """Return the seconds by activity, rounded, with `compute` for the remaining time.
 
         Args:
-            train: Seconds of training, including those counted here; the rest is `compute`.
-            **others: Seconds outside the training; those of `start` are added to the count.
+            train: Seconds of training, including the seconds that are counted here.
+            **outside: Seconds outside the training, by activity; `start` is added to the count.
         """
         compute = max(train - sum(self.seconds.values()), 0.0)
-        split = self.seconds | {"compute": compute} | others
-        split["start"] = self.seconds["start"] + others.get("start", 0.0)
+        split = self.seconds | {"compute": compute} | outside
+        split["start"] = self.seconds["start"] + outside.get("start", 0.0)
         return {name: round(seconds, 3) for name, seconds in split.items()}

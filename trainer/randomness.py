@@ -1,8 +1,8 @@
 """Gives every replica its own random numbers, which are the same again after an interruption.
 
-Keras keeps their states in SeedGenerators, as variables of the model. A checkpoint has the states
-of replica 0; those of the other replicas are derived from them. Operations without a seed use one
-global generator of Keras, which belongs to no model. Here every model gets its own.
+Keras keeps their states in SeedGenerators, as variables of the model. A checkpoint contains the
+states of replica 0; the other replicas' states are derived from them. Operations without a seed
+use one global generator of Keras, which is not part of a model. Here every model gets its own.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
-from keras.src.random import seed_generator as of_keras  # for operations without a seed
+from keras.src.random import seed_generator as keras_seeds  # for operations without a seed
 
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 UNSEEDED = "unseeded"
 _STREAMS = 1000003  # distance between the seeds of two replicas
-_outside_functions = of_keras.global_seed_generator
+_keras_global_generator = keras_seeds.global_seed_generator
 
 
 class _Unseeded(keras.random.SeedGenerator):
@@ -42,19 +42,19 @@ def adopt_unseeded(model: keras.Model, seed: int) -> None:
         model: The model, built in the scope of the strategy.
         seed: The training seed.
     """
-    # Not the training seed: the user's layers may have the same one.
-    own = random.Random(f"{UNSEEDED} {seed}").randrange(2**32)
-    generator = _Unseeded(own, name=UNSEEDED)
+    # Not the training seed itself: the user's layers may use it.
+    unseeded_seed = random.Random(f"{UNSEEDED} {seed}").randrange(2**32)
+    generator = _Unseeded(unseeded_seed, name=UNSEEDED)
     model._seed_generators.append(generator)
     # Not the global attribute of Keras: it is not visible to other threads, and so to several GPUs,
     # and set_random_seed and clear_session in the user's code remove it.
-    of_keras.global_seed_generator = lambda: (
-        generator if tf.inside_function() else _outside_functions()
+    keras_seeds.global_seed_generator = lambda: (
+        generator if tf.inside_function() else _keras_global_generator()
     )
 
 
 def states(model: keras.Model) -> Iterator[keras.Variable]:
-    """Yield the states of all generators of a model, (2,) integers: a seed and a count."""
+    """Yield the state of each generator of a model: (2,) integers, a seed and a count."""
     for layer in model._flatten_layers():
         for generator in layer._seed_generators:
             yield generator.state

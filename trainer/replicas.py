@@ -21,12 +21,14 @@ from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.gpus import prepare
 
 log = logging.getLogger(__name__)
-_EVER, _FAREWELL = 20 * 24 * 3600_000, 60_000  # milliseconds
+# Milliseconds: in effect no limit, while the chief writes the model; and enough for the workers,
+# which only have to fetch the result of a barrier.
+_EXPORT_TIMEOUT, _EXIT_TIMEOUT = 20 * 24 * 3600_000, 60_000
 _CHUNK = 16 << 20  # bytes of one broadcast; a whole model would need three times its size
 
 
 def _service() -> Any:
-    """Return the coordination service, whose methods TensorFlow does not declare."""
+    """Return the coordination service; its methods are not in TensorFlow's public API."""
     return context.context()
 
 
@@ -71,14 +73,14 @@ class Replicas:
         else:
             strategy = tf.distribute.MirroredStrategy() if len(gpus) > 1 else None
         replicas = cls(strategy or tf.distribute.get_strategy())
-        what = f"{len(gpus)} x {gpus[0].name}" if gpus else "the CPU"
+        devices = f"{len(gpus)} x {gpus[0].name}" if gpus else "the CPU"
         log.info(
             "%s of %d process%s, %s, on %s",
             config.cluster.name,
             replicas.processes,
             "es" * (replicas.processes != 1),
             counted(replicas.count, "replica"),
-            what,
+            devices,
         )
         return replicas
 
@@ -98,16 +100,16 @@ class Replicas:
         return bool(self.sum(np.array([value], np.int32))[0])
 
     def part(self) -> None:
-        """Return when this process may end without counting as lost.
+        """Wait until this process may end without counting as lost.
 
         A sum is not enough: a process that has the result would leave while others still fetch it.
         At the first barrier, the workers learn that the chief has written the model. At the second,
-        the chief learns that they know.
+        the chief learns that the workers have passed the first.
         """
         if self.processes == 1:
             return
         try:
-            _service().wait_at_barrier("trained", _EVER)
+            _service().wait_at_barrier("trained", _EXPORT_TIMEOUT)
         except tf.errors.OpError as error:
             if not self.chief:
                 raise
@@ -115,7 +117,7 @@ class Replicas:
             return
         # A process that has ended by now did not wait for this one.
         with suppress(tf.errors.OpError):
-            _service().wait_at_barrier("left", _FAREWELL)
+            _service().wait_at_barrier("left", _EXIT_TIMEOUT)
 
     def tell(self, message: str) -> None:
         """Make all later communication of the other processes fail with this message."""
@@ -133,28 +135,28 @@ class Replicas:
         """
         if self.processes == 1:
             return data or b""
-        parts = [self._share(data, at, min(_CHUNK, size - at)) for at in range(0, size, _CHUNK)]
-        return b"".join(parts)
+        starts = range(0, size, _CHUNK)
+        return b"".join(self._share_chunk(data, at, min(_CHUNK, size - at)) for at in starts)
 
     def share(self, data: bytes) -> bytes:
-        """Return the chief's bytes on every process; only the chief knows their number."""
+        """Return the chief's bytes on every process; the workers need not know their number."""
         size = int(self.sum(np.array([len(data) if self.chief else 0], np.int32))[0])
         return self.broadcast(data, size)
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return the bytes of every process by index; all must have the same length."""
+        """Return each process's bytes, by its index; all must have the same length."""
         size = len(data)
-        everyone = bytearray(size * self.processes)
-        everyone[self.index * size : (self.index + 1) * size] = data
-        summed = self._sum_bytes(bytes(everyone)) if self.processes > 1 else bytes(everyone)
-        return [summed[at * size : (at + 1) * size] for at in range(self.processes)]
+        all_bytes = bytearray(size * self.processes)
+        all_bytes[self.index * size : (self.index + 1) * size] = data
+        summed = self._sum_bytes(bytes(all_bytes)) if self.processes > 1 else bytes(all_bytes)
+        return [summed[index * size : (index + 1) * size] for index in range(self.processes)]
 
-    def _share(self, data: bytes | None, start: int, length: int) -> bytes:
-        mine = data[start : start + length] if self.chief and data is not None else bytes(length)
-        return self._sum_bytes(mine)
+    def _share_chunk(self, data: bytes | None, start: int, length: int) -> bytes:
+        chunk = data[start : start + length] if self.chief and data is not None else bytes(length)
+        return self._sum_bytes(chunk)
 
     def _sum_bytes(self, data: bytes) -> bytes:
-        # At each place only one process has nonzero bytes, so the sum copies them.
+        # At each offset only one process has nonzero bytes, so the sum copies them.
         words = np.frombuffer(data + bytes(-len(data) % 4), np.int32)
         return self.sum(words).tobytes()[: len(data)]
 
@@ -171,9 +173,9 @@ class Replicas:
 
 
 def parts_of(variable: object) -> Iterator[tf.Variable]:
-    """Yield the copies of a variable of Keras or TensorFlow on the devices of this process."""
+    """Yield a variable's copies on the devices of this process, as variables of TensorFlow."""
     value = getattr(variable, "value", variable)
-    value = variable if callable(value) else value  # a method of TensorFlow's
+    value = variable if callable(value) else value  # TensorFlow's `value` is a method
     yield from getattr(value, "values", (value,))
 
 
@@ -184,13 +186,13 @@ def _share_cores(replicas: int) -> None:
 
 
 def _wait_for_peers(config: Config, gpus: bool) -> tf.distribute.Strategy:
-    """Build the strategy; this returns when every replica has done so."""
+    """Build the strategy; return when every replica has built it."""
     implementation = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementation.NCCL if gpus else implementation.RING
     )
-    others = config.cluster.size - 1
-    log.info("waiting for %d other replica%s", others, "s" if others > 1 else "")
+    peers = config.cluster.size - 1
+    log.info("waiting for %d other replica%s", peers, "s" if peers > 1 else "")
     # The constructor holds the lock of the interpreter and blocks SIGTERM, so only the supervisor
     # can end this wait.
     supervised.waiting()

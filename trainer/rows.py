@@ -1,4 +1,4 @@
-"""The features and labels of records of a table, from their places (record_layout.py)."""
+"""Reads the features and labels of a table's records, whose layout is in record_layout.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kfp_tfjob.features.records import TFRecords, prepare_again
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 
-_SCAN_ROWS = 8192
+_SCAN_ROWS = 8192  # rows in memory at a time while all labels or weights are read
 
 
 class Rows:
@@ -47,20 +47,20 @@ class Rows:
             DataError: A record is damaged or not of this dataset, a code is not in its dictionary,
                 or a label is not a class.
         """
-        found = self._values(self._records.take(rows))
-        labels = found["label"][:, 0]
+        fields = self._values(self._records.take(rows))
+        labels = fields["label"][:, 0]
         if self._classification:
-            self._check(labels)
-        weights = found["weight"][:, 0] if self._is_weighted else None
-        nothing = np.empty((len(rows), 0), np.int64)
-        floats = found.get("features", nothing.astype(np.float32))
-        codes, dates = found.get("codes", nothing), found.get("dates", nothing)
-        with self._of_schema():
+            self._check_classes(labels)
+        weights = fields["weight"][:, 0] if self._is_weighted else None
+        no_columns = np.empty((len(rows), 0), np.int64)
+        floats = fields.get("features", no_columns.astype(np.float32))
+        codes, dates = fields.get("codes", no_columns), fields.get("dates", no_columns)
+        with self._translate_errors():
             packed = self._coding.pack(floats, codes, dates)
         return packed, labels, weights
 
     def labels(self) -> np.ndarray:
-        """Return (rows,) the labels of the whole split.
+        """Return the (rows,) labels of the whole split.
 
         Raises:
             DataError: The same as `take`.
@@ -68,7 +68,7 @@ class Rows:
         return np.concatenate([np.empty(0, self.label_type), *(part[1] for part in self._scan())])
 
     def weights(self) -> np.ndarray | None:
-        """Return (rows,) float32 the weights of the whole split; None if all rows count the same.
+        """Return the (rows,) float32 weights of the whole split; None if all rows count the same.
 
         Raises:
             DataError: The same as `take`.
@@ -89,12 +89,12 @@ class Rows:
         return np.int64 if self._classification else np.float32
 
     def _values(self, records: list[memoryview]) -> dict[str, np.ndarray]:
-        with self._of_schema():
+        with self._translate_errors():
             return self._layout.decode(records)
 
     @contextmanager
-    def _of_schema(self) -> Iterator[None]:
-        """Turn the error about a record that does not match the schema into a DataError."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Turn a DamagedRecordError into a DataError: a record does not match the schema."""
         try:
             yield
         except DamagedRecordError as error:
@@ -107,13 +107,13 @@ class Rows:
                 )
             ) from error
 
-    def _check(self, labels: np.ndarray) -> None:
-        wrong = labels[(labels < 0) | (labels >= self._classes)]
-        if len(wrong):
+    def _check_classes(self, labels: np.ndarray) -> None:
+        invalid = labels[(labels < 0) | (labels >= self._classes)]
+        if len(invalid):
             raise DataError(
                 Problem(
                     "a label in the dataset is not one of its classes",
-                    received=f"{len(wrong)} such labels, the first is {wrong[0]}",
+                    received=f"{len(invalid)} such labels, the first is {invalid[0]}",
                     expected=f"whole numbers from 0 to {self._classes - 1}",
                     fix=prepare_again(self._records.dataset),
                 )

@@ -28,7 +28,7 @@ from kfp_tfjob.trainer.train_step import INSTALL, TrainSteps, failed_step, leave
 from kfp_tfjob.trainer.user_errors import FAILURES, last_line
 
 log = logging.getLogger(__name__)
-_ROWS = 8
+_ROWS = 8  # few, because each test runs on every replica at every start
 _OTHER_ROWS = 6  # an evaluation has steps of different sizes
 _MASKED = Problem(
     "the loss depends on how a batch is divided",
@@ -46,8 +46,8 @@ _UNWEIGHTED = Problem(
     " your own compute_loss, use sample_weight; or remove data_options.weight and"
     " TRAIN_OPTIONS.class_weight",
 )
-_LARGE_WEIGHT = 1e4
-_COMPARED = 256  # predicted values of each process
+_LARGE_WEIGHT = 1e4  # in comparison, other terms of a loss, such as a penalty, are small
+_COMPARED = 256  # predicted values of each process: a small message that shows any difference
 _TOLERANCE = 1e-3  # relative; real errors are larger by a factor
 
 
@@ -75,10 +75,10 @@ def check_sum(replicas: Replicas) -> None:
         optimizer.apply_gradients([(gradient, weight)])
 
     tf.function(lambda: replicas.strategy.run(step), autograph=False)()
-    found = [float(part.numpy()) for part in parts_of(weight)]
-    if found != [-0.5] * len(found):
+    weights = [float(part.numpy()) for part in parts_of(weight)]
+    if weights != [-0.5] * len(weights):
         raise StepError(
-            f"a test step over {replicas.count} replicas changed a weight from 0 to {found[0]:g}"
+            f"a test step over {replicas.count} replicas changed a weight from 0 to {weights[0]:g}"
             f" instead of -0.5: this version of Keras sums gradients a second time; {INSTALL}"
         )
 
@@ -102,11 +102,13 @@ def check_step(
     steps = TrainSteps(model, replicas, batch, options.micro_batches)
     with unchanged(model):
         as_step(model, replicas, steps.rehearse_training)(*rows)
-        as_step(model, replicas, steps.rehearse_evaluation)(*(it[:_OTHER_ROWS] for it in rows))
+        as_step(model, replicas, steps.rehearse_evaluation)(
+            *(column[:_OTHER_ROWS] for column in rows)
+        )
 
 
 def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> None:
-    """Compare what each process's model makes of some rows; every process must call this.
+    """Compare the predictions of each process's model for some rows; every process must call this.
 
     Raises:
         ConfigurationError: The model cannot predict, or the processes have built different models.
@@ -117,13 +119,15 @@ def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> Non
     x = tf.constant(first_rows(dataset, _ROWS)[0])
     step = as_step(model, replicas, lambda x: predict(model, x))
     with unchanged(model):
-        mine, again = (np.asarray(step(x), np.float32) for _ in range(2))
-    if not np.allclose(mine, again, rtol=1e-5):
-        mine = np.full(1, np.nan, np.float32)  # it is random, or does not work
-    parts = replicas.gather(np.resize(mine, _COMPARED).tobytes())
-    everyone = np.array([np.frombuffer(it, np.float32) for it in parts])
-    room = tolerance_of(_TOLERANCE) * float(np.nanmax(np.abs(everyone), initial=1e-6))
-    if not np.allclose(everyone, everyone[0], rtol=0, atol=room, equal_nan=True):
+        predictions, repeated = (np.asarray(step(x), np.float32) for _ in range(2))
+    if not np.allclose(predictions, repeated, rtol=1e-5):
+        predictions = np.full(1, np.nan, np.float32)  # it is random, or does not work
+    parts = replicas.gather(np.resize(predictions, _COMPARED).tobytes())
+    all_predictions = np.array(
+        [np.frombuffer(process_bytes, np.float32) for process_bytes in parts]
+    )
+    tolerance = tolerance_of(_TOLERANCE) * float(np.nanmax(np.abs(all_predictions), initial=1e-6))
+    if not np.allclose(all_predictions, all_predictions[0], rtol=0, atol=tolerance, equal_nan=True):
         raise ConfigurationError(
             Problem(
                 "the replicas have built different models",
@@ -154,18 +158,18 @@ def check_loss(
         ConfigurationError: The loss is wrong, or differs.
     """
     micro_batches = options.micro_batches
-    divided, own = replicas.count * micro_batches > 1, is_own_loss(model)
-    if not divided and not own:
+    divided, is_user_loss = replicas.count * micro_batches > 1, is_own_loss(model)
+    if not divided and not is_user_loss:
         return
     rows = _rows(dataset, is_weighted(dataset, options), _ROWS)
-    halves = [tuple(item[at::2] for item in rows) for at in (0, 1)]
+    halves = [tuple(item[offset::2] for item in rows) for offset in (0, 1)]
     part = as_step(model, replicas, lambda *rows: _loss_in_graph(model, *rows))
-    wrong: list[Problem] = []
+    weight_problems: list[Problem] = []
     with unchanged(model):
         try:
             parts = [float(part(*half)) for half in halves]
-            whole, again = _loss(model, rows), _loss(model, rows)
-            wrong = _wrong_rows(model, *rows) if own else []
+            together, repeated = _loss(model, rows), _loss(model, rows)
+            weight_problems = _weight_problems(model, *rows) if is_user_loss else []
         except _MaskedError:
             if divided:
                 raise
@@ -176,20 +180,20 @@ def check_loss(
             # It runs in a step, but not outside of one, as on a single replica.
             log.warning("the loss could not be tested: %s", last_line(error))
             return
-    if not (np.isfinite(whole) and np.isclose(whole, again, rtol=1e-5)):
+    if not (np.isfinite(together) and np.isclose(together, repeated, rtol=1e-5)):
         return  # it is random or not finite: random rows cannot test it
-    ConfigurationError.raise_if(wrong)
+    ConfigurationError.raise_if(weight_problems)
     if not divided:
         return
     mean = sum(parts) * replicas.count / 2
     total = sum(parts) if micro_batches == 1 else mean  # of a loss that is a sum over rows
     tolerance = tolerance_of(_TOLERANCE)
-    if not any(np.isclose(found, whole, rtol=tolerance, atol=1e-6) for found in (mean, total)):
+    if not any(np.isclose(loss, together, rtol=tolerance, atol=1e-6) for loss in (mean, total)):
         raise ConfigurationError(
             Problem(
                 "the loss depends on how a batch is divided",
-                received=f"{whole:.6g} for some rows together, and {mean:.6g} as the mean of their"
-                f" halves, with {replicas.count} replicas and {micro_batches} micro-batches",
+                received=f"{together:.6g} for some rows together, and {mean:.6g} as the mean of"
+                f" their halves, with {replicas.count} replicas and {micro_batches} micro-batches",
                 expected="a mean over independent rows",
                 fix='use Keras losses with reduction="sum_over_batch_size"; in your own'
                 " compute_loss, divide other terms by"
@@ -199,20 +203,23 @@ def check_loss(
         )
 
 
-def _wrong_rows(
+def _weight_problems(
     model: keras.Model, x: tf.Tensor, y: tf.Tensor, *weight: tf.Tensor
 ) -> list[Problem]:
-    """Return what is wrong with how the loss uses the weights of rows."""
+    """Return the problem of a loss that ignores the weights of rows."""
     problems = []
     if weight:
         first, second = _loss(model, (x[::2], y[::2])), _loss(model, (x[1::2], y[1::2]))
-        ones = tf.constant([1.0, 0.0] * (_ROWS // 2))
-        # What the loss adds to that of the rows may hide it, but not if all weights are large.
-        found = [
-            [_loss(model, (x, y, scale * item)) for item in (ones, 1 - ones)]
+        even_rows = tf.constant([1.0, 0.0] * (_ROWS // 2))
+        # A term that does not depend on the rows may hide this, but not if all weights are large.
+        losses = [
+            [
+                _loss(model, (x, y, scale * selected_rows))
+                for selected_rows in (even_rows, 1 - even_rows)
+            ]
             for scale in (1, _LARGE_WEIGHT)
         ]
-        is_same = all(np.isclose(*values, rtol=1e-5) for values in found)
+        is_same = all(np.isclose(*values, rtol=1e-5) for values in losses)
         if is_same and not np.isclose(first, second, rtol=1e-2):
             problems.append(_UNWEIGHTED)
     return problems
@@ -222,8 +229,8 @@ def _wrong_rows(
 def unchanged(model: keras.Model) -> Iterator[None]:
     """Restore the non-trainable variables at the end, because a call may change them."""
     holder = holder_of(model)
-    held = tf.train.TrackableView(holder).descendants()
-    variables = (item for item in held if isinstance(item, keras.Variable | tf.Variable))
+    objects = tf.train.TrackableView(holder).descendants()
+    variables = (item for item in objects if isinstance(item, keras.Variable | tf.Variable))
     parts = [part for item in variables if not item.trainable for part in parts_of(item)]
     before = [part.numpy() for part in parts]
     try:
@@ -255,12 +262,14 @@ def as_step(
     def run(*rows: tf.Tensor) -> Any:
         try:
             # A direct call would warn that each of these functions is traced.
-            found = step.get_concrete_function(*rows)(*rows)
+            outputs = step.get_concrete_function(*rows)(*rows)
         except StepError:
             raise
         except FAILURES as error:
             raise ConfigurationError(failed_step(model, error)) from error
-        return tf.nest.map_structure(lambda it: strategy.experimental_local_results(it)[0], found)
+        return tf.nest.map_structure(
+            lambda output: strategy.experimental_local_results(output)[0], outputs
+        )
 
     return run
 
@@ -279,8 +288,8 @@ def _loss_in_graph(model: keras.Model, x: tf.Tensor, y: tf.Tensor, *weight: tf.T
 
 
 def _rows(dataset: Dataset, weighted: bool, number: int) -> tuple[tf.Tensor, ...]:
-    """Return rows and their labels, and weights if wanted: larger ones of every second row."""
+    """Return rows, labels and, if `weighted`, weights, three times as large in every second row."""
     x, y, _ = first_rows(dataset, number)
     weight = np.random.default_rng(0).uniform(0.5, 1.5, number).astype(np.float32)
     weight[::2] *= 3
-    return tuple(tf.constant(item) for item in (x, y, weight)[: 2 + weighted])
+    return tuple(tf.constant(column) for column in (x, y, weight)[: 2 + weighted])

@@ -40,7 +40,7 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
 def work_in(output: Path) -> None:
     """Make OUTPUT_DIR the working folder, so that files with relative paths are output.
 
-    It is checked now, because the first write may come only after an epoch.
+    The folder is tested now, because the first write may come only after an epoch.
 
     Raises:
         ConfigurationError: It is not writable.
@@ -53,15 +53,15 @@ def work_in(output: Path) -> None:
         os.chdir(output)
     except OSError as error:
         raise not_writable(output, "the output", error) from error
-    # The memory of a process that crashes is not output.
+    # A crash must not write the process's memory, a core dump, into the output.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def not_writable(folder: Path, what: str, error: OSError) -> ConfigurationError:
-    """Return the error for a folder that cannot hold `what`."""
+def not_writable(folder: Path, content: str, error: OSError) -> ConfigurationError:
+    """Return the error for a folder to which `content`, such as `the output`, cannot be written."""
     return ConfigurationError(
         Problem(
-            f"{what} cannot be written to {folder}",
+            f"{content} cannot be written to {folder}",
             received=error.strerror or str(error),
             expected="a writable folder with enough space",
             fix="correct the owner of the volume or give it more space; pod.all.ephemeral_storage"

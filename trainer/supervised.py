@@ -1,8 +1,8 @@
 """Reports the trainer's state to its supervisor.
 
-The supervisor reads lines from a pipe (`kfp_tfjob/supervisor/child.py`). It needs to know how long
-to wait for the peers, and whether a dead trainer had made progress. Without a supervisor there is
-no pipe.
+The supervisor reads lines from a pipe (`kfp_tfjob/supervisor/child.py`). From these, it decides how
+long to wait for the peers, and whether a dead trainer had made progress. Without a supervisor there
+is no pipe.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ _PIPE = "SUPERVISOR_PIPE"
 
 def waiting() -> None:
     """Report that this process now waits for its peers and cannot handle signals."""
-    _say("waiting")
+    _report("waiting")
 
 
 def started() -> None:
-    """Report that the peers are there, and that SIGTERM now means: save and stop."""
-    _say("started")
+    """Report that all peers have connected, and that SIGTERM makes this process save and stop."""
+    _report("started")
 
 
 def steps(done: int, last: int) -> None:
     """Report that `done` steps are done, and that the steps up to `last` follow."""
-    _say(f"steps {done} {last}")
+    _report(f"steps {done} {last}")
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     pipe = os.environ.get(_PIPE, "")
     if not pipe:
         return

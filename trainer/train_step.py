@@ -34,8 +34,8 @@ class StepsResult(NamedTuple):
     Attributes:
         done: Number of steps done.
         loss: Loss of the last step, over all replicas.
-        data_seconds: Seconds from the request for a batch to its arrival; 0 if all operations are
-            deterministic.
+        data_seconds: Seconds from the requests for batches to their arrival; 0 if all operations
+            are deterministic.
     """
 
     done: int
@@ -54,7 +54,7 @@ class TrainSteps:
             must fit into memory. A step still has one sum and one update, and the same result as
             with the whole batch.
         jit_compile: Whether XLA compiles the forward and the backward pass. The sum over replicas
-            stays outside: XLA on CPUs has none.
+            stays outside, because XLA does not support it on CPUs.
 
     Raises:
         ConfigurationError: A replica's rows are not a multiple of `micro_batches`.
@@ -75,8 +75,8 @@ class TrainSteps:
         _check_micro_batches(micro_batches, batch, replicas.count)
         self._sums_asked_for = leave_sums_to_us(model.optimizer)
         self._traced = False
-        # TensorFlow rejects a clock where all operations are deterministic. Besides the option
-        # deterministic_ops, the user's code may ask for that.
+        # TensorFlow rejects a clock if all operations are deterministic. Besides the option
+        # deterministic_ops, the user's code may have requested that.
         is_exact = is_op_determinism_enabled()
         self._now = (lambda: tf.constant(0.0, tf.float64)) if is_exact else tf.timestamp
         # No autograph: converting Python to a graph takes much of the time of a restart.
@@ -90,10 +90,10 @@ class TrainSteps:
 
     def train(self, iterator: Iterator[Any], steps: int) -> StepsResult:
         """Train some steps; stop after a step with a loss that is not finite."""
-        number = tf.constant(steps)
+        step_count = tf.constant(steps)
         if not self._traced:
             try:
-                step = self._train.get_concrete_function(iterator, number)
+                step = self._train.get_concrete_function(iterator, step_count)
             except StepError:
                 raise
             except FAILURES as error:
@@ -102,11 +102,11 @@ class TrainSteps:
             if self.replicas.count > 1 and trained and not self._sums_asked_for:
                 raise StepError(f"the optimizer does not use {_REDUCE}; {INSTALL}")
             if self.replicas.chief:
-                for text in untracked_state.warnings(step, self.model):
-                    log.warning("%s", text)
+                for warning in untracked_state.warnings(step, self.model):
+                    log.warning("%s", warning)
             self._traced = True
-        done, loss, data = self._train(iterator, number)
-        return StepsResult(int(done), float(loss), float(data))
+        done, loss, data_seconds = self._train(iterator, step_count)
+        return StepsResult(int(done), float(loss), float(data_seconds))
 
     def evaluate(self, iterator: Iterator[Any], steps: int) -> None:
         """Update the metrics with some steps of the evaluation split."""
@@ -118,7 +118,7 @@ class TrainSteps:
         Raises:
             ConfigurationError: A metric is not a number, or there is no loss.
         """
-        found = dict(_flat(self._results()))
+        metrics = dict(_flat(self._results()))
         ConfigurationError.raise_if(
             Problem(
                 f"the model's metric {name} is not a single number",
@@ -126,29 +126,31 @@ class TrainSteps:
                 expected="shape ()",
                 fix="make its result() return a mean, or a dict of numbers",
             )
-            for name, value in found.items()
+            for name, value in metrics.items()
             if np.size(value) != 1
         )
-        if "loss" not in found:
+        if "loss" not in metrics:
             raise ConfigurationError(
                 Problem(
                     "the model's metrics do not include a loss",
-                    received=", ".join(found) or "none",
+                    received=", ".join(metrics) or "none",
                     expected="one named loss",
                     fix="remove the model's property `metrics`, or name one of the metrics loss",
                 )
             )
-        numbers = {name: float(np.reshape(value, ())) for name, value in found.items()}
+        numbers = {name: float(np.reshape(value, ())) for name, value in metrics.items()}
         return {"loss": numbers.pop("loss")} | numbers
 
     def rehearse_training(self, x: Any, y: Any, weight: Any = None) -> list[Any]:
-        """Compute a training step of this replica without the update; return all that it computes.
+        """Compute a training step of this replica without the update.
 
-        TensorFlow leaves out what nobody gets.
+        Returns:
+            The loss, the predictions and the gradients, because TensorFlow does not compute tensors
+            that are not returned.
         """
         loss, predicted, gradients = self._gradients(x, y, weight)
         self._update_metrics(x, y, predicted, weight, loss)
-        return [loss, predicted, *(item for item in gradients if item is not None)]
+        return [loss, predicted, *(gradient for gradient in gradients if gradient is not None)]
 
     def rehearse_evaluation(self, x: Any, y: Any, weight: Any = None) -> Any:
         """Compute an evaluation step of this replica; return the predictions."""
@@ -162,20 +164,20 @@ class TrainSteps:
     def _train_in_graph(self, iterator: Any, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
         strategy = self.replicas.strategy
 
-        def goes_on(done: tf.Tensor, loss: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+        def continues(done: tf.Tensor, loss: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
             return (done < steps) & tf.math.is_finite(loss)
 
-        def step(done: tf.Tensor, _: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            asked = self._now()
-            with tf.control_dependencies([asked]):
+        def step(done: tf.Tensor, _: tf.Tensor, data_seconds: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            requested = self._now()
+            with tf.control_dependencies([requested]):
                 batch = next(iterator)
-            batch, got = _timed(batch, self._now)
-            data += got - asked
+            batch, received = _wait_and_read_clock(batch, self._now)
+            data_seconds += received - requested
             total = strategy.run(self._train_replica, args=(batch,))
-            return done + 1, strategy.experimental_local_results(total)[0], data
+            return done + 1, strategy.experimental_local_results(total)[0], data_seconds
 
         start = (tf.constant(0), tf.constant(0.0), tf.constant(0.0, tf.float64))
-        return tf.while_loop(goes_on, step, start, parallel_iterations=1)
+        return tf.while_loop(continues, step, start, parallel_iterations=1)
 
     def _evaluate_in_graph(self, iterator: Any, steps: tf.Tensor) -> None:
         def step(done: tf.Tensor) -> tuple[tf.Tensor]:
@@ -209,16 +211,20 @@ class TrainSteps:
         """Return the loss of this replica's rows, the predictions and the gradients."""
         if self.micro_batches == 1:
             return self._forward_and_backward(x, y, weight)
-        whole = [item for item in (x, y, weight) if item is not None]
+        tensors = [item for item in (x, y, weight) if item is not None]
         losses, predictions, gradients = [], [], []
-        for part in zip(*(tf.split(item, self.micro_batches) for item in whole), strict=True):
+        for part in zip(*(tf.split(item, self.micro_batches) for item in tensors), strict=True):
             with tf.control_dependencies([item for item in gradients if item is not None]):
                 part = [tf.identity(item) for item in part]
-            loss, predicted, more = self._forward_and_backward(*part, *[None] * (3 - len(part)))
+            loss, predicted, part_gradients = self._forward_and_backward(
+                *part, *[None] * (3 - len(part))
+            )
             losses.append(loss)
             predictions.append(predicted)
             gradients = (
-                [_added(*pair) for pair in zip(gradients, more, strict=True)] if gradients else more
+                [_add(*pair) for pair in zip(gradients, part_gradients, strict=True)]
+                if gradients
+                else part_gradients
             )
         return tf.add_n(losses), tf.concat(predictions, 0), gradients
 
@@ -231,7 +237,7 @@ class TrainSteps:
             loss = self._loss(x, y, predicted, weight, training=True) / self.micro_batches
             scaled = optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, variables)
-        if variables and all(item is None for item in gradients):
+        if variables and all(gradient is None for gradient in gradients):
             raise ConfigurationError(
                 Problem(
                     "the loss has no gradient",
@@ -242,7 +248,9 @@ class TrainSteps:
                 )
             )
         # Dense for one replica too: a norm over repeated rows would differ.
-        dense = [None if item is None else tf.convert_to_tensor(item) for item in gradients]
+        dense = [
+            None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients
+        ]
         return tf.cast(loss, tf.float32), predicted, dense
 
     def _loss(self, x: Any, y: Any, predicted: Any, weight: Any, training: bool) -> tf.Tensor:
@@ -255,19 +263,21 @@ class TrainSteps:
         """Return the gradients and the loss over all replicas."""
         if self.replicas.count == 1:
             return gradients, loss
-        present = [at for at, gradient in enumerate(gradients) if gradient is not None]
-        mine = [*(gradients[at] for at in present), loss]
+        present = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        summands = [*(gradients[index] for index in present), loss]
         context = tf.distribute.get_replica_context()
-        summed = list(mine)
-        for dtype in dict.fromkeys(item.dtype for item in mine):  # a message has one type
-            places = [at for at, item in enumerate(mine) if item.dtype == dtype]
-            found = context.all_reduce(tf.distribute.ReduceOp.SUM, [mine[at] for at in places])
-            for at, item in zip(places, found, strict=True):
-                summed[at] = item
+        summed = list(summands)
+        for dtype in dict.fromkeys(summand.dtype for summand in summands):  # a message has one type
+            places = [index for index, summand in enumerate(summands) if summand.dtype == dtype]
+            sums = context.all_reduce(
+                tf.distribute.ReduceOp.SUM, [summands[index] for index in places]
+            )
+            for index, summand in zip(places, sums, strict=True):
+                summed[index] = summand
         *summed, total = summed
         result = list(gradients)
-        for at, gradient in zip(present, summed, strict=True):
-            result[at] = gradient
+        for index, gradient in zip(present, summed, strict=True):
+            result[index] = gradient
         return result, total
 
     def _update_metrics(self, x: Any, y: Any, predicted: Any, weight: Any, loss: Any) -> None:
@@ -278,7 +288,7 @@ class TrainSteps:
 
 def failed_step(model: keras.Model, error: BaseException) -> Problem:
     """Return the problem of a model that cannot run a step."""
-    sizes = [item.shape[0] for item in getattr(model, "inputs", None) or () if item.shape[0]]
+    sizes = [tensor.shape[0] for tensor in getattr(model, "inputs", None) or () if tensor.shape[0]]
     fix = "correct the layer, loss or metric in this error"
     if sizes:
         fix = f"remove batch_size={sizes[0]} from keras.Input, or {fix}"
@@ -290,45 +300,45 @@ def failed_step(model: keras.Model, error: BaseException) -> Problem:
     )
 
 
-def jit_compile_here(wanted: bool) -> bool:
-    """Return whether XLA compiles on this machine: if it is wanted and there are GPUs."""
-    if wanted and not tf.config.list_logical_devices("GPU"):
+def jit_compile_here(requested: bool) -> bool:
+    """Return whether XLA compiles on this machine: if `requested`, and there are GPUs."""
+    if requested and not tf.config.list_logical_devices("GPU"):
         log.warning("jit_compile is ignored: without a GPU it makes a step several times slower")
         return False
-    return wanted
+    return requested
 
 
 def leave_sums_to_us(optimizer: Any) -> list[str]:
     """Make an optimizer use gradients without summing them.
 
     Returns:
-        The names of the optimizers that asked for a sum since this call; the list grows.
+        The names of the optimizers that called the replaced sum since then; the list grows.
 
     Raises:
         StepError: This version of Keras sums somewhere else.
     """
-    asked: list[str] = []
+    callers: list[str] = []
 
-    def keep(gradients: Any) -> list[Any]:
-        asked.append(optimizer.name)
+    def return_unchanged(gradients: Any) -> list[Any]:
+        callers.append(optimizer.name)
         return list(gradients)
 
     for inner in innermost(optimizer):
         if not hasattr(inner, _REDUCE):
             raise StepError(f"this version of Keras has no {_REDUCE}; {INSTALL}")
         # Keras tracks the attributes of an optimizer; this one is not state.
-        object.__setattr__(inner, _REDUCE, keep)
-    return asked
+        object.__setattr__(inner, _REDUCE, return_unchanged)
+    return callers
 
 
 def innermost(optimizer: Any) -> Iterator[Any]:
     """Yield the optimizers that update variables, inside loss scaling and MultiOptimizer."""
-    inside: Sequence[Any] = getattr(optimizer, "optimizers", ())
+    inner_optimizers: Sequence[Any] = getattr(optimizer, "optimizers", ())
     if hasattr(optimizer, "inner_optimizer"):
-        inside = [optimizer.inner_optimizer]
-    for item in inside:
-        yield from innermost(item)
-    if not inside:
+        inner_optimizers = [optimizer.inner_optimizer]
+    for inner in inner_optimizers:
+        yield from innermost(inner)
+    if not inner_optimizers:
         yield optimizer
 
 
@@ -355,12 +365,13 @@ def _flat(results: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _added(first: Any, second: Any) -> Any:
+def _add(first: Any, second: Any) -> Any:
+    """Return the sum of two gradients; None if the loss does not depend on their weight."""
     return None if first is None else first + second
 
 
-def _timed(tensors: Any, clock: Callable[[], tf.Tensor]) -> tuple[Any, tf.Tensor]:
-    """Return these tensors, and () float64, the time in seconds when all of them were ready.
+def _wait_and_read_clock(tensors: Any, clock: Callable[[], tf.Tensor]) -> tuple[Any, tf.Tensor]:
+    """Return these tensors, and the time in seconds, () float64, when all of them were ready.
 
     Operations that use the tensors wait until the clock is read. Otherwise one core would read it
     much later.

@@ -21,11 +21,11 @@ from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter, HostCopy
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 log = logging.getLogger(__name__)
-_PACK = 16 << 20  # bytes of the variables that are broadcast together
+_PACK = 16 << 20  # bytes of the variables in one broadcast; see `_CHUNK` of replicas.py
 
 
 class EvaluationState(NamedTuple):
-    """The state that changes during an evaluation, while the weights stay the same.
+    """The state that an evaluation changes, while the weights stay the same.
 
     Attributes:
         metric_sums: The running sums of this process's metrics, bit by bit.
@@ -64,23 +64,33 @@ class State:
         self._folder, self._settings = folder, settings
         self._weights = list(model.weights)
         self._variables = [
-            *((f"model/{item.path}", item) for item in model.variables),
-            *((f"optimizer/{item.path}", item) for item in model.optimizer.variables),
+            *((f"model/{variable.path}", variable) for variable in model.variables),
+            *((f"optimizer/{variable.path}", variable) for variable in model.optimizer.variables),
         ]
         # Not the weights of a frozen layer, which are as large as those that are trained.
-        own = (item for layer in model._flatten_layers() for item in layer._non_trainable_variables)
-        changed = {id(item) for item in (*own, *randomness.states(model))}
-        self._of_layers = [at for at, (_, it) in enumerate(self._variables) if id(it) in changed]
+        layer_variables = (
+            variable
+            for layer in model._flatten_layers()
+            for variable in layer._non_trainable_variables
+        )
+        changed_ids = {id(variable) for variable in (*layer_variables, *randomness.states(model))}
+        self._of_layers = [
+            index
+            for index, (_, variable) in enumerate(self._variables)
+            if id(variable) in changed_ids
+        ]
         self._copy = HostCopy(self._variables if replicas.chief else ())
         self._writer = CheckpointWriter(folder, keep)
-        self._metrics = [item for metric in model.metrics for item in metric.variables]
+        self._metrics = [variable for metric in model.metrics for variable in metric.variables]
 
     def running(self) -> EvaluationState:
-        """Return the current state other than the variables."""
+        """Return the current state that an evaluation may change."""
         layers = {}
         if self._replicas.chief:
-            parts = ((at, next(parts_of(self._variables[at][1]))) for at in self._of_layers)
-            layers = {at: part.numpy() for at, part in parts}
+            parts = (
+                (index, next(parts_of(self._variables[index][1]))) for index in self._of_layers
+            )
+            layers = {index: part.numpy() for index, part in parts}
         return EvaluationState(self._metric_sums(), self._callbacks.state(), layers)
 
     @property
@@ -100,19 +110,19 @@ class State:
         Raises:
             StepError: The previous checkpoint could not be written.
         """
-        everyone = self._replicas.gather(running.metric_sums)
+        metric_sums = self._replicas.gather(running.metric_sums)
         if not self._replicas.chief:
             return
         self._writer.wait()
         variables = self._copy.take()
-        for at, value in running.layers.items():
-            variables[at] = (variables[at][0], value)
+        for index, value in running.layers.items():
+            variables[index] = (variables[index][0], value)
         self._writer.begin(
             Checkpoint(
                 position,
                 self._settings,
                 variables,
-                everyone,
+                metric_sums,
                 running.callbacks.content,
                 running.callbacks.arrays,
             )
@@ -135,12 +145,12 @@ class State:
         Raises:
             ConfigurationError: The checkpoint belongs to a different model or training.
         """
-        found = None
+        newest = None
         if self._replicas.chief:
             files.sweep(self._folder)
-            if found := checkpoint.newest(self._folder):
-                found.check_fits(self._variables, self._settings)
-        header = self._replicas.share(_header(found))
+            if newest := checkpoint.newest(self._folder):
+                newest.check_fits(self._variables, self._settings)
+        header = self._replicas.share(_header(newest))
         if not header:
             if self._callbacks.begin(Position()):
                 self.share_weights()
@@ -148,17 +158,17 @@ class State:
         content = json.loads(header)
         position = Position(**content["position"])
         # Before the variables: those already contain the changes that callbacks make at the start.
-        state = CallbackState(found.callbacks, found.callback_arrays) if found else None
+        state = CallbackState(newest.callbacks, newest.callback_arrays) if newest else None
         self._callbacks.begin(position, state)
-        values = [value for _, value in found.variables] if found else None
-        self._assign([item for _, item in self._variables], values)
-        self._set_metric_sums([bytes.fromhex(item) for item in content["metrics"]])
+        values = [value for _, value in newest.variables] if newest else None
+        self._assign([variable for _, variable in self._variables], values)
+        self._set_metric_sums([bytes.fromhex(sums) for sums in content["metrics"]])
         log.info("restored the checkpoint of step %d", position.step)
         return position
 
     def share_weights(self) -> None:
         """Give every process the chief's weights."""
-        values = [item.numpy() for item in self._weights] if self._replicas.chief else None
+        values = [weight.numpy() for weight in self._weights] if self._replicas.chief else None
         self._assign(self._weights, values)
 
     def trained_weights_sha256(self) -> str:
@@ -167,8 +177,8 @@ class State:
         Evaluate and publish show a different hash: of the variables in the exported SavedModel.
         """
         digest = sha256()
-        for item in self._weights:
-            digest.update(np.ascontiguousarray(item.numpy()).tobytes())
+        for weight in self._weights:
+            digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
         log.info("trained weights sha256 %s", digest.hexdigest())
         return digest.hexdigest()
 
@@ -185,47 +195,49 @@ class State:
         It sends some variables at a time: one buffer for a large model would double its memory.
         """
         for pack in _packs(variables):
-            mine = values[pack.start : pack.stop] if values is not None else ()
-            data = b"".join(np.ascontiguousarray(item).tobytes() for item in mine)
-            some = variables[pack.start : pack.stop]
-            data, at = self._replicas.broadcast(data, sum(map(_bytes_of, some))), 0
-            for variable in some:
+            pack_values = values[pack.start : pack.stop] if values is not None else ()
+            data = b"".join(np.ascontiguousarray(value).tobytes() for value in pack_values)
+            pack_variables = variables[pack.start : pack.stop]
+            data, offset = self._replicas.broadcast(data, sum(map(_bytes_of, pack_variables))), 0
+            for variable in pack_variables:
                 dtype, count = _numpy_dtype(variable), int(np.prod(variable.shape, dtype=np.int64))
-                value = np.frombuffer(data, dtype, count, at).reshape(variable.shape)
-                at += value.nbytes
+                value = np.frombuffer(data, dtype, count, offset).reshape(variable.shape)
+                offset += value.nbytes
                 for part in parts_of(variable):
                     part.assign(value)
 
-    def _set_metric_sums(self, everyone: Sequence[bytes]) -> None:
+    def _set_metric_sums(self, sums_by_process: Sequence[bytes]) -> None:
         size = len(self._metric_sums())
-        if len(everyone) != self._replicas.processes or any(len(item) != size for item in everyone):
+        if len(sums_by_process) != self._replicas.processes or any(
+            len(sums) != size for sums in sums_by_process
+        ):
             log.warning(
                 "the checkpoint has a different number of replicas: the metrics of this epoch"
                 " cover only its remaining steps"
             )
             return
-        data, at = everyone[self._replicas.index], 0
+        data, offset = sums_by_process[self._replicas.index], 0
         for variable in self._metrics:
             for part in parts_of(variable):
                 old = part.numpy()
-                part.assign(np.frombuffer(data, old.dtype, old.size, at).reshape(old.shape))
-                at += old.nbytes
+                part.assign(np.frombuffer(data, old.dtype, old.size, offset).reshape(old.shape))
+                offset += old.nbytes
 
 
-def _header(found: Checkpoint | None) -> bytes:
-    if found is None:
+def _header(restored: Checkpoint | None) -> bytes:
+    if restored is None:
         return b""
-    metrics = [item.hex() for item in found.metrics]
-    return json.dumps({"position": vars(found.position), "metrics": metrics}).encode()
+    metrics = [sums.hex() for sums in restored.metrics]
+    return json.dumps({"position": vars(restored.position), "metrics": metrics}).encode()
 
 
 def _packs(variables: Sequence[Any]) -> Iterator[range]:
-    """Yield ranges of variables with about the size of a broadcast; a larger one is alone."""
+    """Yield index ranges of variables with at most _PACK bytes; a larger variable is alone."""
     start = size = 0
-    for at, variable in enumerate(variables):
+    for index, variable in enumerate(variables):
         if size and size + _bytes_of(variable) > _PACK:
-            yield range(start, at)
-            start, size = at, 0
+            yield range(start, index)
+            start, size = index, 0
         size += _bytes_of(variable)
     if start < len(variables):
         yield range(start, len(variables))

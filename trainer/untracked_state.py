@@ -1,4 +1,8 @@
-"""Finds state that a training step uses but no checkpoint contains."""
+"""Finds state that a training step uses but no checkpoint contains.
+
+Such state is lost when a run resumes, so that its result differs without an error. The trainer
+warns about it, because a run that is never interrupted is not affected.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import keras
 
 from kfp_tfjob.trainer.replicas import parts_of
 
-# Operations that draw from a generator inside TensorFlow; those of Keras have different names.
+# Operations that draw from a generator inside TensorFlow; Keras's operations have other names.
 _DRAWS = {
     *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
     *("RandomShuffle", "Multinomial", "RandomGamma", "RandomPoissonV2"),
@@ -23,29 +27,33 @@ def warnings(step: Any, model: keras.Model) -> list[str]:
         step: The concrete function.
         model: The step's model.
     """
-    found = []
+    warnings = []
     if names := _variables(step, model):
-        found.append(
+        warnings.append(
             f"the variables {', '.join(names)} are used in a step, but are not part of the model:"
             " they are not resumed exactly after an interruption, and may differ between"
             " replicas; make them attributes of a layer"
         )
-    if drawn := _draws(step):
-        found.append(
-            f"a step draws numbers from tf.random ({', '.join(drawn)}): they are not resumed"
+    if draws := _draws(step):
+        warnings.append(
+            f"a step draws numbers from tf.random ({', '.join(draws)}): they are not resumed"
             " exactly after an interruption, and are the same on all replicas; use keras.random"
         )
-    return found
+    return warnings
 
 
 def _variables(step: Any, model: keras.Model) -> list[str]:
-    metrics = (item for metric in model.metrics for item in metric.variables)
-    known = {
+    metrics = (variable for metric in model.metrics for variable in metric.variables)
+    tracked_ids = {
         id(part)
-        for item in (*model.variables, *model.optimizer.variables, *metrics)
-        for part in (item.value, *parts_of(item))
+        for variable in (*model.variables, *model.optimizer.variables, *metrics)
+        for part in (variable.value, *parts_of(variable))
     }
-    names = (item.name.partition(":")[0] for item in step.graph.variables if id(item) not in known)
+    names = (
+        variable.name.partition(":")[0]
+        for variable in step.graph.variables
+        if id(variable) not in tracked_ids
+    )
     # The copy on a second GPU has the same name with a number.
     return sorted({name.partition("/replica_")[0] for name in names})
 

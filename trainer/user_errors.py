@@ -16,15 +16,15 @@ def where(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{last_line(error)} ({Path(error.filename or '?').name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
-    here = [
+    user_frames = [
         frame
         for frame in frames
         if "site-packages" not in frame.filename
         and "importlib" not in frame.filename
         and Path(frame.filename).parent != Path(__file__).parent
     ]
-    place = here[-1] if here else None
-    return last_line(error) + (f" ({place.filename}, line {place.lineno})" if place else "")
+    frame = user_frames[-1] if user_frames else None
+    return last_line(error) + (f" ({frame.filename}, line {frame.lineno})" if frame else "")
 
 
 def last_line(error: BaseException) -> str:

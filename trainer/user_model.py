@@ -35,14 +35,14 @@ _BITS = {"bfloat16": 8, "float16": 11}  # of a number in 16 bits
 
 
 def find(model_code: str, folder: Path) -> BuildModel:
-    """Return the function `module:function`.
+    """Import the user's module and return the function that builds the model.
 
     Args:
         model_code: As in MODEL_CODE.
         folder: Searched before everything else.
 
     Raises:
-        ConfigurationError: The module cannot be imported, or has no such function.
+        ConfigurationError: The module cannot be imported, or does not define the function.
     """
     name, _, function = model_code.partition(":")
     sys.path.insert(0, str(folder))
@@ -73,10 +73,10 @@ def find(model_code: str, folder: Path) -> BuildModel:
             )
         )
     _use_tensorflow_2()
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise ConfigurationError(_no_function(module, function))
-    return found
+    build_model = getattr(module, function, None)
+    if not callable(build_model):
+        raise ConfigurationError(_missing_function_problem(module, function))
+    return build_model
 
 
 def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
@@ -90,13 +90,13 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
         ConfigurationError: It is not a function, fails, or does not return a list.
     """
     name = model_code.partition(":")[0]
-    found = getattr(sys.modules[name], "callbacks", None)
-    if found is None or inspect.ismodule(found):
+    make_callbacks = getattr(sys.modules[name], "callbacks", None)
+    if make_callbacks is None or inspect.ismodule(make_callbacks):
         return []
-    received = f"callbacks = {found!r:.100}"
-    if callable(found):
+    received = f"callbacks = {make_callbacks!r:.100}"
+    if callable(make_callbacks):
         try:
-            returned = found(dataset)
+            returned = make_callbacks(dataset)
         except StepError:
             raise
         except FAILURES as error:
@@ -116,7 +116,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
 
 
 def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, Any]) -> Any:
-    """Call the user's function and return its result.
+    """Call the user's function and return its result, which `check` has yet to check.
 
     Raises:
         ConfigurationError: It fails, for example because it does not take these hyperparameters.
@@ -174,20 +174,20 @@ def _use_tensorflow_2() -> None:
         tf.config.run_functions_eagerly(False)
 
 
-def _with_floats(function: BuildModel, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a whole number a float where the function expects one.
+def _with_floats(function: BuildModel, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters with floats for whole numbers where the function expects floats.
 
-    Kubeflow Pipelines does not tell 1.0 from 1, and Keras takes no whole number as a learning rate.
+    Kubeflow Pipelines turns 1.0 into 1, and Keras does not accept 1 as a learning rate.
     """
-    known = inspect.signature(function).parameters
-    found = dict(given)
-    for name in given.keys() & known.keys():
-        wanted = known[name]
-        types = re.findall(r"\w+", str(wanted.annotation))
-        is_float = isinstance(wanted.default, float) or ("float" in types and "int" not in types)
-        if is_float and type(given[name]) is int:
-            found[name] = float(given[name])
-    return found
+    parameters = inspect.signature(function).parameters
+    arguments = dict(hyperparameters)
+    for name in hyperparameters.keys() & parameters.keys():
+        parameter = parameters[name]
+        types = re.findall(r"\w+", str(parameter.annotation))
+        is_float = isinstance(parameter.default, float) or ("float" in types and "int" not in types)
+        if is_float and type(hyperparameters[name]) is int:
+            arguments[name] = float(hyperparameters[name])
+    return arguments
 
 
 def check(
@@ -222,20 +222,21 @@ def check(
             )
         )
     if not isinstance(model, keras.Model) or not model.compiled or model.optimizer is None:
-        what = "a keras.Model that is not compiled" if isinstance(model, keras.Model) else ""
+        uncompiled = "a keras.Model that is not compiled" if isinstance(model, keras.Model) else ""
         raise ConfigurationError(
             Problem(
                 f"{name} did not return a compiled model",
-                received=what or f"{type(model).__module__}.{type(model).__name__}: {model!r:.100}",
+                received=uncompiled
+                or f"{type(model).__module__}.{type(model).__name__}: {model!r:.100}",
                 expected="a keras.Model after model.compile(optimizer, loss, metrics)",
                 fix=f"end {name} with model.compile(...) and return model",
             )
         )
-    if made_before := _made_before(model):
+    if foreign_paths := _variables_outside_scope(model):
         raise ConfigurationError(
             Problem(
                 f"{name} returned a model with parts that already existed before the call",
-                received=f"{len(made_before)} variables, for example {made_before[0]}",
+                received=f"{len(foreign_paths)} variables, for example {foreign_paths[0]}",
                 expected=f"layers, optimizer and metrics that are created in {name}: with several"
                 " replicas, the strategy must create their variables",
                 fix=f"move the code that creates them into {name}",
@@ -266,48 +267,51 @@ def check(
     randomness.adopt_unseeded(model, options.seed)
 
 
-def _made_before(model: keras.Model) -> list[str]:
-    """Return the variables of a model that were not created in the scope of the strategy."""
+def _variables_outside_scope(model: keras.Model) -> list[str]:
+    """Return the paths of a model's variables that were not created in the strategy's scope."""
     if not tf.distribute.has_strategy():
         return []
     compiled = keras.tree.flatten(model._compile_metrics and model._compile_metrics._user_metrics)
-    metrics = (item for item in compiled if isinstance(item, keras.Metric))
+    metrics = (metric for metric in compiled if isinstance(metric, keras.Metric))
     variables = (
         *model.variables,
         *model.optimizer.variables,
-        *(item for metric in metrics for item in metric.variables),
+        *(variable for metric in metrics for variable in metric.variables),
     )
-    known = tf.distribute.get_strategy().extended.variable_created_in_scope
-    return [item.path for item in variables if not known(item.value)]
+    in_scope = tf.distribute.get_strategy().extended.variable_created_in_scope
+    return [variable.path for variable in variables if not in_scope(variable.value)]
 
 
 def _check_rounding(model: keras.Model, dataset: Dataset) -> None:
-    """Reject a model for which Keras rounds codes before it sees them; warn of rounded numbers.
+    """Reject a model that gets rounded codes; warn about a model that gets rounded numbers.
 
-    Keras casts what it passes to a layer, or to a model that is not Functional, to its type.
+    Keras casts the inputs of a layer, and of a model that is not Functional, to its compute type,
+    which under mixed precision has 16 bits.
     """
     readers = [model]
     if not model._convert_input_args:  # it is Functional
         nodes = model.inputs[0]._keras_history.operation._outbound_nodes
-        readers = [it.operation for it in nodes if it.operation in model.operations]
-    types = {it.compute_dtype if getattr(it, "autocast", False) else "" for it in readers}
+        readers = [node.operation for node in nodes if node.operation in model.operations]
+    types = {
+        reader.compute_dtype if getattr(reader, "autocast", False) else "" for reader in readers
+    }
     bits = _BITS.get(types.pop()) if len(types) == 1 else None
     if not bits or dataset.picture:
         return
-    numbers = dataset.num_features - sum(it.size > 0 for it in dataset.columns)
+    numbers = dataset.num_features - sum(column.size > 0 for column in dataset.columns)
     columns = zip(dataset.feature_names[:numbers], dataset.mean, dataset.std, strict=False)
-    coarse = [name for name, mean, std in columns if abs(mean) > std * 2**bits / 4]
-    codes = [it.name for it in dataset.columns if it.size - 1 > 2**bits]
+    rounded = [name for name, mean, std in columns if abs(mean) > std * 2**bits / 4]
+    rounded_codes = [column.name for column in dataset.columns if column.size - 1 > 2**bits]
     problem = Problem(
         "mixed precision rounds columns before the model sees them",
-        received=f"{listed(codes or coarse, 10)} in {bits} bits",
+        received=f"{listed(rounded_codes or rounded, 10)} in {bits} bits",
         expected="float32",
         fix="begin a Functional model with keras.Input and dataset.encode(inputs), or set"
         " self.autocast = False in your own class",
     )
-    if codes:
+    if rounded_codes:
         raise ConfigurationError(problem)
-    if coarse:
+    if rounded:
         log.warning("%s", problem)
 
 
@@ -323,12 +327,13 @@ def _check_saves(model: keras.Model) -> None:
                 "the model cannot be saved",
                 received=last_line(error),
                 expected="a model and layers that Keras can write to model.keras",
-                fix=_fix_of_saving(str(error)),
+                fix=_saving_fix(str(error)),
             )
         ) from error
 
 
-def _fix_of_saving(message: str) -> str:
+def _saving_fix(message: str) -> str:
+    """Return the remedy for an error of model.save, as a Problem's `fix`."""
     if "object Dataset(" in message:
         return (
             "take what a function needs out of dataset before it is defined: mean = dataset.mean;"
@@ -344,7 +349,7 @@ def _fix_of_saving(message: str) -> str:
 
 
 def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> list[Problem]:
-    """Return the parts that this trainer would silently compute differently from Keras."""
+    """Return the problems of parts that this trainer would silently compute differently."""
     problems = [
         Problem(
             f"the model has its own {name}",
@@ -355,7 +360,9 @@ def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> 
         for name in ("train_step", "test_step")
         if getattr(type(model), name) is not getattr(keras.Model, name)
     ]
-    if stateful := [it.name for it in model._flatten_layers() if getattr(it, "stateful", False)]:
+    if stateful := [
+        layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)
+    ]:
         problems.append(
             Problem(
                 "the model carries state from one batch to the next",
@@ -368,16 +375,18 @@ def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> 
     return [
         *problems,
         *batch_norm.problems(model, replicas, options),
-        *(_of_optimizer(model) if replicas > 1 else []),
+        *(_optimizer_problems(model) if replicas > 1 else []),
     ]
 
 
-def _of_optimizer(model: keras.Model) -> list[Problem]:
-    """Return the options that Keras cannot apply in a step of several replicas."""
+def _optimizer_problems(model: keras.Model) -> list[Problem]:
+    """Return the problems of optimizer options that Keras cannot apply with several replicas."""
     inner = list(innermost(model.optimizer))
-    accumulates = [item.gradient_accumulation_steps or 0 for item in inner]
-    overwrites = [item.ema_overwrite_frequency or 0 for item in inner if item.use_ema]
-    found = {
+    accumulates = [optimizer.gradient_accumulation_steps or 0 for optimizer in inner]
+    overwrites = [
+        optimizer.ema_overwrite_frequency or 0 for optimizer in inner if optimizer.use_ema
+    ]
+    unsupported_options = {
         "accumulate gradients": (
             f"gradient_accumulation_steps={max(accumulates, default=0)}",
             "use the train option micro_batches, which divides a batch into that many parts",
@@ -388,14 +397,14 @@ def _of_optimizer(model: keras.Model) -> list[Problem]:
         ),
     }
     return [
-        Problem(f"Keras cannot {what} with more than one replica", received, "None", fix)
-        for what, (received, fix) in found.items()
+        Problem(f"Keras cannot {action} with more than one replica", received, "None", fix)
+        for action, (received, fix) in unsupported_options.items()
         if not received.endswith("=0")
     ]
 
 
 def _output(model: keras.Model, dataset: Dataset) -> Any:
-    """Build the model and return its output as a KerasTensor, or several of them.
+    """Build the model and return its output: a KerasTensor, or a structure of several.
 
     Raises:
         ConfigurationError: The model does not take the rows of the dataset.
@@ -406,16 +415,16 @@ def _output(model: keras.Model, dataset: Dataset) -> Any:
         _keep_statistics(model)
     except Exception as error:
         shape = dataset.input_shape
-        of_table = (
+        table_words = (
             ": the columns in the order of dataset.feature_names",
             f"start with keras.Input(({dataset.num_features},)); a Reshape layer turns the rows"
             " into images",
         )
-        of_pictures = (
+        image_words = (
             ", values from 0 to 255",
             "start with keras.Input(dataset.input_shape); data_options.pictures sets the size",
         )
-        meaning, fix = of_pictures if dataset.picture else of_table
+        meaning, fix = image_words if dataset.picture else table_words
         raise ConfigurationError(
             Problem(
                 "the model does not take the rows of the dataset",
@@ -442,8 +451,8 @@ def _build_problem(model: keras.Model, dataset: Dataset, error: Exception) -> Pr
     """Return the problem of a model that Keras cannot build with its loss and metrics."""
     try:
         compute_output_spec(model, _example(dataset)[0], training=False)
-    except Exception as of_model:
-        return failed_step(model, of_model)
+    except Exception as model_error:
+        return failed_step(model, model_error)
     return label_test.mismatch(dataset, last_line(error))
 
 
@@ -453,7 +462,7 @@ def _shape_problem(output: Any, dataset: Dataset) -> Problem | None:
         return Problem(
             "the model does not return one tensor",
             received=f"a {type(output).__name__} of "
-            + listed([str(getattr(item, "shape", item)) for item in outputs], 5),
+            + listed([str(getattr(tensor, "shape", tensor)) for tensor in outputs], 5),
             expected=f"one tensor, for the label {dataset.label_name}",
             fix="return the tensor itself instead of a list or dict"
             if len(outputs) == 1
@@ -468,8 +477,10 @@ def _shape_problem(output: Any, dataset: Dataset) -> Problem | None:
     else:
         widths, expected = {1}, "(batch, 1), the predicted number"
         fix = "end the model with Dense(1)"
-    fits = isinstance(shape, tuple) and len(shape) == 2 and shape[1] in widths
-    return None if fits else Problem("the output does not match the labels", shape, expected, fix)
+    is_valid = isinstance(shape, tuple) and len(shape) == 2 and shape[1] in widths
+    return (
+        None if is_valid else Problem("the output does not match the labels", shape, expected, fix)
+    )
 
 
 def _example(dataset: Dataset) -> tuple[Any, Any, Any]:
@@ -482,13 +493,13 @@ def _example(dataset: Dataset) -> tuple[Any, Any, Any]:
     )
 
 
-def _no_function(module: ModuleType, function: str) -> Problem:
-    names = [name for name, item in vars(module).items() if inspect.isfunction(item)]
+def _missing_function_problem(module: ModuleType, function: str) -> Problem:
+    names = [name for name, member in vars(module).items() if inspect.isfunction(member)]
     meant = nearest(function, names)
-    where = getattr(module, "__file__", None) or module.__name__
+    source = getattr(module, "__file__", None) or module.__name__
     return Problem(
         f"the model code has no function {function!r}",
-        received=f"{where} with {', '.join(sorted(names)) or 'no function'}",
+        received=f"{source} with {', '.join(sorted(names)) or 'no function'}",
         expected=f"def {function}(dataset, ...) that returns a compiled keras.Model",
         fix=did_you_mean(meant, "correct model_code"),
         suggestion=meant,

@@ -16,7 +16,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
-_DIFFERENT = 0  # instead of the sum of a weight that differs between the GPUs of a process
+_DIFFERENT = 0  # the checksum of a weight that differs between the GPUs of a process
 
 
 def compare_weights(replicas: Replicas, weights: Sequence[keras.Variable]) -> None:
@@ -27,16 +27,20 @@ def compare_weights(replicas: Replicas, weights: Sequence[keras.Variable]) -> No
     """
     if replicas.count == 1 or not weights:
         return
-    mine = np.array([_sum(item) for item in weights], np.uint64)
-    everyone = np.array([np.frombuffer(it, np.uint64) for it in replicas.gather(mine.tobytes())])
-    different = (everyone != everyone[0]).any(axis=0) | (everyone[0] == _DIFFERENT)
-    paths = [it.path for it, differs in zip(weights, different, strict=True) if differs]
+    bit_sums = np.array([_sum(weight) for weight in weights], np.uint64)
+    sums_by_process = np.array(
+        [np.frombuffer(sums, np.uint64) for sums in replicas.gather(bit_sums.tobytes())]
+    )
+    different = (sums_by_process != sums_by_process[0]).any(axis=0) | (
+        sums_by_process[0] == _DIFFERENT
+    )
+    paths = [weight.path for weight, differs in zip(weights, different, strict=True) if differs]
     if paths:
         raise ConfigurationError(_problem(paths))
 
 
 def _sum(weight: Any) -> int:
-    """Return the sum of the bits of a weight, never 0. A hash takes four times as long."""
+    """Return a checksum of a weight's bits, never 0. A hash takes four times as long."""
     sums = {_sum_of_bits(part.numpy()) for part in parts_of(weight)}
     return 1 + sums.pop() if len(sums) == 1 else _DIFFERENT
 

@@ -1,4 +1,4 @@
-"""Sends, fetches and verifies folders, and mirrors the chief's output."""
+"""Sends, fetches and verifies folders, and mirrors the chief's output while it trains."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -47,8 +47,8 @@ def _watch(arguments: argparse.Namespace) -> int:
     from kfp_tfjob.storage.retry import Patience
     from kfp_tfjob.storage.store import Store
 
-    # A short patience: each pass sets its priorities again. The mirror logs once that the store is
-    # unreachable, and once that it is back.
+    # Few retries, because each pass sets its priorities again. The mirror logs once that the store
+    # is unreachable, and once that it is reachable again.
     logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
     store = Store(arguments.endpoint, patience=Patience(seconds=2, longest=0.5))
     return run_sidecar(settings, store, _ENDED)
@@ -57,8 +57,8 @@ def _watch(arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kfp_tfjob.uploader")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    text = "mirror the chief's output while it trains"
-    watch = commands.add_parser("watch", help=text, description=text)
+    summary = "mirror the chief's output while it trains"
+    watch = commands.add_parser("watch", help=summary, description=summary)
     add = watch.add_argument
     add("folder", type=Path, help="the chief's OUTPUT_DIR")
     add("address", help="the run: s3://BUCKET/.../runs/RUN_ID")

@@ -1,7 +1,8 @@
 """The sidecar's side of the flush barrier: tells the supervisor when everything is stored.
 
-Two files in OUTPUT_DIR/.uploader, each replaced by an atomic rename (docs/architecture.md, "The
-flush barrier"). The request is a state, not an event: a restarted sidecar reads it again.
+The barrier consists of two files in OUTPUT_DIR/.uploader, each replaced by an atomic rename
+(docs/architecture.md, "The flush barrier"). The request is a state and not an event, so a restarted
+sidecar reads it again. Called by `watch.py`; the other side is `supervisor/barrier.py`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from kfp_tfjob.supervisor.files import read_json
 
 log = logging.getLogger(__name__)
 
-_MOST_PATHS = 100  # in a reply; its message has the total
+_MOST_PATHS = 100  # in a reply, to keep it small; its message has the total
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request of the supervisor.
+    """The supervisor's request to store everything.
 
     Attributes:
         id: Identifies the request.
         attempt: The attempt that asks.
-        files: How many files it counted.
-        inventory: The hexadecimal digest of their names and sizes.
+        files: The number of files that it counted.
+        inventory: The hexadecimal digest of their paths and sizes.
     """
 
     id: str
@@ -67,8 +68,8 @@ class Barrier:
     def completed(self) -> bool:
         """Return whether completion.json is from this run and attempt."""
         body = read_json(self._folder / COMPLETION)
-        whose = (str(body.get("run_id")), str(body.get("attempt")))
-        return whose == (self._run_id, str(self._attempt))
+        writer = (str(body.get("run_id")), str(body.get("attempt")))
+        return writer == (self._run_id, str(self._attempt))
 
     def answer(
         self,
@@ -82,10 +83,10 @@ class Barrier:
 
         Args:
             request: The request to answer.
-            stored: Number of files that are in the store.
+            stored: The number of files in the store.
             missing: Paths that are not in the store.
-            message: The reason why something is not stored.
-            impossible: Whether something can never be stored, so that waiting is of no use.
+            message: The reason why files are not stored.
+            impossible: Whether a file can never be stored, so that waiting does not help.
         """
         state = "storing" if missing or message else "stored"
         state = "impossible" if impossible else state
@@ -100,7 +101,7 @@ class Barrier:
             files.write(self._folder / UPLOADER / FLUSH_REPLY, json.dumps(reply))
         except OSError as error:
             message = f"the reply cannot be written: {error}"
-        # Not the reasons for missing files: they change often, and the mirror logs them.
+        # Without the reasons for missing files, which change often and which the mirror logs.
         summary = f"flush {request.id}: {state}" + (
             f", {message}" if message and not missing else ""
         )

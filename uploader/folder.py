@@ -1,6 +1,7 @@
 """Sends, fetches and verifies a whole folder by its manifest.
 
-Every step imports this module, so it imports heavy modules only where it uses them.
+The manifest is written last and deleted first, so a folder with a manifest is complete. Called by
+every step for its inputs and outputs, so heavy modules are imported only where they are used.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store
 
-# bytes; a key may have 1024, and the folder's address takes some of them.
+# Bytes. S3 limits a key to 1024 bytes, and the folder's address takes some of them.
 _LONGEST_PATH = 900
-_LARGEST_OBJECT = 1 << 50  # bytes
+# Bytes, far above any store's limit. A larger size in a manifest shows that it was altered.
+_LARGEST_OBJECT = 1 << 50
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +46,18 @@ def push(
 ) -> Manifest:
     """Send a folder, and write its manifest last.
 
-    Objects that a manifest at the address already proves are not sent again. That manifest is
-    deleted before any object is replaced, so a reader never trusts a mixture.
+    Objects that the existing manifest at the address already lists are not sent again. That
+    manifest is deleted before any object is replaced, so a reader never trusts a mixture.
 
     Args:
         store: The store.
-        folder: The folder to send; hidden files are left out.
+        folder: The folder to send; hidden files are skipped.
         address: The directory in the store.
-        kind: The kind of the manifest, for example `code`.
+        kind: The manifest's kind, for example `code`.
         run_id: The run that writes it.
-        attempt: The attempt of that run.
-        details: Facts for readers of the manifest.
-        sha256: Put the SHA-256 of each file into the manifest.
+        attempt: That run's attempt.
+        details: Facts for the manifest's readers.
+        sha256: Whether the manifest contains each file's SHA-256.
 
     Returns:
         The manifest now stored at the address.
@@ -65,18 +67,19 @@ def push(
         FileChangedError: A file changed during the transfer; no manifest was written.
     """
     files = _local_files(folder)
-    there = manifest_at(store, address)
-    known = {item.key: item for item in there.objects} if there else {}
-    objects = {file.path: known[file.path] for file in same_content(folder, files, known)}
+    existing = manifest_at(store, address)
+    sent_before = {entry.key: entry for entry in existing.objects} if existing else {}
+    same = same_content(folder, files, sent_before)
+    objects = {file.path: sent_before[file.path] for file in same}
     missing = [file for file in files.values() if file.path not in objects]
     digests = {path: _sha256(folder / path) for path in files} if sha256 else {}
-    objects = {path: _with_sha256(item, digests) for path, item in objects.items()}
+    objects = {path: _with_sha256(entry, digests) for path, entry in objects.items()}
     manifest = Manifest.of(kind, objects.values(), run_id, attempt, details)
-    if manifest == there:
+    if manifest == existing:
         log.info("%s is already stored: %s", address, counted(len(files), "file"))
         return manifest
     probed = store.probe(address)
-    if there:
+    if existing:
         store.delete(address / MANIFEST)
 
     def send(file: LocalFile) -> ManifestObject:
@@ -110,10 +113,10 @@ def pull(
         store: The store.
         address: The directory in the store.
         folder: The target folder.
-        only: Selects keys of the manifest; None for all of them.
+        only: Selects the manifest's keys to fetch; None for all of them.
 
     Returns:
-        The manifest; the folder has exactly the bytes of the selected objects.
+        The manifest; the folder's files have exactly the selected objects' bytes.
 
     Raises:
         ObjectNotFoundError: There is no manifest, so the directory is not complete.
@@ -121,41 +124,41 @@ def pull(
         ConfigurationError: There is not enough space; nothing was fetched.
     """
     manifest = store.read_manifest(address / MANIFEST)
-    keys = [item.key for item in manifest.objects]
+    keys = [entry.key for entry in manifest.objects]
     DataError.raise_if(names.problems(keys, f"the manifest of {address}"))
     DataError.raise_if(
         Problem(
             f"the manifest of {address} lists an object larger than any store accepts",
-            received=f"{item.key!r:.100} with more than {_LARGEST_OBJECT:,} bytes",
+            received=f"{entry.key!r:.100} with more than {_LARGEST_OBJECT:,} bytes",
             fix="do not use this manifest: it was altered",
         )
-        for item in manifest.objects
-        if item.size > _LARGEST_OBJECT
+        for entry in manifest.objects
+        if entry.size > _LARGEST_OBJECT
     )
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {item.key: item for item in manifest.objects if only is None or only(item.key)}
-    right = {file.path for file in same_content(folder, scan(folder).files, wanted)}
-    missing = [item for item in wanted.values() if item.key not in right]
-    for item in missing:  # partial files of a killed process take up space
-        files.partial_of(names.below(folder, item.key)).unlink(missing_ok=True)
-    _check_space(folder, address, sum(item.size for item in missing))
+    selected = {entry.key: entry for entry in manifest.objects if only is None or only(entry.key)}
+    correct = {file.path for file in same_content(folder, scan(folder).files, selected)}
+    missing = [entry for entry in selected.values() if entry.key not in correct]
+    for entry in missing:  # partial files of a killed process take up space
+        files.partial_of(names.below(folder, entry.key)).unlink(missing_ok=True)
+    _check_space(folder, address, sum(entry.size for entry in missing))
 
-    def fetch(item: ManifestObject) -> None:
-        store.fetch(address / item.key, folder, item)
+    def fetch(entry: ManifestObject) -> None:
+        store.fetch(address / entry.key, folder, entry)
 
-    progress = TransferProgress("fetching", len(missing), sum(item.size for item in missing))
+    progress = TransferProgress("fetching", len(missing), sum(entry.size for entry in missing))
     problems: list[Problem | str] = []
-    for item, fetched in each(fetch, missing, WORKERS, progress.tick):
+    for entry, fetched in each(fetch, missing, WORKERS, progress.tick):
         if isinstance(error := fetched.error, DataError):
-            problems += _problems(address / item.key, error)
+            problems += _problems(address / entry.key, error)
         else:
             fetched.result()
-            progress.add(item.size)
+            progress.add(entry.size)
     DataError.raise_if(sorted(problems, key=str))
     log.info(
         "fetched %s of %s from %s: %s",
         f"{len(missing):,}",
-        counted(len(wanted), "file"),
+        counted(len(selected), "file"),
         address,
         progress,
     )
@@ -167,24 +170,24 @@ def verify(store: Store, base: S3Address, manifest: Manifest) -> list[Problem]:
 
     Args:
         store: The store.
-        base: The directory that the keys of the manifest are relative to.
-        manifest: Names the objects.
+        base: The directory to which the manifest's keys are relative.
+        manifest: The manifest.
 
     Returns:
-        The problems of missing and different objects, sorted by address.
+        A problem for each missing or different object, sorted by address.
     """
 
-    def prove(item: ManifestObject) -> None:
-        store.prove(base / item.key, item)
+    def prove(entry: ManifestObject) -> None:
+        store.prove(base / entry.key, entry)
 
     progress = TransferProgress("verifying", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
-    for item, proof in each(prove, manifest.objects, WORKERS, progress.tick):
+    for entry, proof in each(prove, manifest.objects, WORKERS, progress.tick):
         if isinstance(error := proof.error, DataError):
-            problems += _problems(base / item.key, error)
+            problems += _problems(base / entry.key, error)
         else:
             proof.result()
-            progress.add(item.size)
+            progress.add(entry.size)
     log.info(
         "verified %d of %d objects of %s: %s", progress.files, len(manifest.objects), base, progress
     )
@@ -192,7 +195,7 @@ def verify(store: Store, base: S3Address, manifest: Manifest) -> list[Problem]:
 
 
 def manifest_at(store: Store, address: S3Address) -> Manifest | None:
-    """Return the manifest of a directory, or None if there is no readable one."""
+    """Return a directory's manifest; None if it is missing or damaged."""
     try:
         return store.read_manifest(address / MANIFEST)
     except DataError:
@@ -200,42 +203,52 @@ def manifest_at(store: Store, address: S3Address) -> Manifest | None:
 
 
 def same_content(
-    folder: Path, files: Mapping[str, LocalFile], known: Mapping[str, ManifestObject]
+    folder: Path, files: Mapping[str, LocalFile], objects: Mapping[str, ManifestObject]
 ) -> list[LocalFile]:
-    """Return the local files that have the same bytes as the known objects at their paths.
+    """Return the local files whose bytes equal their objects'.
+
+    Only files of the same size are read. Bytes are compared by their crc64nvme.
 
     Args:
-        folder: The folder of the files.
+        folder: The files' folder.
         files: The files, by path.
-        known: Objects, by the path of the matching file.
+        objects: Objects, by the path of the local file.
     """
     from kfp_tfjob.storage.checksum import file_crc64nvme
 
-    alike = [
-        file for path, file in files.items() if path in known and known[path].size == file.size
+    candidates = [
+        file for path, file in files.items() if path in objects and objects[path].size == file.size
     ]
-    found = []
-    progress = TransferProgress("comparing", len(alike), sum(file.size for file in alike))
-    sums = each(lambda file: file_crc64nvme(folder / file.path), alike, tick=progress.tick)
-    for file, checksum in sums:
+    same = []
+    progress = TransferProgress("comparing", len(candidates), sum(file.size for file in candidates))
+    checksums = each(
+        lambda file: file_crc64nvme(folder / file.path), candidates, tick=progress.tick
+    )
+    for file, checksum in checksums:
         progress.add(file.size)
         # A file that cannot be read, or no longer exists, is not the same.
-        if checksum.error is None and checksum.value == known[file.path].crc64nvme:
-            found.append(file)
-    return found
+        if checksum.error is None and checksum.value == objects[file.path].crc64nvme:
+            same.append(file)
+    return same
 
 
 def name_problem(path: str) -> Problem | None:
-    """Return why a path cannot be a key in S3, or None."""
+    """Return the problem of a path that cannot be an S3 key; None if it can."""
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
-        what = "a file name is not UTF-8, so it cannot be an S3 key"
-        return Problem(what, received=repr(path), fix="rename the file")
+        return Problem(
+            "a file name is not UTF-8, so it cannot be an S3 key",
+            received=repr(path),
+            fix="rename the file",
+        )
     if size > _LONGEST_PATH:
-        what = "a path is too long for an S3 key"
-        expected = f"at most {_LONGEST_PATH} bytes below the folder"
-        return Problem(what, f"{size} bytes, {path[:80]!r}...", expected, "shorten the path")
+        return Problem(
+            "a path is too long for an S3 key",
+            received=f"{size} bytes, {path[:80]!r}...",
+            expected=f"at most {_LONGEST_PATH} bytes below the folder",
+            fix="shorten the path",
+        )
     return None
 
 
@@ -244,14 +257,18 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _with_sha256(item: ManifestObject, digests: Mapping[str, str]) -> ManifestObject:
-    return replace(item, sha256=digests.get(item.key, item.sha256))
+def _with_sha256(entry: ManifestObject, digests: Mapping[str, str]) -> ManifestObject:
+    return replace(entry, sha256=digests.get(entry.key, entry.sha256))
 
 
 def _local_files(folder: Path) -> Mapping[str, LocalFile]:
-    """Return the files to send, or raise the problems of the folder."""
-    found = scan(folder, lambda name: not name.startswith("."))
-    for path, kind in sorted(found.skipped.items()):
+    """Return the files to send by path.
+
+    Raises:
+        DataError: The folder cannot be sent; the error names all problems.
+    """
+    contents = scan(folder, lambda name: not name.startswith("."))
+    for path, kind in sorted(contents.skipped.items()):
         log.warning("%r is a %s, so it is not sent", path, kind)
     problems = [
         Problem(
@@ -260,9 +277,9 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
             expected="a folder that this process may read",
             fix="correct its permissions, or the path",
         )
-        for error in found.errors
+        for error in contents.errors
     ]
-    if not problems and not found.files:
+    if not problems and not contents.files:
         problems.append(
             Problem(
                 f"{folder} has no files to send",
@@ -271,8 +288,8 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
                 fix="correct the path, or write the files first",
             )
         )
-    problems += [problem for path in found.files if (problem := name_problem(path))]
-    if MANIFEST in found.files:
+    problems += [problem for path in contents.files if (problem := name_problem(path))]
+    if MANIFEST in contents.files:
         problems.append(
             Problem(
                 f"{folder} contains a file {MANIFEST}",
@@ -282,7 +299,7 @@ def _local_files(folder: Path) -> Mapping[str, LocalFile]:
             )
         )
     DataError.raise_if(problems)
-    return found.files
+    return contents.files
 
 
 def _check_space(folder: Path, address: S3Address, needed: int) -> None:

@@ -1,4 +1,8 @@
-"""Scans a folder for the files to store."""
+"""Scans a folder for the files to store.
+
+A scan reads names, sizes and times, not contents. It is compared with the previous scan, so the
+mirror needs no notifications, which may be lost and which not all file systems send.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ class LocalFile:
     """A regular file as one scan saw it; equal values mean the same content.
 
     Attributes:
-        path: Relative to the folder, with `/` between its parts.
+        path: The path relative to the folder, with `/` between its parts.
         size: Bytes.
         mtime_ns: Time of the last change in nanoseconds.
         inode: Inode number; a replacement by rename changes it.
@@ -34,8 +38,8 @@ class Scan:
     """Everything below a folder at one moment.
 
     Attributes:
-        files: The files that count, by path.
-        skipped: The kinds of entries that are neither file nor directory, by path.
+        files: The files to store, by path.
+        skipped: The types of entries that are neither a file nor a directory, by path.
         errors: Directories that could not be read; their contents are unknown.
     """
 
@@ -44,11 +48,15 @@ class Scan:
     errors: tuple[str, ...] = ()
 
 
-def scan(folder: Path, wanted: Callable[[str], bool] = counts) -> Scan:
-    """Look at everything below a folder with a wanted name; a symbolic link is never followed.
+def scan(folder: Path, includes: Callable[[str], bool] = counts) -> Scan:
+    """Return all entries below a folder; a symbolic link is never followed.
 
-    A file that vanishes during the scan is omitted, but a folder that cannot be read is an error:
-    code that deletes objects of missing files must not confuse the two.
+    A file that vanishes during the scan is omitted, but a folder that cannot be read is an error.
+    Otherwise, the mirror would delete the objects of files that merely cannot be read.
+
+    Args:
+        folder: The folder.
+        includes: Selects files and directories by name; the default skips hidden and partial ones.
     """
     files: dict[str, LocalFile] = {}
     skipped: dict[str, str] = {}
@@ -60,7 +68,7 @@ def scan(folder: Path, wanted: Callable[[str], bool] = counts) -> Scan:
             with os.scandir(folder / directory) as entries:
                 for entry in entries:
                     path = f"{directory}/{entry.name}" if directory else entry.name
-                    if not wanted(entry.name):
+                    if not includes(entry.name):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         directories.append(path)
@@ -83,5 +91,5 @@ def scan(folder: Path, wanted: Callable[[str], bool] = counts) -> Scan:
 
 
 def inventory(files: Iterable[LocalFile]) -> tuple[int, str]:
-    """Return the number of files, and the SHA-256 of their paths and sizes."""
+    """Return the number of files and the SHA-256 of their paths and sizes."""
     return digest((file.path, file.size) for file in files)

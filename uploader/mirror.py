@@ -2,10 +2,11 @@
 
 A checkpoint is an immutable directory. The mirror sends its objects first and its manifest last,
 and deletes its manifest first. So a reader of manifests finds only complete checkpoints. The
-manifest also lists the other files of that moment, because the mirror never removes those from the
-store; files that are not being written are stored before it. A SavedModel is treated in the same
-way, with saved_model.pb for a manifest (`saved_models.py`). The mirror remembers what it has
-stored, so a pass without changes takes one scan and no request.
+manifest also lists the other files that exist at that time, because the mirror never removes those
+from the store; files that are not being written are stored before it. A SavedModel is treated in
+the same way, with saved_model.pb as its manifest (`saved_models.py`). The mirror remembers each
+stored file's state, so a pass without changes takes one scan and no request. Called by the chief's
+sidecar (`watch.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _STEP = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)/")
 
 @dataclass(frozen=True)
 class _Stored:
-    """A stored file: its state when it was sent, and its object."""
+    """A stored file: its local state when it was sent, and its object in the store."""
 
     file: LocalFile
     object: ManifestObject
@@ -63,7 +64,7 @@ class Mirror:
     """Keeps the store up to date with one run's output.
 
     Args:
-        store: The store; with a short patience, because every pass tries again.
+        store: The store; with few retries, because every pass tries again.
         folder: The chief's OUTPUT_DIR.
         run: The run's directory in the store.
         run_id: The run.
@@ -91,24 +92,25 @@ class Mirror:
         tick: Callable[[], None] = lambda: None,
         check_owner: Callable[[bool], None] = lambda now: None,
     ) -> None:
-        self.away = self._said_away = self.refused = False
+        self.away = self._outage_logged = self.refused = False
         self.trouble: dict[str, str] = {}
         self._store, self._folder, self._run = store, folder, run
         self._run_id, self._attempt = run_id, attempt
         self._tick, self._snapshot_seconds = tick, snapshot_seconds
         self._snapshots: dict[str, float] = {}
         self._stored: dict[str, _Stored] = {}
-        self._uploads: dict[str, PartsUpload] = {}  # that an outage ended, by key
+        self._uploads: dict[str, PartsUpload] = {}  # interrupted by an outage, by key
         self._check_owner = check_owner
         self._published: dict[int, frozenset[LocalFile]] = {}  # steps with a manifest in the store
         self._settled: Scan | None = None  # the last scan that is completely stored
-        self._compared: set[LocalFile] = set()  # stored with the bytes after all programs ended
+        # Stored files whose bytes were compared after all programs had ended.
+        self._compared: set[LocalFile] = set()
         # Steps that have objects in the store, complete or not.
         self._remote: set[int] = set()
-        # Those of them that earlier pods left there and that were not on this disk at the start.
+        # Steps that earlier pods stored and that were not on this disk at the start.
         self._inherited: set[int] = set()
-        self._learned = False
-        self._graphs: set[str] = set()  # each saved_model.pb that has content in the store
+        self._earlier_output_known = False
+        self._graphs: set[str] = set()  # paths of saved_model.pb files with content in the store
         self._logged: defaultdict[str, set[str]] = defaultdict(set)
 
     def missing(self, scan: Scan) -> list[str]:
@@ -131,9 +133,9 @@ class Mirror:
         everything: bool = False,
         halted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Make one pass: send what is new, the newest checkpoint first.
+        """Make one pass: send new files, the newest checkpoint first.
 
-        An error does not end the mirror: `trouble` and `away` show it, and the next pass tries
+        An error does not end the mirror: `trouble` and `away` report it, and the next pass tries
         again.
 
         Args:
@@ -141,12 +143,12 @@ class Mirror:
             before: The previous scan; a file that changed since then waits for a later pass.
             everything: All programs have finished writing, so also send files that have just
                 changed, and growing files without a wait.
-            halted: Called before each file; true ends the pass.
+            halted: Called before each file; True ends the pass.
 
         Raises:
             FencedError: This sidecar no longer owns the run.
         """
-        # Before the return: `prune` may also have failed, and must try again.
+        # Reset before the return below, because `prune` may have set them, and must try again.
         self.away, self.refused, self.trouble = False, False, {}
         if not everything and self._settled is not None and scan.files == self._settled.files:
             return
@@ -156,8 +158,8 @@ class Mirror:
             return self.away or self.refused or halted()
 
         try:
-            if not self._learned:
-                self._learn(scan)
+            if not self._earlier_output_known:
+                self._find_earlier_output(scan)
             for key in self._uploads.keys() - {f"{OUTPUT}/{path}" for path in scan.files}:
                 self._uploads.pop(key).abort()
             steps, plain = _by_step(scan)
@@ -182,7 +184,7 @@ class Mirror:
                 # A job that resumes from a checkpoint must find the files written before it. The
                 # checkpoint comes first only if there may be no time for both.
                 self._store_plain([f for f in due(True) if f.path != COMPLETION], plain, ended)
-                # A file that fails does not hold back a checkpoint.
+                # A file that cannot be sent must not delay a checkpoint.
                 failed, self.away, self.refused = (self.away, self.refused), False, False
             for step in new:
                 if not ended():
@@ -215,13 +217,13 @@ class Mirror:
     ) -> list[int]:
         """Remove the steps that are absent from two scans and older than a stored step.
 
-        A new pod has only the newest step of a program of the user's own; the others stay stored.
-        A step that cannot be removed now is removed by a later call.
+        If a user's own program trains, a new pod's disk contains only the newest step. The other
+        steps stay stored. A step that cannot be removed now is removed by a later call.
 
         Args:
             scan: The current contents.
             before: The previous scan.
-            halted: Called before each request; true ends the call.
+            halted: Called before each request; True ends the call.
 
         Returns:
             The steps that a later call must remove.
@@ -231,24 +233,25 @@ class Mirror:
         """
         if scan.errors or before.errors or not self._published:
             return []
-        here = {_step_of(path) for path in (*scan.files, *before.files)}
-        is_ours = any(path.endswith(f"/{CHECKPOINT_STATE}") for path in scan.files)
-        known = self._remote if is_ours else self._remote - self._inherited
+        local_steps = {_step_of(path) for path in (*scan.files, *before.files)}
+        # The project's trainer, which writes CHECKPOINT_STATE, needs only the steps on its disk.
+        is_own_trainer = any(path.endswith(f"/{CHECKPOINT_STATE}") for path in scan.files)
+        removable = self._remote if is_own_trainer else self._remote - self._inherited
         newest = max(self._published)
-        left = [step for step in sorted(known - here) if step < newest]
-        while left and not (self.away or halted()):
+        remaining = [step for step in sorted(removable - local_steps) if step < newest]
+        while remaining and not (self.away or halted()):
             try:
                 self._check_owner(False)
-                if not self._remove_step(left[0], halted):
+                if not self._remove_step(remaining[0], halted):
                     break
             except FencedError:
                 raise
             except StepError as error:
-                self.note(f"{CHECKPOINTS}/{left[0]}", error)
+                self.note(f"{CHECKPOINTS}/{remaining[0]}", error)
                 break
             self._note_reachable()
-            left.pop(0)
-        return left
+            remaining.pop(0)
+        return remaining
 
     def publish(self, scan: Scan) -> Manifest:
         """Write the manifest of the whole output; everything in the scan must be stored.
@@ -269,33 +272,40 @@ class Mirror:
         return manifest
 
     def _remove_step(self, step: int, halted: Callable[[], bool]) -> bool:
-        """Remove a step from the store; return whether all of it is gone."""
+        """Remove a step from the store; return False if `halted` ended this early."""
         address = self._run.checkpoints / str(step)
         self._published.pop(step, None)
         self._forget([path for path in self._stored if _step_of(path) == step])
         self._store.delete(address / MANIFEST)
-        for item in self._store.list(address):
+        for file in self._store.list(address):
             if halted():
                 return False
-            self._store.delete(item.address)
+            self._store.delete(file.address)
         log.info("removed checkpoint %d, which the trainer has deleted", step)
         self._remote.discard(step)
         return True
 
     def _is_published(self, step: int, files: frozenset[LocalFile]) -> bool:
-        """Return whether a manifest in the store lists all of these files of a step.
+        """Return whether the step's manifest in the store lists all of these files.
 
-        It may list more: a program deletes a checkpoint file by file. A manifest of the files that
-        are left would let a reader take half a checkpoint for a complete one.
+        The manifest may list further files, because a program deletes a checkpoint file by file. A
+        new manifest of the remaining files would make half a checkpoint look complete.
         """
         return files <= self._published.get(step, frozenset())
 
     def _is_due(self, file: LocalFile, settled: bool, with_step: bool) -> bool:
+        """Return whether this pass sends a file outside checkpoints.
+
+        Args:
+            file: The file.
+            settled: Whether it has not changed since the previous scan.
+            with_step: Whether a checkpoint is sent after it, so a small growing file does not wait.
+        """
         if not _appending(file.path):
             return settled
         last = self._snapshots.get(file.path)
-        waited = last is None or time.monotonic() - last >= self._snapshot_seconds
-        return waited or (with_step and file.size <= PART)
+        is_old = last is None or time.monotonic() - last >= self._snapshot_seconds
+        return is_old or (with_step and file.size <= PART)
 
     def _has(self, file: LocalFile) -> bool:
         """Return whether a file is stored in this state."""
@@ -306,73 +316,76 @@ class Mirror:
         for path in paths:
             self._stored.pop(path, None)
 
-    def _learn(self, scan: Scan) -> None:
-        """Find out once which checkpoints and SavedModels earlier processes and attempts stored.
+    def _find_earlier_output(self, scan: Scan) -> None:
+        """Record, once, the checkpoints and SavedModels that earlier processes have stored.
 
-        Equal names and times prove nothing: the bytes must be equal. Other files are sent again.
+        Names and times may be equal by chance, so the bytes are compared. Other files are sent
+        again.
         """
         try:
             self._check_owner(False)
             start = len(self._run.output.key) + 1
-            items = self._store.list(self._run.output)
-            sizes = {item.address.key[start:]: item.size for item in items}
+            listing = self._store.list(self._run.output)
+            sizes = {file.address.key[start:]: file.size for file in listing}
             plain = {path for path in sizes if _step_of(path) is None}
             self._remote |= {step for path in sizes if (step := _step_of(path)) is not None}
             self._inherited = self._remote - {_step_of(path) for path in scan.files}
             self._graphs |= {path for path in saved_models(plain) if sizes[path]}
-            self._learn_models(scan)
+            self._find_earlier_models(scan)
             for step, files in _by_step(scan)[0].items():
                 if step not in self._remote:
                     continue
                 manifest = manifest_at(self._store, self._run.checkpoints / str(step))
                 prefix = f"{CHECKPOINTS}/{step}/"
-                known = {
-                    prefix + item.key: replace(item, key=f"{OUTPUT}/{prefix}{item.key}")
-                    for item in (manifest.objects if manifest else ())
+                objects = {
+                    prefix + entry.key: replace(entry, key=f"{OUTPUT}/{prefix}{entry.key}")
+                    for entry in (manifest.objects if manifest else ())
                 }
-                same = same_content(self._folder, {file.path: file for file in files}, known)
-                self._stored |= {file.path: _Stored(file, known[file.path]) for file in same}
-                if len(same) == len(files) == len(known):
+                same = same_content(self._folder, {file.path: file for file in files}, objects)
+                self._stored |= {file.path: _Stored(file, objects[file.path]) for file in same}
+                if len(same) == len(files) == len(objects):
                     self._published[step] = files
                     log.info("checkpoint %d is already stored", step)
         except (ConfigurationError, FencedError, StoreUnavailableError):
             raise
         except StepError as error:
             self.note("the output of earlier attempts", error)
-        self._learned = True
+        self._earlier_output_known = True
 
     def _forget_changed(self, files: Iterable[LocalFile]) -> None:
-        """Find stored files whose bytes have changed since, once all programs have ended.
+        """Forget stored files whose bytes have changed since, so that they are sent again.
 
-        A scan does not show every change: a write through a mapping, as by numpy.memmap, may leave
-        the times of a file as they are, and on tmpfs always does.
+        A scan does not detect every change. A write through a mapping, such as numpy.memmap's, may
+        leave a file's times unchanged, and always does on tmpfs. The comparison reads all files, so
+        it runs only after all programs have ended.
         """
         sent = {f.path: f for f in files if self._has(f) and f not in self._compared}
-        known = {path: self._stored[path].object for path in sent}
-        same = {file.path for file in same_content(self._folder, sent, known)}
+        objects = {path: self._stored[path].object for path in sent}
+        same = {file.path for file in same_content(self._folder, sent, objects)}
         self._forget(sent.keys() - same)
 
     def _store_plain(
         self, due: Sequence[LocalFile], plain: Sequence[LocalFile], ended: Callable[[], bool]
     ) -> None:
-        """Store those of the files outside checkpoints that are due."""
+        """Store the files outside checkpoints that are due."""
         if all(map(self._has, due)) or ended():
             return
         self._check_owner(False)
         files = {file.path: file for file in plain}
-        models = saved_models({*files, *self._graphs})  # a program may delete one to write another
-        held = self._withdraw_models(models, due)
+        # Stored graphs count too, because a program may delete a SavedModel and then write another.
+        models = saved_models({*files, *self._graphs})
+        blocked = self._withdraw_models(models, due)
 
-        def send(wanted: Callable[[str], bool]) -> None:
-            new = [file for file in due if wanted(file.path) and not self._has(file)]
+        def send(matches: Callable[[str], bool]) -> None:
+            new = [file for file in due if matches(file.path) and not self._has(file)]
             sent = self._send(sorted(new), ended)
             if sent.files:
                 log.info("stored %s, %s", counted(sent.files, "file"), sent)
 
-        send(lambda path: path not in held and path not in models and path != COMPLETION)
-        send(lambda path: path in models and all(self._has(files[it]) for it in models[path]))
+        send(lambda path: path not in blocked and path not in models and path != COMPLETION)
+        send(lambda path: path in models and all(self._has(files[part]) for part in models[path]))
         self._graphs |= {path for path in models.keys() & files.keys() if self._has(files[path])}
-        # The completion record comes last, because it vouches for all the others.
+        # The completion record comes last, because it vouches for all other files.
         send(lambda path: path == COMPLETION)
 
     def _withdraw_models(
@@ -380,17 +393,17 @@ class Mirror:
         models: Mapping[str, Sequence[str]],
         due: Sequence[LocalFile],
     ) -> set[str]:
-        """Empty the saved_model.pb of each SavedModel of which other parts are to be sent.
+        """Empty the saved_model.pb of each SavedModel whose other parts are about to be sent.
 
-        It is not deleted, because the credentials may not allow that.
+        The object is not deleted, because the credentials may not allow that.
 
         Returns:
-            The parts that must wait, because the store did not accept it.
+            The paths of the parts that must not be sent now, because their graph was not emptied.
         """
-        held: set[str] = set()
+        blocked: set[str] = set()
         for graph, parts in models.items():
-            of_model = set(parts)
-            new = [file for file in due if file.path in of_model]
+            paths = set(parts)
+            new = [file for file in due if file.path in paths]
             try:
                 if graph in self._graphs and not all(map(self._has, new)):
                     self._forget([graph])
@@ -398,25 +411,28 @@ class Mirror:
                     self._graphs.discard(graph)
             except StepError as error:
                 self.note(graph, error)
-                held.update(file.path for file in new)
-        return held
+                blocked.update(file.path for file in new)
+        return blocked
 
-    def _learn_models(self, scan: Scan) -> None:
-        """Find out which SavedModels on this disk are those in the store, as after a restore.
+    def _find_earlier_models(self, scan: Scan) -> None:
+        """Record the SavedModels whose files are equal on this disk and in the store.
 
-        To send their parts again would leave the store without them if this pod died meanwhile.
+        This is so after a restore. If their parts were sent again, their graph would be emptied
+        first, and a pod that died then would leave the store without a usable model.
         """
         for graph, parts in saved_models(scan.files).items():
             if graph in self._graphs:
                 files = {path: scan.files[path] for path in (graph, *parts)}
                 with suppress(ObjectNotFoundError):
-                    known = {
+                    objects = {
                         path: self._store.entry(self._run.output / path, f"{OUTPUT}/{path}")
                         for path in files
                     }
-                    same = same_content(self._folder, files, known)
+                    same = same_content(self._folder, files, objects)
                     if len(same) == len(files):
-                        self._stored |= {it.path: _Stored(it, known[it.path]) for it in same}
+                        self._stored |= {
+                            file.path: _Stored(file, objects[file.path]) for file in same
+                        }
 
     def _store_step(
         self,
@@ -425,13 +441,15 @@ class Mirror:
         plain: Sequence[LocalFile],
         ended: Callable[[], bool],
     ) -> None:
+        """Send a checkpoint's files, and then its manifest if all of them arrived."""
         address = self._run.checkpoints / str(step)
         prefix = f"{CHECKPOINTS}/{step}/"
         paths = {file.path: file for file in files}
         self._check_owner(False)
         if step in self._remote:
-            # The step is half sent, or was written again, so readers must not trust it now. Its
-            # objects are not compared: a step found damaged is also written again.
+            # The step was sent only in part, or the trainer wrote it again, so readers must not
+            # trust it now. Its objects are not compared, because the trainer also rewrites a step
+            # that was damaged in the store.
             self._published.pop(step, None)
             self._store.delete(address / MANIFEST)
         self._remote.add(step)
@@ -442,7 +460,7 @@ class Mirror:
         objects = [self._stored[path].object for path in paths]
         manifest = Manifest.of(
             "checkpoint",
-            [replace(item, key=item.key.removeprefix(f"{OUTPUT}/{prefix}")) for item in objects],
+            [replace(entry, key=entry.key.removeprefix(f"{OUTPUT}/{prefix}")) for entry in objects],
             self._run_id,
             self._attempt,
             {"step": step, "files": sorted(f.path for f in plain if not name_problem(f.path))},
@@ -453,7 +471,7 @@ class Mirror:
         log.info("stored checkpoint %d: %s, %s", step, counted(len(files), "file"), sent)
 
     def _send(self, files: Iterable[LocalFile], ended: Callable[[], bool]) -> TransferProgress:
-        """Send files in parallel, and record those that arrived."""
+        """Send files in parallel, and record each file that arrived."""
         files = list(files)
         progress = TransferProgress("storing", len(files), sum(file.size for file in files))
 
@@ -463,15 +481,15 @@ class Mirror:
 
         if not files:
             return progress
-        wanted = takewhile(lambda _: not ended(), files)
+        queue = takewhile(lambda _: not ended(), files)
         workers = workers_for(self._store.probe(self._run.base).latency)
-        for file, sent in each(self._send_file, wanted, min(workers, len(files)), tick):
+        for file, sent in each(self._send_file, queue, min(workers, len(files)), tick):
             try:
                 self._stored[file.path] = _Stored(file, sent.result())
             except (FileChangedError, FileNotFoundError):
                 continue  # the next scan finds the new state
             except Exception as error:  # no error may end the sidecar
-                # An error that rejects one file also rejects all others in flight.
+                # Rejected credentials fail every file in flight, so only the first one is noted.
                 if not (self.refused and isinstance(error, ConfigurationError)):
                     self.note(file.path, error)
             else:
@@ -489,38 +507,43 @@ class Mirror:
 
     def _note_reachable(self) -> None:
         """Log the end of an outage, after a request that the store answered."""
-        if self._said_away:
+        if self._outage_logged:
             log.info("the store is reachable again")
-            self._said_away = False
+            self._outage_logged = False
 
-    def note(self, what: str, error: Exception) -> None:
-        """Keep an error for the reply to the trainer, and log it if it is new."""
-        text = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
+    def note(self, subject: str, error: Exception) -> None:
+        """Keep an error for the reply to the trainer, and log it if it is new.
+
+        Args:
+            subject: The path, or another name of the thing that could not be stored.
+            error: The reason.
+        """
+        message = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
         if isinstance(error, StoreUnavailableError):
-            if not self._said_away:
-                log.warning("the store is unreachable; retrying until it responds: %s", text)
-            self.away = self._said_away = True
-            self.trouble["the store"] = text
+            if not self._outage_logged:
+                log.warning("the store is unreachable; retrying until it responds: %s", message)
+            self.away = self._outage_logged = True
+            self.trouble["the store"] = message
             return
         if isinstance(error, ConfigurationError):
-            self.refused, what = True, "the store"
-        self.trouble[what] = text
-        if text not in self._logged[what]:
-            self._logged[what].add(text)
-            log.warning("%r failed and will be retried: %s", what, text)
+            self.refused, subject = True, "the store"
+        self.trouble[subject] = message
+        if message not in self._logged[subject]:
+            self._logged[subject].add(message)
+            log.warning("%r failed and will be retried: %s", subject, message)
 
 
 def _appending(path: str) -> bool:
-    """Return whether a file only grows, so it is never settled while the trainer runs."""
+    """Return whether programs append to a file, so it never settles while the trainer runs."""
     name = path.rpartition("/")[2]
     return name.startswith("events.out.tfevents.") or path == PROGRESS
 
 
 def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFile]]:
-    """Split the files into those of each checkpoint, and the rest.
+    """Return each checkpoint's files by step, and all other files.
 
-    A checkpoint with its own `manifest.json` cannot have ours. Its files are sent like any others,
-    and readers do not treat it as a verifiable checkpoint.
+    If a program writes a `manifest.json` into its checkpoint, the mirror cannot write its own. Such
+    files are sent like other files, and readers do not treat them as a verifiable checkpoint.
     """
     steps: dict[int, list[LocalFile]] = {}
     plain = []
@@ -534,18 +557,18 @@ def _by_step(scan: Scan) -> tuple[dict[int, frozenset[LocalFile]], list[LocalFil
 
 
 def _step_of(path: str) -> int | None:
-    """Return the step of the checkpoint that a path below OUTPUT_DIR belongs to, if any."""
+    """Return the step of the checkpoint that contains a path below OUTPUT_DIR; None outside."""
     match = _STEP.match(path)
     return int(match[1]) if match else None
 
 
 def unnumbered(scan: Scan) -> list[str]:
-    """Return the entries of the folder of checkpoints that are no checkpoints, so never restored.
+    """Return the entries of the checkpoints folder without a step's name, which are never restored.
 
-    The temporary names of other libraries do not count.
+    Temporary names of other libraries are skipped.
     """
     names = {"/".join(path.split("/")[:2]) for path in scan.files if _is_unnumbered(path)}
-    return sorted(it for it in names if "tmp" not in it and "temp" not in it)
+    return sorted(name for name in names if "tmp" not in name and "temp" not in name)
 
 
 def _is_unnumbered(path: str) -> bool:

@@ -2,7 +2,8 @@
 
 The launcher claims an attempt with the record `attempts/NNNN.json`. A sidecar adds its own record,
 `attempts/NNNN-uploader-NN.json`, because a pod may be replaced within an attempt. Records never
-change, so every reader finds the same owner. A sidecar that is no longer the owner stops writing.
+change, so every reader sees the same owner. A sidecar that is no longer the owner stops writing.
+Called by `watch.py`, and through it by the mirror before every write.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FRESH = 5.0  # seconds for which a check is valid, except before a manifest
+# Seconds. A check is a request, so it is not repeated before every file. Before a manifest, which
+# readers trust, it always is.
+_FRESH = 5.0
 
 
 class FencedError(StepError):
@@ -35,13 +38,13 @@ class FencedError(StepError):
 
 
 class Ownership:
-    """The claim of one sidecar.
+    """One sidecar's claim to write to a run.
 
     Args:
         store: The run's store.
         run: The run's directory.
         run_id: The run.
-        attempt: The attempt of this pod.
+        attempt: This pod's attempt.
         folder: Keeps the identity across restarts; None if there is no such folder.
     """
 
@@ -51,7 +54,7 @@ class Ownership:
         self._store, self._run, self._run_id = store, run, run_id
         self._attempt, self._life = attempt, 0
         self._path = folder / UPLOADER_IDENTITY if folder else None
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
 
     def claim(self) -> None:
         """Become the owner; a restarted container finds that it already is.
@@ -64,11 +67,11 @@ class Ownership:
             records = self._records()
             self._check_attempt(records)
             last = max((life for attempt, life in records if attempt == self._attempt), default=0)
-            remembered = self._remembered()
-            if remembered:  # a container may restart in a pod that was replaced
+            remembered = self._read_identity()
+            if remembered:  # a container may restart in a pod that was already replaced
                 self._check_uploader(remembered, last)
             if last and remembered == last:
-                self._life, self._looked = last, time.monotonic()
+                self._life, self._checked_at = last, time.monotonic()
                 return
             record = {
                 "run_id": self._run_id,
@@ -80,8 +83,8 @@ class Ownership:
                 self._store.create(address, json.dumps(record).encode(), "application/json")
             except ObjectExistsError:
                 continue  # another uploader was faster; try the next number
-            self._life, self._looked = last + 1, time.monotonic()
-            self._remember()
+            self._life, self._checked_at = last + 1, time.monotonic()
+            self._write_identity()
             log.info("attempt %d is mirrored by uploader %d", self._attempt, self._life)
 
     def check(self, now: bool = False) -> None:
@@ -91,21 +94,21 @@ class Ownership:
             now: Ask the store even if the last check was recent.
 
         Raises:
-            FencedError: It does not.
+            FencedError: Another attempt or uploader owns the run now.
             StepError: The store did not respond.
         """
-        if not now and time.monotonic() - self._looked < _FRESH:
+        if not now and time.monotonic() - self._checked_at < _FRESH:
             return
         records = self._records()
         self._check_attempt(records)
         newest = max((life for attempt, life in records if attempt == self._attempt), default=0)
         self._check_uploader(self._life, newest)
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
 
     def _records(self) -> list[tuple[int, int]]:
-        """Return attempt and uploader of every record; the launcher's have uploader 0."""
+        """Return every record's attempt and uploader; the launcher's records have uploader 0."""
         start = len(self._run.attempts.key) + 1
-        names = (item.address.key[start:] for item in self._store.list(self._run.attempts))
+        names = (file.address.key[start:] for file in self._store.list(self._run.attempts))
         return [record for name in names if (record := attempt_record(name))]
 
     def _check_attempt(self, records: list[tuple[int, int]]) -> None:
@@ -120,32 +123,36 @@ class Ownership:
                 )
             )
 
-    def _check_uploader(self, mine: int, newest: int) -> None:
-        if newest > mine:
+    def _check_uploader(self, uploader: int, newest: int) -> None:
+        if newest > uploader:
             raise FencedError(
                 Problem(
                     f"a newer uploader writes attempt {self._attempt} of this run",
-                    received=f"uploader {mine}",
+                    received=f"uploader {uploader}",
                     expected=f"uploader {newest}",
                     fix="none needed: this pod was replaced and no longer writes",
                 )
             )
 
-    def _remembered(self) -> int:
+    def _read_identity(self) -> int:
+        """Return the uploader number that an earlier container of this pod stored; 0 without one.
+
+        The folder may outlive the pod, so a number for another run or attempt is ignored.
+        """
         try:
             body = json.loads(self._path.read_bytes()) if self._path else {}
-            mine = [str(self._run.base), self._run_id, self._attempt]
-            return int(body["uploader"]) if body["run"] == mine else 0
+            run = [str(self._run.base), self._run_id, self._attempt]
+            return int(body["uploader"]) if body["run"] == run else 0
         except (OSError, ValueError, KeyError, TypeError):
             return 0
 
-    def _remember(self) -> None:
+    def _write_identity(self) -> None:
         if not self._path:
             return
-        mine = [str(self._run.base), self._run_id, self._attempt]
+        run = [str(self._run.base), self._run_id, self._attempt]
         try:
             self._path.parent.mkdir(exist_ok=True)
-            files.write(self._path, json.dumps({"run": mine, "uploader": self._life}))
+            files.write(self._path, json.dumps({"run": run, "uploader": self._life}))
         except OSError as error:
             log.warning(
                 "cannot store this uploader's identity, so a restart would count as a new"

@@ -1,4 +1,8 @@
-"""Runs many calls in parallel, and reports the progress of transfers."""
+"""Runs many calls in parallel, and reports the progress of transfers.
+
+The calls are requests to a store, so threads wait for replies most of the time. An error of one
+call does not end the others: each outcome is yielded, and its `result()` raises.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,14 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
-# More do not help if the store is near: a request costs CPU, and threads share one interpreter.
+# More workers do not help if the store is near, because a request costs CPU time and all threads
+# share one interpreter.
 WORKERS = 8
-_MOST_WORKERS = 32
-_WORKERS_PER_SECOND = 2000  # of latency: this many requests keep one core busy until the reply
-_TICK = 0.5  # seconds
+_MOST_WORKERS = 32  # each keeps a connection to the store open
+# Per second of latency. A request costs about 0.5 ms of CPU time, so one core stays busy until the
+# first reply.
+_WORKERS_PER_SECOND = 2000
+_TICK = 0.5  # seconds; soon enough for a reply at the flush barrier, which is renewed every second
 _LINE = 5.0  # seconds between two lines of progress
 
 log = logging.getLogger(__name__)
@@ -26,7 +33,7 @@ Result = TypeVar("Result")
 
 
 def workers_for(latency: float) -> int:
-    """Return how many files to send at once to a store that answers after `latency` seconds."""
+    """Return the number of parallel transfers for a store that answers after `latency` seconds."""
     return min(_MOST_WORKERS, max(WORKERS, round(latency * _WORKERS_PER_SECOND)))
 
 
@@ -35,15 +42,15 @@ class CallOutcome(Generic[Result]):
     """The outcome of a call.
 
     Attributes:
-        value: What it returned; None if it failed.
-        error: What it raised; None if it succeeded.
+        value: The returned value; None if the call failed.
+        error: The exception; None if the call succeeded.
     """
 
     value: Result | None
     error: BaseException | None = None
 
     def result(self) -> Result:
-        """Return what the call returned, or raise what it raised."""
+        """Return the call's value, or raise its exception."""
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]
@@ -57,8 +64,8 @@ def each(
 ) -> Iterator[tuple[Item, CallOutcome[Result]]]:
     """Call a function for every item in threads, and yield the outcomes in the caller's thread.
 
-    Free workers take the next item, so a caller stops early by ending `items`; calls in progress
-    are completed.
+    A caller stops early by ending `items`, because each worker takes its next item from there.
+    Calls in progress are completed. Outcomes are yielded in the order in which the calls end.
 
     Args:
         call: The function.
@@ -70,10 +77,13 @@ def each(
         The item, and the outcome of its call.
     """
     items, taking, stopped = iter(items), Lock(), Event()
-    ended: SimpleQueue[tuple[Item, CallOutcome[Result]] | None] = SimpleQueue()
+    outcomes: SimpleQueue[tuple[Item, CallOutcome[Result]] | None] = SimpleQueue()
 
     def work() -> None:
-        """Take items until none are left: handing them out would cost two thread switches each."""
+        """Call the function for one item after another, until no items are left.
+
+        The worker takes items itself, because handing them out would cost two thread switches each.
+        """
         try:
             while not stopped.is_set():
                 with taking:
@@ -82,11 +92,11 @@ def each(
                     outcome = CallOutcome(call(item))
                 except Exception as error:
                     outcome = CallOutcome(None, error)
-                ended.put((item, outcome))
+                outcomes.put((item, outcome))
         except StopIteration:
             return
         finally:
-            ended.put(None)
+            outcomes.put(None)  # this worker has ended
 
     with ThreadPoolExecutor(workers) as pool:
         working = [pool.submit(work) for _ in range(workers)]
@@ -94,8 +104,8 @@ def each(
         try:
             while running:
                 with suppress(Empty):
-                    if one := ended.get(timeout=_TICK):
-                        yield one
+                    if finished := outcomes.get(timeout=_TICK):
+                        yield finished
                     else:
                         running -= 1
                 if time.monotonic() - ticked >= _TICK:
@@ -110,10 +120,10 @@ def each(
 def in_order(
     call: Callable[[Item], Result], items: Iterable[Item], workers: int = WORKERS
 ) -> Iterator[tuple[Item, CallOutcome[Result]]]:
-    """Call a function for every item, and yield the outcomes in the order of the items.
+    """Call a function for every item, and yield the outcomes in the items' order.
 
-    The calls run ahead of the caller in threads, first one, then twice as many each time: so a
-    caller that stops early has paid for few calls that it did not need.
+    The calls run ahead of the caller in threads. The first batch is one call, and each later batch
+    is twice as large, so a caller that stops early has caused few unnecessary calls.
 
     Args:
         call: The function.
@@ -132,8 +142,8 @@ def in_order(
             return CallOutcome(None, error)
 
     with ThreadPoolExecutor(workers) as pool:
-        while some := list(islice(items, ahead)):
-            yield from zip(some, pool.map(outcome, some), strict=True)
+        while batch := list(islice(items, ahead)):
+            yield from zip(batch, pool.map(outcome, batch), strict=True)
             ahead = min(2 * ahead, 8 * workers)
 
 
@@ -141,15 +151,15 @@ class TransferProgress:
     """Counts files and bytes, and logs the progress every few seconds.
 
     Args:
-        what: The activity, for example `sending`.
+        activity: A verb for the log, for example `sending`.
         files: Number of files.
         size: Their total bytes.
     """
 
-    def __init__(self, what: str, files: int, size: int) -> None:
+    def __init__(self, activity: str, files: int, size: int) -> None:
         self.files, self.size = 0, 0
-        self._what, self._all_files, self._all_size = what, files, size
-        self._start = self._said = time.monotonic()
+        self._activity, self._all_files, self._all_size = activity, files, size
+        self._start = self._logged_at = time.monotonic()
 
     def add(self, size: int) -> None:
         """Count one file of `size` bytes."""
@@ -158,11 +168,11 @@ class TransferProgress:
 
     def tick(self) -> None:
         """Log a line if the last one is several seconds old."""
-        if time.monotonic() - self._said >= _LINE:
-            self._said = time.monotonic()
+        if time.monotonic() - self._logged_at >= _LINE:
+            self._logged_at = time.monotonic()
             log.info(
                 "%s: %d of %d files, %s of %.1f MB, %s",
-                self._what,
+                self._activity,
                 self.files,
                 self._all_files,
                 self,

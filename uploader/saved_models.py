@@ -1,9 +1,9 @@
-"""Finds the SavedModels among files, because a SavedModel is only of use as a whole.
+"""Finds the SavedModels among files, because a SavedModel is usable only as a whole.
 
-With the graph of one export and the variables of another, it may not load, or it may load and
-predict something else. So the mirror empties saved_model.pb in the store before it replaces other
-parts, and sends it last. A reader trusts a SavedModel of an unfinished run only if that file has
-content.
+With the graph of one export and the variables of another, a SavedModel may fail to load, or it may
+load and predict wrong values. So the mirror empties saved_model.pb in the store before it replaces
+other parts, and sends it last. While a run is unfinished, readers trust a SavedModel only if that
+file has content.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from kfp_tfjob.storage.layout import SAVED_MODEL
 
-# What TensorFlow writes beside saved_model.pb; a program may keep other files there.
+# The files and folders that TensorFlow writes next to saved_model.pb; programs may add others.
 _PARTS = ("variables", "assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb")
 
 

@@ -1,8 +1,9 @@
-"""Mirrors OUTPUT_DIR while the trainer runs, and stores the rest at the end: the chief's sidecar.
+"""The chief's sidecar: mirrors OUTPUT_DIR during training, and stores the remaining files after it.
 
-It is a native sidecar: Kubernetes sends it SIGTERM after the trainer has ended, and ignores its
-exit code. So the trainer can rely only on the reply at the flush barrier, and no error of the store
-ends this process. A periodic scan finds all changes; nothing depends on notifications.
+It is a native sidecar, so Kubernetes sends it SIGTERM after the trainer has ended, and ignores its
+exit code. So the trainer can rely only on the reply at the flush barrier, and an error of the store
+never ends this process. Periodic scans detect all changes, without notifications of the file
+system. Called by `python -m kfp_tfjob.uploader watch`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ if TYPE_CHECKING:  # importing boto3 takes half a second; signals must be handle
 
 log = logging.getLogger(__name__)
 
-_POLL = 0.1  # seconds; how soon a request or SIGTERM is noticed
-_AFTERWARDS = 2.0  # seconds a call may need to notice that time is up
-_ORDER_SECONDS = 1.5  # an annotation reaches the pod half a second later, and may follow SIGTERM
+_POLL = 0.1  # seconds; a request or SIGTERM is noticed this soon
+# Seconds after the grace period, in which a running call may still notice that the time is over.
+_OVERTIME = 2.0
+# Seconds to wait for the annotation stop-within, which reaches the pod about half a second after it
+# is set, and may follow SIGTERM.
+_ANNOTATION_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,12 @@ class Settings:
 
 
 def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:
-    """Mirror the folder until `ended`, then store the rest.
+    """Mirror the folder until `ended`, then store the remaining files.
 
     Args:
-        settings: What to mirror, and where to.
-        store: The store; with a short patience, because every pass tries again.
-        ended: Set when the trainer has ended, so no program writes any more.
+        settings: The folder, its address in the store, and the times.
+        store: The store; with few retries, because every pass tries again.
+        ended: Set when the trainer has ended, so no program writes to the folder any more.
 
     Returns:
         0 if everything in the folder at the end is stored, 145 if the store was unreachable, 2 if
@@ -79,13 +83,13 @@ def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:
     try:
         return sidecar.run()
     except FencedError as error:
-        return sidecar.stand_aside(error)
+        return sidecar.wait_fenced(error)
     finally:
         sidecar.returned = True
 
 
 class _Sidecar:
-    """The passes of one process."""
+    """One process of the sidecar: its passes, its replies, and its last pass within the grace."""
 
     def __init__(self, settings: Settings, store: Store, ended: Event) -> None:
         from kfp_tfjob.uploader.mirror import Mirror
@@ -110,19 +114,19 @@ class _Sidecar:
         self._answered = 0.0
         self._end: dict[str, Any] = {}
         self._end_stored = False
-        self._told: set[str] = set()
-        self._told_unnumbered = False
+        self._warned: set[str] = set()
+        self._warned_unnumbered = False
 
     def run(self) -> int:
-        """Mirror, then store the rest; return the exit code."""
+        """Mirror until the trainer ends, then store the remaining files; return the exit code."""
         folder, ended = self._settings.folder, self._ended
         log.info("mirroring %s to %s", folder, RunLayout(self._settings.run).output)
-        threading.Thread(target=self._give_up, daemon=True).start()
+        threading.Thread(target=self._exit_when_overdue, daemon=True).start()
         while not ended.is_set():
             before, self._scan = self._scan, scan(folder)
-            self._tell(self._scan, before)
+            self._warn_of_skipped(self._scan, before)
             request = self._barrier.pending()
-            if self._begin(request):
+            if self._claim_run(request):
                 self._mirror.store(self._scan, before, request is not None, ended.is_set)
                 if request and not ended.is_set():
                     before, self._scan = self._scan, scan(folder)
@@ -131,19 +135,19 @@ class _Sidecar:
             self._pause(None if request else self._barrier)
         return self._finish()
 
-    def stand_aside(self, error: StepError) -> int:
-        """Stop writing, answer requests with the reason, and wait for the end."""
+    def wait_fenced(self, error: StepError) -> int:
+        """Stop writing, answer requests with the reason, and wait until the trainer ends."""
         log.error("%s", error)
         while not self._ended.wait(_POLL):
             if request := self._barrier.pending():
                 missing = self._mirror.missing(self._scan)
                 self._barrier.answer(request, *self._count(missing), str(error))
-        self._keep_end()
-        _leave(str(error))
+        self._store_end()
+        _write_end_reason(str(error))
         return error.code
 
-    def _begin(self, request: Request | None = None) -> bool:
-        """Probe the store and claim the run once; return whether that is done."""
+    def _claim_run(self, request: Request | None = None) -> bool:
+        """Probe the store and claim the run, once; return False if the store failed."""
         from kfp_tfjob.uploader.ownership import FencedError
 
         if self._ready:
@@ -165,21 +169,23 @@ class _Sidecar:
         return self._mirror.missing(self._scan)
 
     def _tick(self) -> None:
+        """Renew the reply about once a second during a long transfer."""
         if time.monotonic() - self._answered >= 1 and (request := self._barrier.pending()):
             self._answered = time.monotonic()
             self._barrier.answer(request, *self._count(self._missing()), "files are being sent")
 
-    def _tell(self, found: Scan, before: Scan) -> None:
-        """Log once for each entry of the folder why it is not mirrored, or not restored."""
+    def _warn_of_skipped(self, current: Scan, before: Scan) -> None:
+        """Log, once per entry of the folder, why it is not mirrored or not restored."""
         from kfp_tfjob.uploader.mirror import unnumbered
 
         lines = [
-            f"{path!r} is a {kind} and is not mirrored" for path, kind in found.skipped.items()
+            f"{path!r} is a {kind} and is not mirrored" for path, kind in current.skipped.items()
         ]
-        # One warning is enough: a program that names its checkpoints in another way has many.
-        both = Scan({path: file for path, file in found.files.items() if path in before.files})
-        if not self._told_unnumbered and (names := unnumbered(both)):
-            self._told_unnumbered = True
+        # One warning is enough, because a program that names its checkpoints differently writes
+        # many of them. Only entries in two scans count, because temporary names vanish.
+        lasting = Scan({path: file for path, file in current.files.items() if path in before.files})
+        if not self._warned_unnumbered and (names := unnumbered(lasting)):
+            self._warned_unnumbered = True
             log.warning(
                 "another attempt will not get %s: only folders that are named by a step come back."
                 " Write each checkpoint to %s/<step>, for example %s/100",
@@ -187,20 +193,20 @@ class _Sidecar:
                 CHECKPOINTS,
                 CHECKPOINTS,
             )
-        for line in [*lines, *found.errors]:
-            if line not in self._told:
-                self._told.add(line)
+        for line in [*lines, *current.errors]:
+            if line not in self._warned:
+                self._warned.add(line)
                 log.warning("%s", line)
 
     def _pause(self, barrier: Barrier | None) -> None:
-        """Wait for the next scan, or for a request at the barrier."""
+        """Wait until the next scan is due, or a request is at the barrier, or the trainer ends."""
         until = time.monotonic() + self._settings.interval
         while time.monotonic() < until and not self._ended.wait(_POLL):
             if barrier and barrier.pending():
                 return
 
     def _count(self, missing: list[str]) -> tuple[int, list[str]]:
-        """Return the number of stored files, and what is missing, including manifests of steps."""
+        """Return the number of stored files and the missing paths, including steps' manifests."""
         files = self._scan.files
         return len(files) - sum(path in files for path in missing), missing
 
@@ -216,14 +222,14 @@ class _Sidecar:
         self._barrier.answer(request, *self._count(missing), message, impossible)
 
     def _complete(self, request: Request) -> str:
-        """Write the run's manifest, or return why that is not possible."""
+        """Write the run's manifest; return why it cannot be written, or an empty string."""
         from kfp_tfjob.uploader.ownership import FencedError
 
-        found = inventory(self._scan.files.values())
-        if found != (request.files, request.inventory):
+        count, digest = inventory(self._scan.files.values())
+        if (count, digest) != (request.files, request.inventory):
             return (
                 f"the folder changed after the request: the request has {request.files} files,"
-                f" inventory {request.inventory[:12]}; now there are {found[0]}, {found[1][:12]}"
+                f" inventory {request.inventory[:12]}; now there are {count}, {digest[:12]}"
             )
         if not self._barrier.completed():
             return f"there is no completion.json of attempt {request.attempt}"
@@ -235,52 +241,53 @@ class _Sidecar:
             return f"the store's manifest of this run differs and must not be replaced: {error}"
         except StepError as error:
             return str(error)
-        log.info("the output is stored: %s, digest %s", counted(found[0], "file"), manifest.digest)
+        log.info("the output is stored: %s, digest %s", counted(count, "file"), manifest.digest)
         return ""
 
     def _finish(self) -> int:
-        """Store the rest, the newest checkpoint first, within the pod's grace period."""
+        """Store the remaining files, the newest checkpoint first, within the pod's grace period."""
         log.info("the trainer has ended: storing the rest")
         grace = self._grace
         grace.start()
         missing: list[str] | None = None
         while True:
             self._scan = current = scan(self._settings.folder)
-            if self._begin():
+            if self._claim_run():
                 self._mirror.store(current, current, True, grace.over)
             self._scan, earlier = scan(self._settings.folder), missing
             missing = self._missing() + list(self._scan.errors)
-            kept = self._ready and self._keep_end()
-            if not (kept or missing):
+            is_end_stored = self._ready and self._store_end()
+            if not (is_end_stored or missing):
                 missing = [f"{UPLOADER}/{CHIEF_END}"]
             if not missing:
                 log.info("everything is stored: %s", counted(len(self._scan.files), "file"))
                 self._complete_at_end = True
-                # The trainer may have ended before a pass could remove what it had deleted.
-                if left := self._mirror.prune(self._scan, current, grace.over):
-                    log.warning("these deleted checkpoints are still in the store: %s", left)
+                # The trainer may have deleted checkpoints after the last pass.
+                if remaining := self._mirror.prune(self._scan, current, grace.over):
+                    log.warning("these deleted checkpoints are still in the store: %s", remaining)
                 return 0
-            # More passes help while the store is unreachable or refuses, or while files are sent.
+            # Another pass may help while the store is unreachable or rejects writes, or if this one
+            # has stored some of the missing files.
             hopeless = missing == earlier and not (self._mirror.away or self._mirror.refused)
             if grace.over() or hopeless:
                 return self._not_stored(missing)
             time.sleep(min(self._settings.interval, 1))
 
-    def _keep_end(self) -> bool:
-        """Store how the chief ended, once; return whether that is done.
+    def _store_end(self) -> bool:
+        """Store the record of how the chief ended, once; return False if the store failed.
 
-        A fenced sidecar does so as well: the record is of its own attempt.
+        A fenced sidecar also stores it, because the record belongs to its own attempt.
         """
         run_id, attempt = self._settings.run_id, self._settings.attempt
         if not self._end:
             self._end = dict(read_json(self._settings.folder / UPLOADER / CHIEF_END))
-            # The folder may outlive pods, and have the end of an earlier attempt.
+            # The folder may outlive the pod, and contain an earlier attempt's record.
             if (self._end.get("run_id"), self._end.get("attempt")) != (run_id, attempt):
-                said = "its supervisor left no record, for example because it was killed"
+                reason = "its supervisor left no record, for example because it was killed"
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 self._end = {"run_id": run_id, "attempt": attempt, "time": now, "code": None}
-                self._end |= {"signal": 0, "reason": said, "seconds": 0.0, "step": 0}
-            self._end["stop_within"] = self._grace.order() if self._end["signal"] else None
+                self._end |= {"signal": 0, "reason": reason, "seconds": 0.0, "step": 0}
+            self._end["stop_within"] = self._grace.stop_within() if self._end["signal"] else None
         address = RunLayout(self._settings.run).chief_end(attempt)
         try:
             if not self._end_stored:
@@ -295,14 +302,17 @@ class _Sidecar:
 
     def _not_stored(self, missing: list[str]) -> int:
         log.error("%d not stored: %s", len(missing), ", ".join(map(repr, missing[:20])))
-        _leave(f"{len(missing)} not stored: {'; '.join(self._mirror.trouble.values())}")
+        _write_end_reason(f"{len(missing)} not stored: {'; '.join(self._mirror.trouble.values())}")
         return exit_codes.NOT_STORED if self._mirror.away else exit_codes.FAILED
 
-    def _give_up(self) -> None:
-        """Exit if a call outlasts the grace period: the kubelet would not report the lost files."""
+    def _exit_when_overdue(self) -> None:
+        """Exit with a report if a call outlasts the grace period.
+
+        It runs in a thread. The kubelet would kill the process without a word on the lost files.
+        """
         self._ended.wait()
         self._grace.start()
-        while not self._grace.over(_AFTERWARDS):
+        while not self._grace.over(_OVERTIME):
             time.sleep(_POLL)
             if self.returned:
                 return
@@ -319,10 +329,10 @@ class _Sidecar:
             os._exit(code)
 
 
-def _leave(text: str) -> None:
-    """Write why this sidecar ends to the termination log, which the cluster shows."""
+def _write_end_reason(reason: str) -> None:
+    """Write the reason why this sidecar ends to the termination log, which the cluster shows."""
     with suppress(OSError):  # a full disk must not hide the exit code
-        termination_message.write(termination_message.path_of(os.environ), text)
+        termination_message.write(termination_message.path_of(os.environ), reason)
 
 
 class _Grace:
@@ -339,22 +349,25 @@ class _Grace:
         self._stop_within = StopWithin(Path(folder) if folder else None, log.warning)
 
     def start(self) -> None:
-        """Start to count, unless it has already started."""
+        """Start to count, unless it has already been started."""
         if self._began is None:
             self._began = time.monotonic()
 
-    def order(self) -> float | None:
-        """Return the seconds of an order to stop; wait a moment for one, counted from SIGTERM."""
-        until = (self._began or time.monotonic()) + _ORDER_SECONDS
-        while (found := self._stop_within.seconds()) is None and self._stop_within.known:
-            if time.monotonic() > until:
+    def stop_within(self) -> float | None:
+        """Return the annotation stop-within in seconds; None if it is not set.
+
+        It waits for the annotation until shortly after SIGTERM.
+        """
+        deadline = (self._began or time.monotonic()) + _ANNOTATION_SECONDS
+        while (seconds := self._stop_within.seconds()) is None and self._stop_within.known:
+            if time.monotonic() > deadline:
                 break
             time.sleep(_POLL)
-        return found
+        return seconds
 
-    def over(self, more: float = 0.0) -> bool:
-        """Return whether it has been over for `more` seconds."""
+    def over(self, margin: float = 0.0) -> bool:
+        """Return whether the grace period and `margin` seconds have passed."""
         began = time.monotonic() if self._began is None else self._began
         shorter = self._stop_within.seconds()
         seconds = self._seconds if shorter is None else min(self._seconds, shorter)
-        return time.monotonic() - began >= seconds + more
+        return time.monotonic() - began >= seconds + margin

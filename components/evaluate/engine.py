@@ -14,7 +14,7 @@ from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import suspicious_columns
-from kfp_tfjob.judging.judge import Given, judge
+from kfp_tfjob.judging.judge import EvaluationRequest, judge
 from kfp_tfjob.registry.champion_records import record_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
@@ -74,7 +74,7 @@ def run(
         ConfigurationError: gate or an address is wrong.
         DataError: The model or the dataset is missing or damaged, or they do not match.
     """
-    given = Given.parse(model_name, model_uri, dataset_uri, gate)
+    given = EvaluationRequest.parse(model_name, model_uri, dataset_uri, gate)
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
         judged = judge(step.store, step.layout, given, Path(scratch), gpus)
         model, classes = judged.measured["model"], judged.data.schema.classes

@@ -157,9 +157,9 @@ def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int)
         ConfigurationError: There are fewer GPUs.
         DataError: The model or the dataset is gone or damaged.
     """
-    from kfp_tfjob.judging.judge import Given, judge
+    from kfp_tfjob.judging.judge import EvaluationRequest, judge
 
-    given = Given.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
+    given = EvaluationRequest.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
         judged = judge(step.store, step.layout, given, Path(scratch), gpus)
     keep_second(step.store, step.run, judged.verdict)

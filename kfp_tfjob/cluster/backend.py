@@ -1,7 +1,8 @@
 """Defines the interface of a back end, which runs jobs on a cluster or on this machine.
 
-A back end takes a job of any kind as a plain dict. It shows jobs and pods as Kubernetes does, so
-the launcher, the verdicts and the reports are the same everywhere.
+A back end takes a job of any kind as a plain dict. It returns jobs and pods in Kubernetes' form, so
+the launcher, the verdicts and the reports are the same everywhere. `kubernetes.py` and
+`local/backend.py` implement it; the launcher calls it.
 """
 
 from __future__ import annotations
@@ -16,44 +17,45 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 
 BACKEND_VARIABLE = "KFP_TFJOB_BACKEND"
-# Takes why the run ended; empty if only this process has to go.
-Farewell = Callable[[str], None]
+# Gets the reason why the run ended; empty if only this process must exit.
+ExitCallback = Callable[[str], None]
 
 
 class JobExistsError(StepError):
-    """A job of this name exists; the launcher finds out whether it is ours."""
+    """A job of this name exists; the launcher checks whether it belongs to this run."""
 
 
 class JobRefusedError(ConfigurationError):
-    """The back end will never accept this manifest; the message has its reason."""
+    """The back end will never accept this manifest; the message contains its reason."""
 
     verdict = "refused"
 
 
 class Backend(Protocol):
-    """The operations that the launcher needs to run jobs; the defaults are those without a cluster.
+    """The operations that the launcher needs to run jobs; the defaults apply without a cluster.
 
     Every method may raise StepError if the back end is unreachable for longer than allowed.
     """
 
     def owner(self) -> Object | None:
-        """Return the ownerReference that deletes jobs with their run, or None."""
+        """Return the ownerReference that makes Kubernetes delete jobs with their run; or None."""
         return None
 
     def watch_workflow(
-        self, run_id: str, owner: Object | None, seconds: int, farewell: Farewell
+        self, run_id: str, owner: Object | None, seconds: int, on_exit: ExitCallback
     ) -> AbstractContextManager[Callable[[], str]]:
         """Return a context that stops every job of a run as soon as the run ends.
 
         Args:
             run_id: The run.
-            owner: The result of `owner`.
-            seconds: How long a chief and its sidecar have to stop.
-            farewell: Called once in its own thread when this process is about to be killed:
-                after the jobs of an ended run are stopped, or on SIGTERM.
+            owner: The run's ownerReference, from `owner`.
+            seconds: The time that a chief and its sidecar have to stop.
+            on_exit: Called once in its own thread when this process is about to be killed: after
+                an ended run's jobs were stopped, or on SIGTERM.
 
         Returns:
-            A context; its value returns why the run ended, or "" while it has not.
+            A context. Its value is a function that returns the reason why the run ended, or an
+            empty string while it has not.
         """
         return nullcontext(lambda: "")
 
@@ -67,11 +69,11 @@ class Backend(Protocol):
         ...
 
     def get(self, name: str) -> Object | None:
-        """Return the job with its status, or None if it does not exist."""
+        """Return the job with its status; None if it does not exist."""
         ...
 
     def pods(self, name: str) -> list[Object]:
-        """Return a job's pods: metadata.labels, status.phase and the container statuses."""
+        """Return a job's pods with metadata.labels, status.phase and the container statuses."""
         ...
 
     def wait_for_change(self, name: str, timeout: float) -> None:
@@ -87,19 +89,19 @@ class Backend(Protocol):
         ...
 
     def events(self, name: str) -> list[Object]:
-        """Return the events of a job or pod, newest last; none without the right to read them."""
+        """Return a job's or pod's events, newest last; empty without the right to read them."""
         return []
 
     def place_in_queue(self, queue: str, workload: str) -> int | None:
-        """Return the place of a Workload in a LocalQueue, from 1; None if it is not known."""
+        """Return a Workload's place in a LocalQueue, from 1; None if unknown."""
         return None
 
     def nodes(self) -> list[Object] | None:
-        """Return the cluster's nodes, or None without the right to list them."""
+        """Return the cluster's nodes; None without the right to list them."""
         return None
 
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
-        """Set annotations of the chief's pod, which reads them in PODINFO_DIR."""
+        """Set annotations of the chief's pod, whose containers read them in PODINFO_DIR."""
         ...
 
     def delete(self, name: str) -> None:

@@ -1,4 +1,9 @@
-"""Computes the requests of a job and the capacity of nodes, as Kubernetes does."""
+"""Computes a job's requests and the nodes' capacity, as Kubernetes does.
+
+All nodes are assumed to be empty, because other pods come and go. So a job that does not fit cannot
+start on the current nodes at any time, and a job that fits may still have to wait. Called by
+preflight's checks and by `kfp-tfjob submit`.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +18,34 @@ from kfp_tfjob.jobs.status import replicas
 Amounts = dict[str, Decimal]
 
 
-def shown(resource: str, amount: Decimal) -> str:
-    """Return an amount for people: bytes in GiB, everything else as a plain number."""
+def format_amount(resource: str, amount: Decimal) -> str:
+    """Return an amount for messages: memory and storage in GiB, other resources as a number."""
     if resource.endswith(("memory", "storage")) or resource.startswith("hugepages-"):
         return f"{amount / 2**30:.4g} GiB"
     return f"{amount.normalize():f}"
 
 
 def of_pod(spec: Object) -> Amounts:
-    """Return a pod's requests: its containers, or an init container if that is larger."""
-    beside: Amounts = {}
-    most: Amounts = {}
+    """Return a pod's requests: its containers' total, or an init container's if that is larger."""
+    sidecars: Amounts = {}
+    peak: Amounts = {}
     for container in spec.get("initContainers") or ():
-        own = _added(beside, _of_container(container))
+        running = _sum(sidecars, _container_requests(container))
         if container.get("restartPolicy") == "Always":  # a native sidecar keeps running
-            beside = own
-        most = _larger(most, own)
-    together = beside
+            sidecars = running
+        peak = _maximum(peak, running)
+    total = sidecars
     for container in spec.get("containers") or ():
-        together = _added(together, _of_container(container))
-    return _larger(most, together)
+        total = _sum(total, _container_requests(container))
+    return _maximum(peak, total)
 
 
 def of_job(job: Object) -> Amounts:
-    """Return the total requests of all pods of a job."""
+    """Return the total requests of a job's pods."""
     total: Amounts = {}
     for replica in replicas(job):
-        each = of_pod(replica.pod)
-        total = _added(total, {name: n * replica.count for name, n in each.items()})
+        requests = of_pod(replica.pod)
+        total = _sum(total, {name: amount * replica.count for name, amount in requests.items()})
     return total
 
 
@@ -50,83 +55,94 @@ def fits(node: Object, spec: Object) -> bool:
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
     taints = (node.get("spec") or {}).get("taints") or []
-    hard = [item for item in taints if item["effect"] in ("NoSchedule", "NoExecute")]
+    # PreferNoSchedule is only a preference.
+    hard = [taint for taint in taints if taint["effect"] in ("NoSchedule", "NoExecute")]
     tolerations = spec.get("tolerations") or ()
-    return all(any(_tolerates(one, taint) for one in tolerations) for taint in hard)
+    return all(any(_tolerates(toleration, taint) for toleration in tolerations) for taint in hard)
 
 
-def room(nodes: Iterable[Object], asked: Amounts) -> int:
-    """Return how many pods with these requests the nodes could hold if they were empty."""
-    found = 0
+def _pods_that_fit(nodes: Iterable[Object], requests: Amounts) -> int:
+    """Return the number of pods with these requests that the nodes could hold if empty."""
+    count = 0
     for node in nodes:
-        has = allocatable(node)
-        parts = [has.get(name, Decimal(0)) // n for name, n in asked.items()]
-        found += int(min(parts, default=Decimal(0)))
-    return found
+        capacity = allocatable(node)
+        per_resource = [
+            capacity.get(name, Decimal(0)) // amount for name, amount in requests.items()
+        ]
+        count += int(min(per_resource, default=Decimal(0)))
+    return count
 
 
 def no_room(
     pod: Object, count: int, nodes: Sequence[Object], who: str, set_by: Callable[[str], str]
 ) -> str:
-    """Return why nodes, even if empty, do not hold `count` pods; "" if they do."""
-    asked = of_pod(pod)
+    """Return the reason why even empty nodes cannot hold `count` pods; empty if they can.
+
+    Args:
+        pod: The pod's spec.
+        count: The number of equal pods.
+        nodes: The cluster's nodes.
+        who: The pods' name at the start of the message.
+        set_by: Returns the option that sets the request of a resource.
+    """
+    requests = of_pod(pod)
     fitting = [node for node in nodes if fits(node, pod)]
-    most = room(fitting, asked)
+    most = _pods_that_fit(fitting, requests)
     if most >= count:
         return ""
     if nodes and not fitting:
         return "no current node matches its node selector and tolerations"
-    small = []
-    for name, amount in asked.items():
-        has = [
+    too_small = []
+    for name, amount in requests.items():
+        capacities = [
             (allocatable(node).get(name, Decimal(0)), node["metadata"].get("name", ""))
             for node in fitting
         ]
-        largest, node = max(has, default=(amount, ""))
+        largest, node = max(capacities, default=(amount, ""))
         if largest < amount:
-            small.append(
-                f"{who} requests a total of {shown(name, amount)} {name}, set by"
+            too_small.append(
+                f"{who} requests a total of {format_amount(name, amount)} {name}, set by"
                 f" {set_by(name)}, but the largest node, {node}, can allocate only"
-                f" {shown(name, largest)}"
+                f" {format_amount(name, largest)}"
             )
-    if small:
-        return f"no matching node is large enough: {'; '.join(small)}"
+    if too_small:
+        return f"no matching node is large enough: {'; '.join(too_small)}"
     return f"matching nodes currently have room for {most}"
 
 
 def lacks_room(job: Object, nodes: Sequence[Object]) -> str:
-    """Return which total of a job exceeds what the nodes have in all, or "" if none does."""
+    """Return a sentence about a resource whose total exceeds all nodes'; empty if there is none."""
     pods = [replica.pod for replica in replicas(job)]
     usable = [allocatable(node) for node in nodes if any(fits(node, pod) for pod in pods)]
     for name, amount in of_job(job).items():
-        has = sum((item.get(name, Decimal(0)) for item in usable), Decimal(0))
-        if has < amount:
+        capacity = sum((amounts.get(name, Decimal(0)) for amounts in usable), Decimal(0))
+        if capacity < amount:
             return (
-                f"the job requests a total of {shown(name, amount)} {name}, but the nodes have only"
-                f" {shown(name, has)}"
+                f"the job requests a total of {format_amount(name, amount)} {name}, but the nodes"
+                f" have only {format_amount(name, capacity)}"
             )
     return ""
 
 
-def _of_container(container: Object) -> Amounts:
-    given = ((container.get("resources") or {}).get("requests") or {}).items()
-    return {name: parse_quantity(value) for name, value in given}
+def _container_requests(container: Object) -> Amounts:
+    requests = ((container.get("resources") or {}).get("requests") or {}).items()
+    return {name: parse_quantity(quantity) for name, quantity in requests}
 
 
-def _added(left: Amounts, right: Amounts) -> Amounts:
+def _sum(first: Amounts, second: Amounts) -> Amounts:
     zero = Decimal(0)
-    return {name: left.get(name, zero) + right.get(name, zero) for name in left | right}
+    return {name: first.get(name, zero) + second.get(name, zero) for name in first | second}
 
 
-def _larger(left: Amounts, right: Amounts) -> Amounts:
+def _maximum(first: Amounts, second: Amounts) -> Amounts:
     zero = Decimal(0)
-    return {name: max(left.get(name, zero), right.get(name, zero)) for name in left | right}
+    return {name: max(first.get(name, zero), second.get(name, zero)) for name in first | second}
 
 
 def allocatable(node: Object) -> Amounts:
-    """Return what pods may use of a node."""
-    given = (node["status"].get("allocatable") or {}).items()
-    return {name: parse_quantity(value) for name, value in given}
+    """Return the amounts that all pods on a node may request together."""
+    amounts = (node["status"].get("allocatable") or {}).items()
+    return {name: parse_quantity(quantity) for name, quantity in amounts}
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:

@@ -1,7 +1,7 @@
 """Reads and writes raw objects of the Kubernetes API, with retries.
 
-Typed clients drop unknown fields and refuse objects without an expected field. A plain dict is
-exactly what the server sent.
+Typed models drop unknown fields and reject objects without an expected field. A plain dict contains
+exactly the fields that the server sent. Called by everything that uses a cluster.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # The errors of one failed call: an error response, or no response.
 CALL_FAILED = (ApiError, urllib3.exceptions.HTTPError, OSError, *UNREADABLE)
 CALL_SECONDS = (5, 30)  # to connect, and between two bytes
-_CONNECTIONS = 1000  # every log and every watch holds one
-_LONGEST_LINE = 64 * 1024
+_CONNECTIONS = 1000  # every log and every watch uses one
+_LONGEST_LINE = 64 * 1024  # bytes of a log line; the end of a longer line is dropped
 _LONGEST_EVENT = 16 * 1024 * 1024  # etcd accepts objects of 1.5 MiB, which are longer as JSON
-_CHUNK = 16 * 1024
-_WATCH_SECONDS, _WATCH_SILENCE = 55, 70.0  # the API server ends a watch after the first
+_CHUNK = 16 * 1024  # bytes of one read
+# The API server ends a watch after 55 s, so a connection that is silent for 70 s is dead.
+_WATCH_SECONDS, _WATCH_SILENCE = 55, 70.0
 
 
 def user_agent() -> str:
-    """Return the name under which the audit log of a cluster shows a call of this project."""
-    ours = metadata.distributions(name="kfp-tfjob")
-    return "/".join(("kfp-tfjob", *(found.version for found in list(ours)[:1])))
+    """Return this project's name and version for a cluster's audit log."""
+    installed = list(metadata.distributions(name="kfp-tfjob"))
+    return "/".join(("kfp-tfjob", *(distribution.version for distribution in installed[:1])))
 
 
 def connect(configuration: Configuration) -> ApiClient:
-    """Return the Kubernetes client with connections of its own, for several threads."""
-    # The client declares these None. Our own repetitions are enough, and they are logged.
+    """Return a Kubernetes client with its own connections, for several threads."""
+    # Without urllib3's retries, because ours are logged. The client declares the attribute as None.
     vars(configuration).update(retries=False)
     configuration.connection_pool_maxsize = _CONNECTIONS
     client = ApiClient(configuration)
@@ -67,7 +68,7 @@ def connect(configuration: Configuration) -> ApiClient:
 
 
 class ClusterClient:
-    """The API of one cluster, seen from one namespace.
+    """One cluster's API for objects in one namespace.
 
     Every call raises ForbiddenError if RBAC forbids it, and ClusterUnavailableError if the API
     server does not respond in time.
@@ -90,25 +91,25 @@ class ClusterClient:
     def from_environment(
         cls, patience: Patience = PATIENCE, kind: JobKind = DEFAULT
     ) -> ClusterClient:
-        """Return the client of the pod's own service account, else of the kubeconfig.
+        """Return a client for the pod's service account or, outside a pod, for the kubeconfig.
 
         Raises:
             ConfigurationError: Neither exists.
         """
-        found = Configuration()
+        configuration = Configuration()
         try:
-            config.load_incluster_config(found)
+            config.load_incluster_config(configuration)
         except config.ConfigException:
-            namespace = cls._load_kubeconfig(found)
-        else:  # without the proxy of the environment, which is for addresses outside the cluster
+            namespace = cls._load_kubeconfig(configuration)
+        else:  # the environment's proxy is for addresses outside the cluster, so it is not used
             namespace = (_ACCOUNT / "namespace").read_text().strip()
-        return cls(connect(found), namespace, patience, kind)
+        return cls(connect(configuration), namespace, patience, kind)
 
     @staticmethod
-    def _load_kubeconfig(found: Configuration) -> str:
-        """Read the kubeconfig, and return the namespace of its context."""
+    def _load_kubeconfig(configuration: Configuration) -> str:
+        """Read the kubeconfig, and return its context's namespace."""
         try:
-            config.load_kube_config(client_configuration=found)
+            config.load_kube_config(client_configuration=configuration)
             context = config.list_kube_config_contexts()[1]["context"]
         except config.ConfigException as error:
             raise ConfigurationError(
@@ -119,54 +120,54 @@ class ClusterClient:
                     fix="set KUBECONFIG, or run with `kfp-tfjob run`",
                 )
             ) from error
-        server, proxies = urlsplit(found.host), getproxies()
+        server, proxies = urlsplit(configuration.host), getproxies()
         if server.hostname not in ("localhost", "127.0.0.1", "::1"):
-            # kubectl reads them too, but this client does not.
-            vars(found).update(proxy=proxies.get(server.scheme), no_proxy=proxies.get("no"))
+            # kubectl reads the proxy variables, but this client does not.
+            vars(configuration).update(proxy=proxies.get(server.scheme), no_proxy=proxies.get("no"))
         return context.get("namespace") or "default"
 
     @property
     def address(self) -> str:
-        """The URL of the API server."""
+        """The API server's URL."""
         return self.client.configuration.host
 
     def within(self, seconds: float) -> ClusterClient:
-        """Return the same client with a different patience."""
+        """Return the same client with retries for at most `seconds`."""
         return self._with(_patience=replace(self._patience, seconds=seconds))
 
     def of(self, kind: JobKind) -> ClusterClient:
         """Return the same client for jobs of a different kind."""
         return self._with(kind=kind)
 
-    def apart(self) -> ClusterClient:
-        """Return the same client with connections that nothing else uses."""
+    def clone(self) -> ClusterClient:
+        """Return the same client with its own connections, which no other call can block."""
         return self._with(client=connect(self.client.configuration))
 
-    def _with(self, **other: Any) -> ClusterClient:
-        found = copy(self)
-        vars(found).update(_allowed=set(), **other)
-        return found
+    def _with(self, **attributes: Any) -> ClusterClient:
+        client = copy(self)
+        vars(client).update(_allowed=set(), **attributes)
+        return client
 
     def jobs(self, name: str = "") -> str:
-        """Return the path of the namespace's jobs, or of one job."""
+        """Return the API path to the namespace's jobs, or to one job."""
         return self._path(f"/apis/{self.kind.api_version}", self.kind.plural, name)
 
     def core(self, kind: str, name: str = "") -> str:
-        """Return the path of a kind of the core group, for example `pods`, or of one object."""
+        """Return the API path to a core resource, for example `pods`, or to one object."""
         return self._path("/api/v1", kind, name)
 
     def workflow(self, name: str) -> str:
-        """Return the path of a Workflow of Argo."""
+        """Return the API path to an Argo Workflow."""
         return self._path("/apis/argoproj.io/v1alpha1", "workflows", name)
 
     def pending_workloads(self, queue: str) -> str:
-        """Return the path of what waits in a LocalQueue of Kueue 0.15 or later."""
+        """Return the API path to a LocalQueue's pending Workloads, for Kueue 0.15 or later."""
         group = "/apis/visibility.kueue.x-k8s.io/v1beta2"
         return self._path(group, "localqueues", f"{queue}/pendingworkloads")
 
     @staticmethod
     def _resource(path: str) -> str:
-        """Return the RBAC resource of the objects of a path."""
+        """Return the RBAC resource of an API path, for example `pods/log`."""
         parts = path.partition("/namespaces/")[2].split("/")
         return "/".join((*parts[1:2], *parts[3:])) or path
 
@@ -181,7 +182,7 @@ class ClusterClient:
             return None
 
     def list(self, path: str, **query: str) -> list[Object]:
-        """Return the objects of a list."""
+        """Return the objects in a list."""
         return self.request("GET", path, query).get("items") or []
 
     def list_jobs(self, selector: str) -> list[Object]:
@@ -189,17 +190,17 @@ class ClusterClient:
         return self.with_kind(self.list(self.jobs(), labelSelector=selector))
 
     def with_kind(self, jobs: Iterable[Object]) -> list[Object]:
-        """Return the jobs of a list with their kind, which lists of Kubernetes' own kinds omit."""
+        """Return listed jobs with their kind, which lists of Kubernetes' own kinds omit."""
         kind = {"apiVersion": self.kind.api_version, "kind": self.kind.name}
         return [kind | job for job in jobs]
 
     def annotate(self, path: str, values: Mapping[str, str | None]) -> None:
-        """Set annotations of an object."""
+        """Set annotations of an object; None removes one."""
         body = {"metadata": {"annotations": dict(values)}}
         self.request("PATCH", path, {}, body)
 
     def delete(self, path: str, propagation: str = "Foreground") -> None:
-        """Delete an object and its dependents (`Background`: later), if it exists."""
+        """Delete an object, if it exists, and its dependents; `Background` deletes those later."""
         try:
             self.request("DELETE", path, {"propagationPolicy": propagation})
         except NotFoundError:
@@ -219,23 +220,24 @@ class ClusterClient:
             JobExistsError: The name is taken.
             JobRefusedError: The object is not accepted.
         """
-        what = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
+        action = f"{method.lower()} {path.partition('/namespaces/')[2] or path}"
         right = f"{method} {self._resource(path)}"
 
         def call() -> Object:
-            found = self.once(method, path, query, CALL_SECONDS, body)
+            response = self.once(method, path, query, CALL_SECONDS, body)
             self._allowed.add(right)
-            return found
+            return response
 
-        def passing(error: Exception) -> bool:
-            # A starting API server rejects every call until it has read the roles.
-            refused = isinstance(error, ApiError) and error.status == 403
-            return transient(error) or (refused and right in self._allowed)
+        def is_transient(error: Exception) -> bool:
+            # A starting API server rejects every call until it has read the roles. So a 403 is
+            # temporary if the same right was sufficient before.
+            forbidden = isinstance(error, ApiError) and error.status == 403
+            return transient(error) or (forbidden and right in self._allowed)
 
         try:
-            return self._patience.run(what, call, passing)
+            return self._patience.run(action, call, is_transient)
         except ApiError as error:
-            raise translate(error, what) from error
+            raise translate(error, action) from error
 
     def once(
         self,
@@ -245,7 +247,14 @@ class ClusterClient:
         seconds: tuple[float, float],
         body: object = None,
     ) -> Object:
-        """Make a call without retries, for a caller in a hurry; `seconds` to connect and per byte.
+        """Make a call without retries.
+
+        Args:
+            method: The HTTP method.
+            path: The API path.
+            query: The query parameters.
+            seconds: The time limits to connect, and between two bytes of the response.
+            body: The body as an object.
 
         Raises:
             Exception: One of CALL_FAILED.
@@ -259,26 +268,27 @@ class ClusterClient:
         silence: float,
         heard: Callable[[int], None] = lambda size: None,
     ) -> Iterator[bytes]:
-        """Yield the lines of an endless reply: a watch or a log.
+        """Yield the lines of an endless response, such as a watch or a log.
 
-        There is no retry, because only the caller knows where to continue.
+        A broken stream is not opened again, because only the caller knows where to continue.
 
         Args:
             path: The path of a list or a log.
-            query: For example, follow=true.
+            query: The query parameters, for example follow=true.
             silence: Seconds without a byte after which the connection counts as dead.
-            heard: Called when bytes arrive, with the size of the line that has not ended: that of
-                a progress bar may take hours.
+            heard: Called when bytes arrive, with the size of the unfinished line. A progress bar
+                may be one unfinished line for hours.
 
         Raises:
             ApiError: The API returned an error.
             urllib3.exceptions.HTTPError: The connection broke, or was silent for too long.
         """
-        reply = self._call("GET", path, query, None, (CALL_SECONDS[0], silence))
+        response = self._call("GET", path, query, None, (CALL_SECONDS[0], silence))
+        longest = _LONGEST_EVENT if "watch" in query else _LONGEST_LINE
         try:
-            yield from _lines(reply, _LONGEST_EVENT if "watch" in query else _LONGEST_LINE, heard)
+            yield from _lines(response, longest, heard)
         finally:
-            reply.close()
+            response.close()
 
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[Object]:
         """Yield the events of a watch until the server ends it; raises as `lines`."""
@@ -294,7 +304,7 @@ class ClusterClient:
         seconds: tuple[float, float],
     ) -> Any:
         if method == "DELETE":
-            _refuse_to_delete_everything(path, query)
+            _require_narrow_deletion(path, query)
         content = f"application/{'merge-patch+' if method == 'PATCH' else ''}json"
         headers = {"Accept": "application/json, */*", "Content-Type": content}
         try:
@@ -306,20 +316,20 @@ class ClusterClient:
                 body=body,
                 auth_settings=["BearerToken"],
                 _return_http_data_only=True,
-                _preload_content=False,  # the models would drop fields
-                _request_timeout=tuple(seconds),  # the client ignores anything else in silence
+                _preload_content=False,  # otherwise, typed models would drop fields
+                _request_timeout=tuple(seconds),  # the client silently ignores other types
             )
         except ApiException as error:
             raise ApiError.of(error) from None
 
 
-def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
+def _require_narrow_deletion(path: str, query: Mapping[str, str]) -> None:
     """Reject a deletion without an object name or a label value."""
     _, kind, *name = [*path.partition("/namespaces/")[2].split("/"), ""]
     requirements = query.get("labelSelector", "").split(",")
     if kind and any(name):
         return
-    if not any(re.fullmatch(r"[^=!]+=[^=!]+", item.strip()) for item in requirements):
+    if not any(re.fullmatch(r"[^=!]+=[^=!]+", requirement.strip()) for requirement in requirements):
         raise ValueError(
             f"delete {path} with the label selector {query.get('labelSelector', '')!r} would"
             " delete objects of other owners"
@@ -327,21 +337,22 @@ def _refuse_to_delete_everything(path: str, query: Mapping[str, str]) -> None:
 
 
 def _lines(
-    reply: Any, longest: int = _LONGEST_LINE, heard: Callable[[int], None] = lambda size: None
+    response: Any, longest: int = _LONGEST_LINE, heard: Callable[[int], None] = lambda size: None
 ) -> Iterator[bytes]:
-    """Split a stream into lines, and keep only the beginning of long lines."""
-    rest, cut, size = b"", False, 0
-    for chunk in reply.stream(_CHUNK, decode_content=False):
-        *whole, rest = (rest + chunk).split(b"\n")
-        size = len(rest) if whole else size + len(chunk)
+    """Split a stream into lines; the end of a line longer than `longest` bytes is dropped."""
+    buffer, truncated, size = b"", False, 0
+    for chunk in response.stream(_CHUNK, decode_content=False):
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        size = len(buffer) if lines else size + len(chunk)
         heard(size)
-        for line in whole:
-            if not cut:
+        for line in lines:
+            # The beginning of a truncated line was already yielded; this is its end.
+            if not truncated:
                 yield line
-            cut = False
-        if len(rest) > longest:
-            if not cut:
-                yield rest[:longest]
-            rest, cut = b"", True
-    if rest and not cut:
-        yield rest
+            truncated = False
+        if len(buffer) > longest:
+            if not truncated:
+                yield buffer[:longest]
+            buffer, truncated = b"", True
+    if buffer and not truncated:
+        yield buffer

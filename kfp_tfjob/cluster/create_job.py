@@ -1,8 +1,8 @@
 """Creates training jobs through the SDK of the training operator, `kubeflow-training`.
 
-This module works around three defects of the SDK: its models drop fields that they do not know, its
-call has no time limit, and it hides the API server's answer in a RuntimeError. The SDK is imported
-only when a job is created.
+This module works around three defects of the SDK: its models drop unknown fields, its call is
+without a time limit, and it hides the API server's response in a RuntimeError. The SDK is imported
+only when a job is created, because the import is slow. Called by `KubernetesBackend.create`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kfp_tfjob.storage.errors import Problem
 
 
 def create_job(api: ClusterClient, manifest: Object) -> None:
-    """Create a job of the training operator, by one call.
+    """Create a job of the training operator with one call.
 
     Raises:
         JobRefusedError: The SDK would drop fields.
@@ -40,27 +40,35 @@ def create_job(api: ClusterClient, manifest: Object) -> None:
     )
     model = constants.JOB_PARAMETERS[api.kind.name]["model"]
     if lost := list(lost_fields(sdk.api_client, manifest, model)):
-        raise JobRefusedError(*(lost_field(f"{api.kind.name}{path}", it) for path, it in lost))
+        raise JobRefusedError(
+            *(lost_field(f"{api.kind.name}{path}", value) for path, value in lost)
+        )
     job: Any = sdk.api_client.deserialize(SimpleNamespace(data=json.dumps(manifest)), model)
     try:
         sdk.create_job(job=job, namespace=api.namespace)
     except RuntimeError as error:
-        found = error.__cause__ or error.__context__ or error
-        raise (ApiError.of(found) if isinstance(found, ApiException) else found) from None
+        cause = error.__cause__ or error.__context__ or error
+        raise (ApiError.of(cause) if isinstance(cause, ApiException) else cause) from None
 
 
-def lost_fields(client: Any, given: Object, model: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each field that the typed models change or drop."""
+def lost_fields(client: Any, manifest: Object, model: str) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of each field that the typed models change or drop.
+
+    Args:
+        client: An ApiClient, which converts objects to models.
+        manifest: The object.
+        model: The name of the model for it, for example `V1Pod`.
+    """
     try:
-        read = client.deserialize(SimpleNamespace(data=json.dumps(given)), model)
-    except (AttributeError, TypeError, ValueError):  # a list for a map, or without what is required
-        yield "", given
+        typed = client.deserialize(SimpleNamespace(data=json.dumps(manifest)), model)
+    except (AttributeError, TypeError, ValueError):  # a wrong type, or a required field is missing
+        yield "", manifest
         return
-    yield from _lost(given, client.sanitize_for_serialization(read), "")
+    yield from _differences(manifest, client.sanitize_for_serialization(typed), "")
 
 
 def lost_field(path: str, received: object) -> Problem:
-    """Return the problem of a field that `lost_fields` has found."""
+    """Return the problem of a field from `lost_fields`."""
     return Problem(
         f"{path} would be lost",
         received=received,
@@ -70,12 +78,17 @@ def lost_field(path: str, received: object) -> Problem:
     )
 
 
-def _lost(given: Any, kept: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(given, Mapping) and isinstance(kept, Mapping):
-        for key, value in given.items():
-            yield from _lost(value, kept.get(key), f"{path}.{key}")
-    elif isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
-        for index, value in enumerate(given):
-            yield from _lost(value, kept[index], f"{path}[{index}]")
-    elif given != kept:
-        yield path, given
+def _differences(original: Any, converted: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the original value of each field that differs after the conversion."""
+    if isinstance(original, Mapping) and isinstance(converted, Mapping):
+        for key, value in original.items():
+            yield from _differences(value, converted.get(key), f"{path}.{key}")
+    elif (
+        isinstance(original, list)
+        and isinstance(converted, list)
+        and len(original) == len(converted)
+    ):
+        for index, value in enumerate(original):
+            yield from _differences(value, converted[index], f"{path}[{index}]")
+    elif original != converted:
+        yield path, original

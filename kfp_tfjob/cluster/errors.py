@@ -1,7 +1,8 @@
 """Translates errors of the Kubernetes API into errors with a remedy.
 
-A 403 has three possible causes: RBAC forbids the call, an admission webhook rejects the object, or
-a quota is used up. A 500 with "failed calling webhook" means that the operator is down.
+A status alone does not name the remedy. A 403 has three possible causes: RBAC forbids the call, an
+admission webhook rejects the object, or a quota is used up. A 500 with "failed calling webhook"
+means that the operator is down. Called by the client of the Kubernetes API and by the back end.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
-_PASSING = frozenset({401, 408, 410, 429, 500, 502, 503, 504})
-# A reply that is not JSON was truncated on the way.
+_TRANSIENT_STATUSES = frozenset({401, 408, 410, 429, 500, 502, 503, 504})
+# The errors of a response that is not JSON, because it was truncated on the way.
 UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
-_WEBHOOK_AWAY = "failed calling webhook"
+_WEBHOOK_UNREACHABLE = "failed calling webhook"
 
 
 class ApiError(ApiException):
-    """An error response on one line: the text of the client's own error lists all headers."""
+    """An error response on one line; the client's own error would print all headers."""
 
     def __init__(self, status: int, reason: str = "", body: bytes | str | None = None) -> None:
         super().__init__(status, reason)
@@ -31,18 +32,18 @@ class ApiError(ApiException):
 
     @classmethod
     def of(cls, error: ApiException) -> Exception:
-        """Return the error of a call of the Kubernetes client, in which 0 means that TLS failed."""
+        """Translate an error of the Kubernetes client; its status 0 means that TLS failed."""
         if not error.status:
             return urllib3.exceptions.SSLError(" ".join(str(error.reason).split()))
         return cls(error.status, str(error.reason), error.body)
 
     def __str__(self) -> str:
-        """Return the status, and the server's message."""
+        """Return the status and the server's message."""
         return f"HTTP {self.status} {self.reason}: {self.message}"
 
     @property
     def message(self) -> str:
-        """The message of the API server."""
+        """The API server's message."""
         return str(self._content.get("message") or self.reason or self.status)
 
     @property
@@ -88,17 +89,17 @@ def transient(error: Exception) -> bool:
     if isinstance(error, ApiError):
         if error.status == 409:
             return error.code == "Conflict"
-        return error.status in _PASSING
+        return error.status in _TRANSIENT_STATUSES
     return isinstance(error, (urllib3.exceptions.HTTPError, OSError, *UNREADABLE))
 
 
 def webhook_is_away(error: BaseException | None) -> bool:
     """Return whether the API server could not reach an admission webhook."""
-    return isinstance(error, ApiError) and _WEBHOOK_AWAY in error.message
+    return isinstance(error, ApiError) and _WEBHOOK_UNREACHABLE in error.message
 
 
 def absent(kind: JobKind, received: str) -> Problem:
-    """Return the problem of a cluster that does not have a kind of job."""
+    """Return the problem that a cluster does not support a kind of job."""
     return Problem(
         f"this cluster does not support {kind.name}s",
         received=received,
@@ -108,7 +109,7 @@ def absent(kind: JobKind, received: str) -> Problem:
 
 
 def silent(kind: JobKind, received: str) -> Problem:
-    """Return the problem of an operator whose webhook cannot be reached."""
+    """Return the problem that an operator's webhook cannot be reached."""
     return Problem(
         f"{kind.called} is not responding",
         received=received,
@@ -117,14 +118,19 @@ def silent(kind: JobKind, received: str) -> Problem:
     )
 
 
-def translate(error: ApiError, what: str) -> StepError:
-    """Return our error for an API error, with the server's message."""
-    said, status = error.message, error.status
+def translate(error: ApiError, action: str) -> StepError:
+    """Return the project's error for an API error, with the server's message.
+
+    Args:
+        error: The API's error.
+        action: The call in a message, for example `get pods/x`.
+    """
+    message, status = error.message, error.status
     if status == 404:
         return NotFoundError(
             Problem(
-                f"there is nothing to {what}",
-                received=said,
+                f"there is nothing to {action}",
+                received=message,
                 expected="an object of that name in the namespace",
                 fix="check the name and the namespace; something else may have deleted it",
             )
@@ -132,34 +138,34 @@ def translate(error: ApiError, what: str) -> StepError:
     if status == 409:
         return JobExistsError(
             Problem(
-                f"cannot {what}",
-                received=said,
+                f"cannot {action}",
+                received=message,
                 expected="a name that no other job has",
                 fix="delete the other job, or start a new run",
             )
         )
-    if status == 403 and "admission webhook" in said:
+    if status == 403 and "admission webhook" in message:
         return JobRefusedError(
             Problem(
-                f"the cluster refuses to {what}",
-                received=said,
+                f"the cluster refuses to {action}",
+                received=message,
                 expected="an object that the cluster's policies allow",
                 fix="correct what the message describes; it comes from an admission webhook",
             )
         )
-    if status == 403 and "exceeded quota" in said:
+    if status == 403 and "exceeded quota" in message:
         return JobRefusedError(
             Problem(
-                f"cannot {what}: the namespace's quota is used up",
-                received=said,
+                f"cannot {action}: the namespace's quota is used up",
+                received=message,
                 fix="delete finished jobs, or have the ResourceQuota raised",
             )
         )
     if status in (401, 403):
         return ForbiddenError(
             Problem(
-                f"this step is not allowed to {what}",
-                received=said,
+                f"this step is not allowed to {action}",
+                received=message,
                 expected="a service account with the permissions in deploy/, such as"
                 " pipeline-runner",
                 fix="bind a Role with these permissions to the service account",
@@ -168,16 +174,16 @@ def translate(error: ApiError, what: str) -> StepError:
     if status in (400, 422):
         return JobRefusedError(
             Problem(
-                f"the cluster refuses to {what}",
-                received=said,
+                f"the cluster refuses to {action}",
+                received=message,
                 expected="an object that this API server accepts",
                 fix="correct what the message names",
             )
         )
     return StepError(
         Problem(
-            f"cannot {what}",
-            received=f"HTTP {status}: {said}",
+            f"cannot {action}",
+            received=f"HTTP {status}: {message}",
             expected="a response of the API server without an error",
             fix="repeat it; if the error stays, ask an administrator of the cluster",
         )

@@ -1,7 +1,8 @@
 """Follows a job's log lines and pods, and keeps them after the pods are deleted.
 
-The pods of workers are deleted with their logs as soon as the chief succeeds or the job fails. So
-this module keeps their last lines and their last state.
+Workers' pods are deleted with their logs as soon as the chief succeeds or the job fails. So this
+module keeps their last lines and their last state, which explain a failure. Called by the launcher
+for each attempt.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from kfp_tfjob.jobs.status import is_over, is_suspended, role_of
 from kfp_tfjob.storage.escaping import lines
 
 log = logging.getLogger(__name__)
-_SUPERVISOR = " supervisor: "  # its lines are not the program's last words
-_KEPT = 50  # lines of each container
-# Events are not watched, so a waiting job is polled: soon after a change, and less and less often
-# while nothing changes.
-_SOONEST, _LATEST = 2.0, 30.0
-_PART = 8  # of the time since the last change
+_SUPERVISOR = " supervisor: "  # its lines do not explain why the program failed
+_LAST_LINES = 50  # of each container
+# Seconds between two polls. Events are not watched, so a waiting job is polled soon after a change,
+# and less and less often while its state stays the same.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0
+_PAUSE_DIVISOR = 8  # a pause is this part of the time since the last change
 
 
 class Follower:
@@ -38,10 +39,10 @@ class Follower:
 
     def __init__(self, backend: Backend, job_name: str, keep: LogWriter | None = None) -> None:
         self._backend, self._name, self._keep = backend, job_name, keep
-        self._lines: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_KEPT))
+        self._lines: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_LAST_LINES))
         self._pods: dict[str, Object] = {}
-        self._said = ""
-        self._said_at = -math.inf
+        self._summary = ""
+        self._changed_at = -math.inf
         self._waits = False
         self.events: list[Object] = []
         self._thread = threading.Thread(target=self._read, name=f"logs {job_name}", daemon=True)
@@ -51,10 +52,10 @@ class Follower:
         self._thread.start()
 
     def look(self) -> Object | None:
-        """Return the job as it is now; log a line when the state of its pods has changed.
+        """Return the job's current state; log a line if the state of its pods has changed.
 
-        Afterwards, `events` has the events of the job, of its waiting pods, and of its Workload
-        while a queue holds it back.
+        Afterwards, `events` contains the events of the job, of its waiting pods and, while a queue
+        suspends it, of its Workload.
         """
         job = self._backend.get(self._name)
         for pod in self._backend.pods(self._name):
@@ -68,7 +69,7 @@ class Follower:
         missing = len(pods) < waiting_reasons.wanted(job)
         self._waits = bool(missing or lagging) and not is_over(job)
         creators = kind_of(job).creators(job) if missing else []
-        self.events = self._ask(creators, lagging) if self._waits else []
+        self.events = self._read_events(creators, lagging) if self._waits else []
         place = None
         if is_suspended(job):
             names = waiting_reasons.workloads(self.events)
@@ -76,36 +77,41 @@ class Follower:
             queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
             if queue and names:
                 place = self._backend.place_in_queue(queue, names[-1])
-        said = pod_summary(job, pods, self.events, place)
+        summary = pod_summary(job, pods, self.events, place)
         now = time.monotonic()
         # Fifty pods that start one by one must not log fifty lines.
-        if said != self._said and (not self._waits or now >= self._said_at + _SOONEST):
-            self._said, self._said_at = said, now
-            log.info("%s: %s", self._name, said)
+        if summary != self._summary and (
+            not self._waits or now >= self._changed_at + _SHORTEST_PAUSE
+        ):
+            self._summary, self._changed_at = summary, now
+            log.info("%s: %s", self._name, summary)
         return job
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look at the job, even without a change."""
-        unchanged = time.monotonic() - self._said_at
-        return min(max(unchanged / _PART, _SOONEST), _LATEST) if self._waits else _LATEST
+        """Seconds until the job is read again, even without a change."""
+        if not self._waits:
+            return _LONGEST_PAUSE
+        unchanged = time.monotonic() - self._changed_at
+        return min(max(unchanged / _PAUSE_DIVISOR, _SHORTEST_PAUSE), _LONGEST_PAUSE)
 
-    def _ask(self, creators: list[str], lagging: list[Object]) -> list[Object]:
-        """Return the events of what creates missing pods, and of one waiting pod of each role.
+    def _read_events(self, creators: list[str], lagging: list[Object]) -> list[Object]:
+        """Return the events of the missing pods' creators, and of one waiting pod per role.
 
-        A pod itself has the scheduler's message, and pods of one role have equal requests.
+        Pods with the scheduler's message in their status are skipped. One pod per role is enough,
+        because its pods have equal requests.
         """
-        silent = {
+        unexplained = {
             role_of(pod): pod
             for pod in reversed(lagging)
             if not waiting_reasons.scheduler_says(pod)
         }
-        names = creators + [pod["metadata"]["name"] for pod in silent.values()]
+        names = creators + [pod["metadata"]["name"] for pod in unexplained.values()]
         return [event for name in names for event in self._backend.events(name)]
 
     @property
     def pods(self) -> list[Object]:
-        """Every pod so far, in its last known state."""
+        """All pods of the job so far, each in its last known state."""
         return [self._pods[name] for name in sorted(self._pods)]
 
     def finish(self, seconds: float) -> None:
@@ -117,10 +123,10 @@ class Follower:
         return list(self._lines[container])[-number:]
 
     def _read(self) -> None:
-        """Take every line; a reader that ends would block the streams, as if the job were silent.
+        """Take every line until the job has ended.
 
-        A line that cannot be taken, for example because nothing reads standard output any more, is
-        dropped.
+        A line that cannot be taken, for example because standard output is closed, is dropped. If
+        this thread ended instead, the streams would block, and the job would seem to be silent.
         """
         mask, failed = Mask(), False
         try:
@@ -139,7 +145,7 @@ class Follower:
 
     def _take(self, line: LogLine, mask: Mask) -> None:
         text = mask(line.text)
-        if line.stamp and _SUPERVISOR not in text:  # without one, it is the kubelet that speaks
+        if line.stamp and _SUPERVISOR not in text:  # without a stamp, it is the kubelet's message
             self._lines[line.where].append(text)
         if self._keep:
             self._keep.put(line if text == line.text else line._replace(text=text))

@@ -1,4 +1,9 @@
-"""Watches objects while connections break, and keeps the last state of one job and its pods."""
+"""Watches objects across broken connections, and keeps the last state of one job and its pods.
+
+A watch may miss changes while it is interrupted. So it is used only to wake a caller, which then
+reads the current state, and to remember pods that were deleted. Called by `KubernetesBackend` and
+by `run_watch.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,8 @@ from kfp_tfjob.jobs.objects import Object
 
 log = logging.getLogger(__name__)
 
-_LONGEST_PAUSE = 10.0
-_TOGETHER = 0.1  # changes of many pods arrive in a burst; one look is enough
+_LONGEST_PAUSE = 10.0  # seconds between two attempts to start a watch
+_BURST_SECONDS = 0.1  # changes of many pods arrive together; reading the state once is enough
 
 
 def watch(
@@ -25,9 +30,9 @@ def watch(
     closed: threading.Event,
     broken: Callable[[str], None],
 ) -> None:
-    """Watch objects until `closed` is set; a broken watch does no harm, and no error ends it.
+    """Watch objects until `closed` is set; a broken watch is started again, and no error ends it.
 
-    The next one begins with the current state, as ADDED; only a deletion in between is missed.
+    The new watch begins with the current state, as ADDED. Only deletions in between are missed.
 
     Args:
         api: The cluster.
@@ -35,9 +40,9 @@ def watch(
         query: The selector.
         take: Called with ADDED, MODIFIED or DELETED, and the object.
         closed: Ends the watch within a minute.
-        broken: Called with the reason when the watch breaks, once until it works again.
+        broken: Called with the reason when the watch breaks, and not again until it has worked.
     """
-    pause, told = 0.1, False
+    pause, reported = 0.1, False
     while not closed.is_set():
         began = time.monotonic()
         try:
@@ -45,17 +50,17 @@ def watch(
                 if event.get("type") in ("ADDED", "MODIFIED", "DELETED"):
                     take(event["type"], event["object"])
         except CALL_FAILED as error:
-            if not told and not closed.is_set():
-                told = True
+            if not reported and not closed.is_set():
+                reported = True
                 status = getattr(error, "status", None)
                 broken(f"HTTP {status}" if status else type(error).__name__)
         except Exception as error:
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 log.exception("a bug interrupted the watch on %s", path)
                 broken(type(error).__name__)
         if time.monotonic() - began > _LONGEST_PAUSE:
-            pause, told = 0.1, False
+            pause, reported = 0.1, False
         # Without jitter, all launchers of a cluster would reconnect at the same time.
         closed.wait(random.uniform(pause / 2, pause))
         pause = min(2 * pause, _LONGEST_PAUSE)
@@ -64,7 +69,7 @@ def watch(
 class JobWatcher:
     """Reports that a job or its pods have changed, and keeps deleted pods, until it is closed.
 
-    The caller reads the current state each time, so it depends on no single event.
+    The caller reads the current state each time, so a missed event does no harm.
     """
 
     def __init__(self, api: ClusterClient, name: str) -> None:
@@ -76,22 +81,22 @@ class JobWatcher:
         self._closed = threading.Event()
         job = (api.jobs(), {"fieldSelector": f"metadata.name={name}"}, self._take_job)
         pods = (api.core("pods"), {"labelSelector": api.kind.pods_of(name)}, self._take_pod)
-        for what in (job, pods):
+        for path, query, take in (job, pods):
             threading.Thread(
                 target=watch,
-                args=(api, *what, self._closed, self._broken),
+                args=(api, path, query, take, self._closed, self._broken),
                 name=f"watch {name}",
                 daemon=True,
             ).start()
 
     @property
     def job(self) -> Object | None:
-        """The job in its last event; None if it is deleted or not known yet."""
+        """The job in its last event; None if it is deleted or has not been seen yet."""
         return self._job
 
     @property
     def pods(self) -> list[Object]:
-        """Every pod in its last event, including deleted ones."""
+        """All pods, each in its last event, including deleted ones."""
         with self._change:
             return list(self._pods.values())
 
@@ -106,10 +111,10 @@ class JobWatcher:
             self._seen = self._version
 
     def wait(self, timeout: float) -> None:
-        """Wait until something has changed since `seen`, at most `timeout` seconds."""
+        """Wait until the job or its pods have changed since `seen`, at most `timeout` seconds."""
         with self._change:
             if self._change.wait_for(lambda: self._version != self._seen, timeout):
-                self._change.wait(min(_TOGETHER, timeout))
+                self._change.wait(min(_BURST_SECONDS, timeout))
 
     def close(self) -> None:
         """End the watches; their threads end within a minute."""

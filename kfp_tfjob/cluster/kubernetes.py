@@ -1,4 +1,9 @@
-"""Runs jobs on a cluster, as raw objects."""
+"""Runs jobs on a cluster, as raw objects.
+
+Jobs and pods are watched from the first call for a job on. The watches only show that something has
+changed, and keep deleted pods; the current state is read by requests. Called by the launcher, the
+exit task and the commands.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from contextlib import contextmanager
 
 import urllib3
 
-from kfp_tfjob.cluster.backend import Farewell
+from kfp_tfjob.cluster.backend import ExitCallback
 from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient
 from kfp_tfjob.cluster.create_job import create_job
 from kfp_tfjob.cluster.errors import (
@@ -31,7 +36,7 @@ from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.cluster.own_task import POD_NAME
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher, was_terminated
-from kfp_tfjob.cluster.stopping import Running, chief_of, orders
+from kfp_tfjob.cluster.stopping import RunningJob, chief_of, stop_requests
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
 from kfp_tfjob.storage.errors import StepError
@@ -40,9 +45,9 @@ from kfp_tfjob.storage.retry import Patience
 log = logging.getLogger(__name__)
 
 _LOST_NODE_SECONDS = 60.0  # enough, because attempts have different names and are fenced
-_LONGEST_GRACE = 24 * 3600.0
-_HEARD_SECONDS = 2.0  # a node shows a new annotation in a volume after about half a second
-_POLL = 0.5
+_LONGEST_GRACE = 24 * 3600.0  # seconds; a pod's own period may be any number
+_ANNOTATION_SECONDS = 2.0  # a node shows a new annotation in a volume after about half a second
+_POLL = 0.5  # seconds between two looks whether a job's pods are gone
 
 
 class KubernetesBackend:
@@ -50,17 +55,18 @@ class KubernetesBackend:
 
     Args:
         api: The cluster.
-        operator_seconds: How long the operator's webhook may be unreachable when a job is created.
+        operator_seconds: The time for which the operator's webhook may be unreachable when a job is
+            created.
     """
 
     def __init__(self, api: ClusterClient, operator_seconds: float = 60) -> None:
         self._api, self._operator_seconds = api, operator_seconds
-        self._watching: dict[str, JobWatcher] = {}
+        self._watchers: dict[str, JobWatcher] = {}
         self._logs: dict[str, PodLogs] = {}
         self._lock = threading.Lock()
 
     def owner(self) -> Object | None:
-        """Return the ownerReference of jobs: this pod's Workflow, or None.
+        """Return the ownerReference to this pod's Workflow; None without one.
 
         Without blockOwnerDeletion and controller, the Workflow's controller ignores the jobs.
         """
@@ -72,26 +78,29 @@ class KubernetesBackend:
             return None
         for reference in (pod or {"metadata": {}})["metadata"].get("ownerReferences") or []:
             if reference["kind"] == "Workflow":
-                known = {key: reference[key] for key in ("apiVersion", "kind", "name", "uid")}
-                return known | {"controller": False, "blockOwnerDeletion": False}
+                identity = {key: reference[key] for key in ("apiVersion", "kind", "name", "uid")}
+                return identity | {"controller": False, "blockOwnerDeletion": False}
         return None
 
     @contextmanager
     def watch_workflow(
-        self, run_id: str, owner: Object | None, seconds: int, farewell: Farewell
+        self, run_id: str, owner: Object | None, seconds: int, on_exit: ExitCallback
     ) -> Iterator[Callable[[], str]]:
-        """Stop the jobs as soon as the run ends; only a pod of Kubeflow Pipelines has a run."""
+        """Stop the jobs as soon as the run ends; without a Workflow, nothing is watched."""
         if not owner:
             log.info("this step has no Workflow, so it cannot notice when the run ends")
             yield lambda: ""
             return
-        with WorkflowWatcher(self._api, run_id, owner, self._running, seconds, farewell) as watch:
+        with WorkflowWatcher(self._api, run_id, owner, self._running, seconds, on_exit) as watch:
             yield lambda: watch.why_ended
 
     def create(self, manifest: Object) -> None:
-        """Create a job; a name that is taken may be of our own call, whose response was lost."""
+        """Create a job.
+
+        If the name is taken, this call's first attempt may have succeeded without a response.
+        """
         kind = self._api.kind
-        what = f"create {kind.name} {self._api.namespace}/{manifest['metadata']['name']}"
+        action = f"create {kind.name} {self._api.namespace}/{manifest['metadata']['name']}"
 
         def call() -> None:
             if kind.in_sdk:
@@ -103,19 +112,20 @@ class KubernetesBackend:
             self._operator_seconds, party="the cluster", error=ClusterUnavailableError
         )
         try:
-            patience.run(what, call, transient)
+            patience.run(action, call, transient)
         except ApiError as error:
-            found = translate(error, what)
-            if isinstance(found, NotFoundError) and "namespaces" not in str(found):
-                raise OperatorAbsentError(absent(kind, str(found))) from error
-            raise found from error
+            translated = translate(error, action)
+            # A 404 means that the resource is unknown, unless the message names the namespace.
+            if isinstance(translated, NotFoundError) and "namespaces" not in str(translated):
+                raise OperatorAbsentError(absent(kind, str(translated))) from error
+            raise translated from error
         except ClusterUnavailableError as error:
             if webhook_is_away(error.__cause__):
                 raise OperatorAbsentError(silent(kind, str(error))) from error
             raise
 
     def get(self, name: str) -> Object | None:
-        """Return the job, or None."""
+        """Return the job with its status; None if it does not exist."""
         self._watched(name).seen()
         return self._api.get(self._api.jobs(name))
 
@@ -123,9 +133,9 @@ class KubernetesBackend:
         """Return a job's pods, including deleted ones in their last known state."""
         selector = self._api.kind.pods_of(name)
         listed = self._api.list(self._api.core("pods"), labelSelector=selector)
-        there = {pod["metadata"]["name"] for pod in listed}
-        gone = [pod for pod in self._watched(name).pods if pod["metadata"]["name"] not in there]
-        return [*listed, *gone]
+        names = {pod["metadata"]["name"] for pod in listed}
+        deleted = [pod for pod in self._watched(name).pods if pod["metadata"]["name"] not in names]
+        return [*listed, *deleted]
 
     def wait_for_change(self, name: str, timeout: float) -> None:
         """Wait for a change of the job or its pods since `get`, at most `timeout` seconds."""
@@ -133,12 +143,12 @@ class KubernetesBackend:
 
     def logs(self, name: str) -> Iterator[LogLine]:
         """Yield the lines of all containers until the job and its pods have ended."""
-        watching = self._watched(name)
+        watcher = self._watched(name)
 
         def over() -> bool:
-            return watching.closed or (watching.job is not None and is_over(watching.job))
+            return watcher.closed or (watcher.job is not None and is_over(watcher.job))
 
-        self._logs[name] = logs = PodLogs(self._api, lambda: watching.pods, over)
+        self._logs[name] = logs = PodLogs(self._api, lambda: watcher.pods, over)
         return iter(logs)
 
     def silence(self, name: str) -> float | None:
@@ -147,58 +157,63 @@ class KubernetesBackend:
         return logs.silence("chief-0") if logs else None
 
     def events(self, name: str) -> list[Object]:
-        """Return the events of a job or pod, newest last; none if RBAC forbids reading them."""
+        """Return a job's or pod's events, newest last; empty if RBAC forbids reading them."""
         try:
-            found = self._api.list(
+            events = self._api.list(
                 self._api.core("events"), fieldSelector=f"involvedObject.name={name}"
             )
         except ForbiddenError:
             return []
-        return sorted(found, key=_said_at)
+        return sorted(events, key=_event_time)
 
     def place_in_queue(self, queue: str, workload: str) -> int | None:
-        """Return the place of a Workload in a LocalQueue, from 1; None if Kueue does not tell."""
+        """Return a Workload's place in a LocalQueue, from 1; None if Kueue does not report it."""
         try:
-            waiting = self._api.within(2).list(self._api.pending_workloads(queue))
-        except StepError:  # no right, or no visibility server
+            pending = self._api.within(2).list(self._api.pending_workloads(queue))
+        except StepError:  # the right is missing, or Kueue's visibility server
             return None
-        places = {it["metadata"]["name"]: int(it["positionInLocalQueue"]) + 1 for it in waiting}
+        places = {
+            pending_workload["metadata"]["name"]: int(pending_workload["positionInLocalQueue"]) + 1
+            for pending_workload in pending
+        }
         return places.get(workload)
 
     def nodes(self) -> list[Object] | None:
-        """Return the cluster's nodes; None without the right of deploy/optional/nodes."""
+        """Return the cluster's nodes; None without the right from deploy/optional/nodes."""
         try:
             return self._api.within(10).list("/api/v1/nodes")
         except StepError:
             return None
 
     def annotate_chief(self, name: str, values: Mapping[str, str]) -> None:
-        """Set annotations of the chief's pod, if it exists; it reads them in PODINFO_DIR."""
+        """Set annotations of the chief's pod, if it exists; they are visible in PODINFO_DIR."""
         if not (chief := chief_of(self._api.kind, name, self._watched(name).pods)):
             return
         try:
             self._api.annotate(self._api.core("pods", chief), values)
         except NotFoundError:
-            return  # it is not created yet, or has just ended
+            return  # the pod is not created yet, or was just deleted
 
     def cancel(self, name: str, run: str, seconds: int) -> None:
-        """Stop a job within `seconds`; its own grace period is longer, to store a checkpoint."""
+        """Stop a job within `seconds`, instead of its own longer grace period for a checkpoint."""
         pods = [] if self._api.kind.names_pods else self.pods(name)
-        job = Running(name, chief_of(self._api.kind, name, pods), seconds)
-        *before, _ = orders(self._api, job, run)
-        for order in before:
+        job = RunningJob(name, chief_of(self._api.kind, name, pods), seconds)
+        *pod_requests, _ = stop_requests(self._api, job, run)
+        for request in pod_requests:
             try:
-                self._api.request(order.method, order.path, order.query, order.body)
+                self._api.request(request.method, request.path, request.query, request.body)
             except NotFoundError:
                 continue
             except StepError as error:
                 log.warning("%s may use its whole grace period: %s", name, error)
-            if order.method == "PATCH":
-                time.sleep(_HEARD_SECONDS)  # the volume of a pod being deleted no longer changes
+            if request.method == "PATCH":
+                # The volume of a pod that is being deleted no longer changes, so wait until the
+                # node has updated it.
+                time.sleep(_ANNOTATION_SECONDS)
         self.delete(name, seconds)
 
     def is_terminated(self) -> bool | None:
-        """Return whether a user ended the run of this pod; None if the Workflow cannot be read."""
+        """Return whether a user ended this pod's run; None if the Workflow cannot be read."""
         owner = self.owner()
         try:
             workflow = self._api.get(self._api.workflow(owner["name"])) if owner else None
@@ -208,9 +223,11 @@ class KubernetesBackend:
         return was_terminated(workflow) if workflow else None
 
     def delete(self, name: str, seconds: float | None = None) -> None:
-        """Delete a job; return when its pods are gone, except those on a lost node.
+        """Delete a job; return when its pods are gone, except pods on a lost node.
 
-        The pods have their own grace period, or `seconds`.
+        Args:
+            name: The job.
+            seconds: The pods' grace period; None for their own.
         """
         self._api.delete(self._api.jobs(name))
         began = time.monotonic()
@@ -226,13 +243,13 @@ class KubernetesBackend:
                 names = ", ".join(replica_of(pod) for pod in pods)
                 log.warning("%s is deleted, but these pods still exist: %s", name, names)
                 if not living:
-                    # Otherwise, the job would stay as long as its node. The cluster removes pods
-                    # of a lost node, with or without a job, when it returns or is removed.
+                    # Otherwise, the job would stay as long as its node. The cluster removes a lost
+                    # node's pods, with or without a job, when the node returns or is removed.
                     self._api.delete(self._api.jobs(name), "Background")
                 break
             time.sleep(_POLL)
-        if watching := self._watching.pop(name, None):
-            watching.close()
+        if watcher := self._watchers.pop(name, None):
+            watcher.close()
 
     def jobs_of(self, label: str) -> list[Object]:
         """Return the jobs with a label, for example `kfp-tfjob/run=x`."""
@@ -251,7 +268,7 @@ class KubernetesBackend:
 
     def close(self) -> None:
         """Stop following; every job stays as it is."""
-        for follower in (*self._watching.values(), *self._logs.values()):
+        for follower in (*self._watchers.values(), *self._logs.values()):
             follower.close()
 
     def __enter__(self) -> KubernetesBackend:
@@ -263,23 +280,24 @@ class KubernetesBackend:
         self.close()
 
     def _running(self) -> dict[str, str]:
-        """Return the chief's pod of each followed job that has not ended, without a request."""
+        """Return the chief's pod of each followed job that has not ended, without any request."""
         with self._lock:
-            followed = dict(self._watching)
+            followed = dict(self._watchers)
         return {
-            name: chief_of(self._api.kind, name, seen.pods)
-            for name, seen in followed.items()
-            if not (seen.job and is_over(seen.job))
+            name: chief_of(self._api.kind, name, watcher.pods)
+            for name, watcher in followed.items()
+            if not (watcher.job and is_over(watcher.job))
         }
 
     def _watched(self, name: str) -> JobWatcher:
+        """Return the job's watcher; start it on the first call."""
         with self._lock:  # a separate thread reads the lines
-            if name not in self._watching:
-                self._watching[name] = JobWatcher(self._api, name)
-            return self._watching[name]
+            if name not in self._watchers:
+                self._watchers[name] = JobWatcher(self._api, name)
+            return self._watchers[name]
 
 
-def _said_at(event: Object) -> str:
-    """Return the last time of an event, as text that sorts to the second."""
-    said = event.get("lastTimestamp") or event.get("eventTime")
-    return str(said or event["metadata"].get("creationTimestamp") or "")[:19]
+def _event_time(event: Object) -> str:
+    """Return an event's last time to the second, as a string that sorts by time."""
+    time = event.get("lastTimestamp") or event.get("eventTime")
+    return str(time or event["metadata"].get("creationTimestamp") or "")[:19]

@@ -1,4 +1,7 @@
-"""The lines of replicas with the time that Kubernetes gave them."""
+"""Log lines of replicas, each with the time that Kubernetes gave it.
+
+The time in nanoseconds orders the lines of all replicas, and identifies a line that is read twice.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ class LogLine(NamedTuple):
     Attributes:
         stamp: Its time in UTC with nanoseconds, `2026-01-01T10:00:00.000000000Z`; empty for a
             message of the kubelet, which is not part of the log.
-        where: The name in brackets before it: `chief-0`, `worker-1/uploader`.
-        text: The line.
+        where: The line's source, printed in brackets: `chief-0`, `worker-1/uploader`.
+        text: The line without its time.
     """
 
     stamp: str
@@ -30,19 +33,20 @@ class LogLine(NamedTuple):
 
 
 def cut(line: bytes) -> tuple[str, str]:
-    """Return the stamp and the text of a line as the kubelet sends it.
+    """Split a line from the kubelet into its time and its text.
 
-    The stamp is empty for a message of the kubelet itself.
+    The time is empty for a message of the kubelet itself.
     """
+    # Nearly all lines have nine digits and UTC, so they need no parsing.
     if line[29:31] == b"Z " and line[10:11] == b"T":
         return line[:30].decode(errors="replace"), _text(line[31:])
-    stamp, _, rest = line.partition(b" ")
-    stamp = _in_utc(stamp.decode(errors="replace"))
-    return (stamp, _text(rest)) if stamp else ("", _text(line))
+    time, _, content = line.partition(b" ")
+    stamp = _in_utc(time.decode(errors="replace"))
+    return (stamp, _text(content)) if stamp else ("", _text(line))
 
 
 def stamp_of(seconds: float) -> str:
-    """Return seconds since 1970 as a stamp."""
+    """Return seconds since 1970 in the form of `LogLine.stamp`."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S.%f}000Z"
 
 
@@ -51,7 +55,7 @@ def _text(data: bytes) -> str:
 
 
 def _in_utc(stamp: str) -> str:
-    """Return a stamp of any zone and length in the form of LogLine; empty if it is none."""
+    """Return a time of any zone and precision in the form of `LogLine.stamp`; empty if invalid."""
     if not (parts := _STAMP.fullmatch(stamp)):
         return ""
     try:

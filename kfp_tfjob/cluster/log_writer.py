@@ -1,9 +1,9 @@
 """Stores an attempt's log lines, while the store may be unreachable.
 
-The end of each replica's log is one gzip file of lines `<stamp> [<where>] <text>`, which is
-written again when it has new lines. Each launcher writes its own file: a successor reads the pods
-from the start, and log_reader.py shows a line once that several files contain. No caller waits for
-the store.
+Each replica's log has one gzip file of lines `<stamp> [<where>] <text>`, limited to its end. The
+file is written again when there are new lines. Each launcher writes its own file, because a
+successor reads the pods' logs from their start; log_reader.py yields a line once even if several
+files contain it. Threads store the files, so no caller waits for the store. Called by the launcher.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
-STORE_SECONDS = 30.0
-LIMIT = 8 << 20  # bytes of the text of a file
-MEMORY = 128 << 20  # bytes of the text of all files of an attempt
-CLOSING_SECONDS = 10.0  # for the lines that are left when an attempt has ended
-_LEVEL = 1  # of gzip: the launcher shares its core with the steps of other runs
-_LAST_LINES_SECONDS = 2.0
-_SENDERS = 4
-_HURRY_SECONDS = 0.5
+STORE_SECONDS = 30.0  # between two writes of a file
+LIMIT = 8 << 20  # bytes of a file's uncompressed lines
+MEMORY = 128 << 20  # bytes of all uncompressed lines of an attempt
+CLOSING_SECONDS = 10.0  # for the remaining lines when an attempt has ended
+_LEVEL = 1  # of gzip; the launcher shares its core with other runs' steps
+_LAST_LINES_SECONDS = 2.0  # for lines that are still on the way from the pods
+_SENDERS = 4  # threads, so that one slow write does not delay all replicas
+_HURRY_SECONDS = 0.5  # between two writes while the process is about to end
 
 
 class _Tail:
-    """The end of one replica's log."""
+    """The end of one replica's log, which is kept in memory."""
 
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()
         self.size = self.dropped = 0
-        self.unstored = 0  # lines that are not in the store
+        self.unstored = 0  # the number of lines that are not in the store yet
 
     def add(self, line: bytes) -> None:
         self.lines.append(line)
@@ -47,7 +47,7 @@ class _Tail:
         self.unstored += 1
 
     def drop_oldest(self) -> int:
-        """Drop a line, and return its size."""
+        """Drop the oldest line and return its size in bytes."""
         size = len(self.lines.popleft())
         self.size -= size
         self.dropped += 1
@@ -68,28 +68,30 @@ class LogWriter:
         self._tails: dict[str, _Tail] = {}
         self._size = 0
         self._change = threading.Condition()
-        self._hurry = threading.Event()  # the process is about to end: lines are stored at once
+        self._hurry = threading.Event()  # set when the process is about to end, so lines are urgent
         self._ended = threading.Event()
         self._closed = False
-        self._failures: dict[type[Exception], Exception] = {}  # the first of each kind is logged
+        self._failures: dict[type[Exception], Exception] = {}  # the first of each type is logged
 
     def put(self, line: LogLine) -> None:
-        """Store a line soon; messages of the kubelet are not stored."""
+        """Store a line soon, without waiting; messages of the kubelet are not stored."""
         if not line.stamp:
             return
         text = f"{line.stamp} [{line.where}] {line.text}\n".encode(errors="replace")
         with self._change:
             if self._closed:
                 return
-            tail = self._tails.get(line.replica) or self._new(line.replica)
+            tail = self._tails.get(line.replica) or self._add_tail(line.replica)
             tail.add(text)
             self._size += len(text)
             while tail.size > LIMIT and len(tail.lines) > 1:
                 self._size -= tail.drop_oldest()
             while self._size > MEMORY:
-                self._size -= max(self._tails.values(), key=lambda it: it.size).drop_oldest()
+                longest = max(self._tails.values(), key=lambda tail: tail.size)
+                self._size -= longest.drop_oldest()
 
-    def _new(self, replica: str) -> _Tail:
+    def _add_tail(self, replica: str) -> _Tail:
+        """Add a replica's log; the first one starts the threads."""
         if not self._tails:
             for number in range(_SENDERS):
                 threading.Thread(
@@ -98,17 +100,17 @@ class LogWriter:
         return self._tails.setdefault(replica, _Tail())
 
     def end(self) -> None:
-        """Signal that no more lines come."""
+        """Signal that `put` is not called any more."""
         self._ended.set()
 
     def flush(self, seconds: float) -> bool:
-        """Store all lines now, and later ones at once; return whether it took at most `seconds`."""
+        """Store all lines now and later ones at once; return False if `seconds` did not suffice."""
         self._hurry.set()
         with self._change:
             return self._change.wait_for(lambda: not self._unstored(), seconds)
 
     def close(self, seconds: float) -> None:
-        """Store what is left, at most for `seconds`; never raises."""
+        """Store the remaining lines, for at most `seconds`; never raises."""
         if self._tails:
             self._ended.wait(_LAST_LINES_SECONDS)
         stored = self.flush(seconds)
@@ -129,13 +131,13 @@ class LogWriter:
     def _send(self, number: int) -> None:
         """Store the new lines of every _SENDERS-th replica until the writer is closed.
 
-        No error ends this thread: nobody would notice that it stores nothing any more.
+        An error is logged and does not end this thread, because no caller would notice its end.
         """
         while not self._closed:
             hurries = self._hurry.wait(STORE_SECONDS)
             with self._change:
-                mine = list(self._tails.items())[number::_SENDERS]
-            for replica, tail in mine:
+                tails = list(self._tails.items())[number::_SENDERS]
+            for replica, tail in tails:
                 try:
                     self._store_tail(replica, tail)
                 except Exception as error:
@@ -145,14 +147,14 @@ class LogWriter:
 
     def _store_tail(self, replica: str, tail: _Tail) -> None:
         with self._change:
-            text, lines = tail.text(), tail.unstored
+            content, lines = tail.text(), tail.unstored
         if not lines:
             return
         address = self._run.replica_log(self._attempt, replica, self._launcher)
-        data = gzip.compress(text, _LEVEL, mtime=0)
-        self._store.write(address, data, "application/gzip")
+        compressed = gzip.compress(content, _LEVEL, mtime=0)
+        self._store.write(address, compressed, "application/gzip")
         with self._change:
-            tail.unstored -= lines
+            tail.unstored -= lines  # not 0, because lines may have been added meanwhile
             self._change.notify_all()
 
     def _warn(self, replica: str, error: Exception) -> None:
@@ -164,25 +166,25 @@ class LogWriter:
 
 
 class RunLogs:
-    """Stores the log lines of the attempts of a run, one attempt after the other."""
+    """Stores the log lines of a run's attempts, one attempt after the other."""
 
     def __init__(self, store: Store, run: RunLayout) -> None:
         self._store, self._run = store, run
         self._writer: LogWriter | None = None
 
     def attempt(self, number: int) -> LogWriter:
-        """Return the writer for an attempt; the one before it is closed."""
+        """Return the writer for an attempt, after closing the previous attempt's."""
         self.close()
         self._writer = LogWriter(self._store, self._run, number)
         return self._writer
 
     def flush(self, seconds: float) -> None:
-        """Store all lines now, at most for `seconds`, and later ones at once."""
+        """Store all lines now, for at most `seconds`, and later ones at once."""
         if writer := self._writer:
             writer.flush(seconds)
 
     def close(self) -> None:
-        """Store what is left, at most for CLOSING_SECONDS; never raises."""
+        """Store the remaining lines, for at most CLOSING_SECONDS; never raises."""
         if writer := self._writer:
             self._writer = None
             writer.close(CLOSING_SECONDS)
@@ -192,5 +194,5 @@ class RunLogs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Store what is left."""
+        """Store the remaining lines."""
         self.close()

@@ -10,37 +10,44 @@ import yaml
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-# In a checkout beside the packages, in the wheel inside the package.
+# A link in a checkout, where deploy/ is next to the packages; the wheel contains the files.
 FOLDER = Path(__file__).parents[1] / "deploy"
 STANDALONE, MULTI_USER = "pipeline-runner", "default-editor"
 _OF_CLUSTER = ("ClusterRole", "ClusterRoleBinding")
 
 
 def objects(namespace: str, account: str, optional: Sequence[str] = ()) -> list[Object]:
-    """Return the objects that a namespace of runs needs, and those of deploy/optional.
+    """Return the objects that a namespace needs for runs.
+
+    Args:
+        namespace: The namespace.
+        account: The service account that gets the permissions.
+        optional: Folders of deploy/optional whose objects are added.
 
     Raises:
         ConfigurationError: The installation lacks the files.
     """
     folders = ("base", *(f"optional/{name}" for name in optional))
     return [
-        _placed(found, namespace, account) for folder in folders for found in _read(FOLDER / folder)
+        _adapt(manifest, namespace, account)
+        for folder in folders
+        for manifest in _read(FOLDER / folder)
     ]
 
 
 def _read(folder: Path) -> Iterator[Object]:
-    """Yield a folder's objects, with its common labels."""
+    """Yield a folder's objects with the labels that its kustomization.yaml adds."""
     try:
         settings = yaml.safe_load((folder / "kustomization.yaml").read_text())
         labels: dict[str, str] = {}
-        for item in settings.get("labels", ()):
-            labels |= item["pairs"]
+        for entry in settings.get("labels", ()):
+            labels |= entry["pairs"]
         for name in settings["resources"]:
-            found = yaml.safe_load((folder / name).read_text())
-            metadata = found["metadata"]
+            manifest = yaml.safe_load((folder / name).read_text())
+            metadata = manifest["metadata"]
             if labels:
                 metadata["labels"] = metadata.get("labels", {}) | labels
-            yield found
+            yield manifest
     except OSError as error:
         raise ConfigurationError(
             Problem(
@@ -52,13 +59,14 @@ def _read(folder: Path) -> Iterator[Object]:
         ) from error
 
 
-def _placed(found: Object, namespace: str, account: str) -> Object:
-    metadata = found["metadata"]
-    if found["kind"] not in _OF_CLUSTER:
+def _adapt(manifest: Object, namespace: str, account: str) -> Object:
+    """Set an object's namespace, and the account as the subject of a binding."""
+    metadata = manifest["metadata"]
+    if manifest["kind"] not in _OF_CLUSTER:
         metadata["namespace"] = namespace
-    elif found["kind"] == "ClusterRoleBinding":
-        # Several namespaces may have one, and each has its own subjects.
-        metadata["name"] = f"{found['roleRef']['name']}-{namespace}"
-    for subject in found.get("subjects", ()):
+    elif manifest["kind"] == "ClusterRoleBinding":
+        # Several namespaces may have a binding, each with its own subjects.
+        metadata["name"] = f"{manifest['roleRef']['name']}-{namespace}"
+    for subject in manifest.get("subjects", ()):
         subject |= {"name": account, "namespace": namespace}
-    return found
+    return manifest

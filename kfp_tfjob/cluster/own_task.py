@@ -1,8 +1,8 @@
-"""Tells which task of a run this process is, by the name that Argo gives its pod's node.
+"""Identifies the task that this process runs, by the name that Argo gives its pod's node.
 
 The name is a path: `run.root.exit-handler-1.preflight.executor`. With a retry strategy, which
-KFP 2.17 sets for every template, each level has `(N)`, the number of the try. The rest stays the
-same on every retry, and differs between the iterations of a loop.
+KFP 2.17 sets for every template, each level ends with `(N)`, the number of the attempt. Without
+these numbers, the path is the same on every retry, and differs between a loop's iterations.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 POD_NAME = "KFP_POD_NAME"
 NODE_NAME = "workflows.argoproj.io/node-name"
-_TRY = re.compile(r"\(\d+\)$")
+_ATTEMPT = re.compile(r"\(\d+\)$")
 
 log = logging.getLogger(__name__)
 
 
 def node_path(name: str) -> tuple[str, ...]:
-    """Return the levels of a node's name without numbers of tries; the first is the Workflow."""
-    return tuple(_TRY.sub("", level) for level in name.split("."))
+    """Return the levels of a node's name without attempt numbers; the first is the Workflow."""
+    return tuple(_ATTEMPT.sub("", level) for level in name.split("."))
 
 
 def own_task(api: ClusterClient, pod_name: str) -> tuple[str, ...]:
-    """Return the path of the node of this pod; empty if Argo did not create it."""
+    """Return this pod's node path; empty if Argo did not create the pod."""
     from kfp_tfjob.cluster.errors import ForbiddenError
 
     try:

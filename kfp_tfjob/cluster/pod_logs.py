@@ -1,7 +1,8 @@
-"""Follows the log lines of all containers of a job in parallel until the job has ended.
+"""Follows the log lines of all of a job's containers in parallel until the job has ended.
 
-A broken stream continues after its last line. Restarted containers and recreated pods are followed
-too. A log that cannot be read is not an error.
+Each container has a thread that reads its stream. A broken stream is opened again after its last
+line. Restarted containers and recreated pods are followed too. A log that cannot be read is not an
+error, because the job runs without it. Called by `KubernetesBackend.logs`.
 """
 
 from __future__ import annotations
@@ -23,14 +24,20 @@ from kfp_tfjob.jobs.status import container_statuses, replica_of
 log = logging.getLogger(__name__)
 
 _WAITING_LINES = 2000  # a slow reader pauses the streams instead of filling the memory
-_SILENCE = 60.0  # after that the stream is opened again, because it may be dead
-_LONGEST_PAUSE = 10.0
-_POLL = 0.3
-_REFUSALS = 3  # of the log of a container that has ended
+_SILENCE = 60.0  # seconds; then the stream is opened again, because it may be dead
+_LONGEST_PAUSE = 10.0  # seconds between two attempts to open a stream
+_POLL = 0.3  # seconds between two looks for new containers
+_MOST_REFUSALS = 3  # for the log of a container that has ended
 
 
 class PodLogs:
-    """One job's lines."""
+    """One job's log lines.
+
+    Args:
+        api: The cluster.
+        pods: Returns the job's pods.
+        over: Returns whether the job has ended.
+    """
 
     def __init__(
         self, api: ClusterClient, pods: Callable[[], list[Object]], over: Callable[[], bool]
@@ -38,11 +45,11 @@ class PodLogs:
         self._api, self._pods, self._over = api, pods, over
         self._lines: queue.Queue[LogLine] = queue.Queue(_WAITING_LINES)
         self._readers: dict[tuple[str, str], threading.Thread] = {}
-        self._heard: dict[str, float] = {}
+        self._heard: dict[str, float] = {}  # the time of the last line, by replica
         self._ended = threading.Event()
 
     def __iter__(self) -> Iterator[LogLine]:
-        """Yield the lines."""
+        """Yield the lines as they arrive, until the job and its streams have ended."""
         while True:
             over = self._over()
             self._start_readers()
@@ -73,13 +80,13 @@ class PodLogs:
                     reader.start()
 
     def _read(self, pod: Object, container: str) -> None:
-        """Forward the lines of a container; after a bug, its replica counts as not heard."""
+        """Forward a container's lines; if this ends, its replica's silence is unknown, not long."""
         try:
             self._follow(pod, container)
         except Exception:
             log.exception("the log of %s is not followed any more", pod["metadata"]["name"])
         finally:
-            if container == self._api.kind.container:  # or it would seem to be silent
+            if container == self._api.kind.container:
                 self._heard.pop(replica_of(pod), None)
 
     def _follow(self, pod: Object, container: str) -> None:
@@ -88,46 +95,46 @@ class PodLogs:
         where = self._api.kind.log_name(replica, container)
         path = self._api.core("pods", name) + "/log"
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        newest, pause, told, spoke, refused = "", 0.2, False, 0.0, 0
-        bar = 0  # bytes so far of a line that has not ended
+        newest, pause, warned, heard_at, refusals = "", 0.2, False, 0.0, 0
+        unfinished = 0  # bytes so far of a line that has not ended, such as a progress bar
 
         def heard(size: int) -> None:
-            nonlocal spoke, bar
-            if size > bar:  # else it comes again with a new stream
-                spoke, bar = time.monotonic(), size
+            nonlocal heard_at, unfinished
+            if size > unfinished:  # otherwise, a new stream repeats these bytes
+                heard_at, unfinished = time.monotonic(), size
                 if container == main and replica in self._heard:
-                    self._heard[replica] = spoke
+                    self._heard[replica] = heard_at
 
         while not self._ended.is_set():
             done = self._is_done(pod, container)
-            left = newest
-            if left:
-                query["sinceTime"] = f"{left[:19]}Z"
+            last_stamp = newest
+            if last_stamp:  # sinceTime has whole seconds, so the stream repeats some lines
+                query["sinceTime"] = f"{last_stamp[:19]}Z"
             try:
                 for line in self._api.lines(path, query, _SILENCE, heard):
                     stamp, text = cut(line)
                     if stamp:
-                        new = stamp > left  # else it arrived before the stream broke
-                        spoke = time.monotonic() if new else spoke
+                        is_new = stamp > last_stamp
+                        heard_at = time.monotonic() if is_new else heard_at
                         if container == main:
-                            self._heard[replica] = spoke
-                        if not new:
+                            self._heard[replica] = heard_at
+                        if not is_new:
                             continue
-                        newest, bar = max(newest, stamp), 0
+                        newest, unfinished = max(newest, stamp), 0
                         pause = 0.2
                     self._put(LogLine(stamp, where, text))
             except ApiError as error:
-                refused += done  # a busy kubelet may reject a log that is there
-                if error.status == 404 or refused > _REFUSALS:
+                refusals += done  # a busy kubelet may reject a log that exists
+                if error.status == 404 or refusals > _MOST_REFUSALS:
                     break
-                if error.status == 403 and pause >= _LONGEST_PAUSE and not told:
-                    told = True
+                if error.status == 403 and pause >= _LONGEST_PAUSE and not warned:
+                    warned = True
                     log.warning(
                         "the log of %s cannot be read: RBAC does not allow reading pods/log", name
                     )
                 self._heard.pop(replica, None)
             except urllib3.exceptions.ReadTimeoutError:
-                continue  # no line for a while
+                continue  # the container was silent for _SILENCE seconds
             except (urllib3.exceptions.HTTPError, OSError):
                 self._heard.pop(replica, None)
             else:
@@ -137,14 +144,17 @@ class PodLogs:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _is_done(self, pod: Object, container: str) -> bool:
-        """Return whether a container has ended for good, so that its stream ends by itself."""
-        for now in self._pods():
-            if now["metadata"]["uid"] == pod["metadata"]["uid"]:
-                if now["status"].get("phase") in ("Succeeded", "Failed"):
+        """Return whether a container has ended for good, so its stream ends by itself."""
+        for current in self._pods():
+            if current["metadata"]["uid"] == pod["metadata"]["uid"]:
+                if current["status"].get("phase") in ("Succeeded", "Failed"):
                     return True
-                states = {item["name"]: item.get("state") or {} for item in container_statuses(now)}
-                sidecar = container in _sidecars(now)
-                return "terminated" in states.get(container, {}) and not sidecar
+                states = {
+                    status["name"]: status.get("state") or {}
+                    for status in container_statuses(current)
+                }
+                is_sidecar = container in _sidecars(current)
+                return "terminated" in states.get(container, {}) and not is_sidecar
         return True
 
     def _put(self, line: LogLine) -> None:
@@ -157,8 +167,9 @@ class PodLogs:
 
 
 def _sidecars(pod: Object) -> set[str]:
+    """Return the names of a pod's native sidecars, which are restarted when they end."""
     containers = pod["spec"].get("initContainers") or []
-    return {item["name"] for item in containers if item.get("restartPolicy") == "Always"}
+    return {spec["name"] for spec in containers if spec.get("restartPolicy") == "Always"}
 
 
 def _has_started(status: Object) -> bool:

@@ -1,4 +1,8 @@
-"""Describes all pods of a job in one line: how many run, and why others wait."""
+"""Describes a job's pods in one line: how many run, and why the other pods wait.
+
+A job may have hundreds of pods, so pods in the same state are counted, and only a few are named.
+Called by the launcher's follower and by the commands that show a run's pods.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_suspended, replica_of
 from kfp_tfjob.storage.formatting import listed
 
-_NAMES = 2  # of pods in one state
-_REASONS = 2
-_LONGEST_REASON = 300
+_NAMES = 2  # of pods in the same state; the line stays short
+_REASONS = 2  # the most frequent ones
+_LONGEST_REASON = 300  # characters
 
 
 def pod_summary(
@@ -23,21 +27,25 @@ def pod_summary(
 ) -> str:
     """Return for example `48 of 50 running, waiting: worker-3, worker-7: 2 Insufficient cpu`.
 
-    `place` is that of a suspended job in its queue, from 1; None if it is not known.
+    Args:
+        job: The job.
+        pods: Its pods.
+        events: Its events and its waiting pods' events, newest last.
+        place: A suspended job's place in its queue, from 1; None if unknown.
     """
     running, done = 0, 0
     starting: list[str] = []
     failed: list[str] = []
     reasons: dict[str, list[str]] = {}
-    pods = sorted(pods, key=_order)
+    pods = sorted(pods, key=_sort_key)
     for pod in pods:
         name, phase = replica_of(pod), pod["status"].get("phase")
         if phase == "Succeeded":
             done += 1
         elif phase == "Failed":
             failed.append(name + _exit_code(pod))
-        elif said := waiting_reasons.reason(pod, () if waiting_reasons.has_begun(pod) else events):
-            reasons.setdefault(_short(said), []).append(name)
+        elif why := waiting_reasons.reason(pod, () if waiting_reasons.has_begun(pod) else events):
+            reasons.setdefault(_shorten(why), []).append(name)
         elif phase == "Running":
             running += 1
         else:
@@ -46,32 +54,32 @@ def pod_summary(
     parts += [f"{done} done"] if done else []
     parts += [f"failed: {_named(failed)}"] if failed else []
     parts += [f"starting: {_named(starting)}"] if starting else []
-    most = sorted(reasons.items(), key=lambda item: -len(item[1]))
-    parts += [f"waiting: {_named(names)}: {said}" for said, names in most[:_REASONS]]
-    if len(most) > _REASONS:
-        others = sum(len(names) for _, names in most[_REASONS:])
-        parts.append(f"waiting for other reasons: {others}")
+    by_frequency = sorted(reasons.items(), key=lambda reason: -len(reason[1]))
+    parts += [f"waiting: {_named(names)}: {why}" for why, names in by_frequency[:_REASONS]]
+    if len(by_frequency) > _REASONS:
+        count = sum(len(names) for _, names in by_frequency[_REASONS:])
+        parts.append(f"waiting for other reasons: {count}")
     if is_suspended(job):
         queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
-        held = f"suspended in queue {queue}" if queue else "suspended"
-        held += f" at place {place}" if place else ""
-        parts.append(": ".join([held, *map(_short, waiting_reasons.queue_says(events)[-1:])]))
+        state = f"suspended in queue {queue}" if queue else "suspended"
+        state += f" at place {place}" if place else ""
+        parts.append(": ".join([state, *map(_shorten, waiting_reasons.queue_says(events)[-1:])]))
     elif (missing := waiting_reasons.wanted(job) - len(pods)) > 0:
-        why = waiting_reasons.not_made(events)[-1:]
-        parts.append(f"not created: {missing}" + (f": {_short(why[0])}" if why else ""))
+        newest = waiting_reasons.not_made(events)[-1:]
+        parts.append(f"not created: {missing}" + (f": {_shorten(newest[0])}" if newest else ""))
     return ", ".join(parts)
 
 
-def _order(pod: Object) -> tuple[str, int]:
+def _sort_key(pod: Object) -> tuple[str, int]:
     role, _, index = replica_of(pod).rpartition("-")
     return role, int(index)
 
 
 def _exit_code(pod: Object) -> str:
-    for item in pod["status"].get("containerStatuses") or []:
-        ended = item["state"].get("terminated")
-        if ended and ended["exitCode"]:
-            return f" (exit code {ended['exitCode']})"
+    for container in pod["status"].get("containerStatuses") or []:
+        terminated = container["state"].get("terminated")
+        if terminated and terminated["exitCode"]:
+            return f" (exit code {terminated['exitCode']})"
     return ""
 
 
@@ -79,6 +87,6 @@ def _named(names: Sequence[str]) -> str:
     return listed(names, _NAMES)
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
+def _shorten(reason: str) -> str:
+    reason = " ".join(reason.split())
+    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + "…"

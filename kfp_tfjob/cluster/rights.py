@@ -1,4 +1,8 @@
-"""Knows the rights that the steps need, and asks the cluster for those that an account lacks."""
+"""Lists the rights that the steps need, and asks the cluster which of them an account lacks.
+
+Only the cluster can answer this, because several roles may grant a right. Called by preflight's and
+doctor's checks; tests/unit/test_deploy.py compares the lists with deploy/.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,19 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.kind import JobKind
 
 _REVIEWS = "/apis/authorization.k8s.io/v1"
-_AT_ONCE = 8
+_PARALLEL_REVIEWS = 8  # each is a request
 
 
 @dataclass(frozen=True)
 class Right:
-    """The right to use one kind of object, or a subresource such as `pods/log`."""
+    """The right to use one resource, or a subresource such as `pods/log`."""
 
     group: str
     resource: str
     verbs: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return the verbs and the resource for a message."""
         return f"{', '.join(self.verbs)} {self.resource}"
 
 
@@ -35,12 +39,12 @@ def to_run(kind: JobKind) -> tuple[Right, ...]:
     )
 
 
-# What Terminate needs on a back end that ends the exit task with the run.
+# The launcher's rights to stop a job itself, on a back end that ends the exit task with the run.
 TO_STOP = (
     Right("argoproj.io", "workflows", ("get", "watch")),
     Right("", "pods", ("delete", "deletecollection")),
 )
-# What makes messages precise.
+# Rights that make messages precise; a run works without them.
 TO_EXPLAIN = (
     Right("", "events", ("list",)),
     Right("", "configmaps", ("get",)),
@@ -57,50 +61,58 @@ def missing(
     Args:
         api: The cluster.
         rights: The rights to ask for.
-        account: A service account of the namespace of `api`; empty for the caller.
-        namespace: Where the objects are; empty for the whole cluster, None for that of `api`.
+        account: A service account in the client's namespace; empty for the caller.
+        namespace: The objects' namespace; empty for the whole cluster, None for the client's.
     """
-    place = api.namespace if namespace is None else namespace
+    namespace = api.namespace if namespace is None else namespace
 
     def is_allowed(right: Right, verb: str) -> bool:
-        resource, _, part = right.resource.partition("/")
-        wanted = {"namespace": place, "verb": verb, "group": right.group}
-        return _allowed(api, wanted | {"resource": resource, "subresource": part}, account)
+        resource, _, subresource = right.resource.partition("/")
+        attributes = {
+            "namespace": namespace,
+            "verb": verb,
+            "group": right.group,
+            "resource": resource,
+            "subresource": subresource,
+        }
+        return _is_allowed(api, attributes, account)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_PARALLEL_REVIEWS) as pool:
         calls = [
             (right, {verb: pool.submit(is_allowed, right, verb) for verb in right.verbs})
             for right in rights
         ]
-    found = []
-    for right, answers in calls:
-        if verbs := tuple(verb for verb, answer in answers.items() if not answer.result()):
-            found.append(Right(right.group, right.resource, verbs))
-    return found
+    lacking = []
+    for right, reviews in calls:
+        if verbs := tuple(verb for verb, review in reviews.items() if not review.result()):
+            lacking.append(Right(right.group, right.resource, verbs))
+    return lacking
 
 
 def own_account(api: ClusterClient) -> str:
-    """Return the service account that the caller uses; empty if it is none of the namespace."""
+    """Return the service account that the caller uses; empty if it is not in the namespace."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    reply = api.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, body)
-    user, place = reply["status"]["userInfo"]["username"], f"system:serviceaccount:{api.namespace}:"
-    return user.removeprefix(place) if user.startswith(place) else ""
+    review = api.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, body)
+    user = review["status"]["userInfo"]["username"]
+    prefix = f"system:serviceaccount:{api.namespace}:"
+    return user.removeprefix(prefix) if user.startswith(prefix) else ""
 
 
-def _allowed(api: ClusterClient, wanted: dict[str, str], account: str) -> bool:
-    spec: dict[str, object] = {"resourceAttributes": wanted}
-    kind, place = "SelfSubjectAccessReview", ""
+def _is_allowed(api: ClusterClient, attributes: dict[str, str], account: str) -> bool:
+    """Ask the cluster whether an account, or the caller if it is empty, may make a call."""
+    spec: dict[str, object] = {"resourceAttributes": attributes}
+    kind, scope = "SelfSubjectAccessReview", ""
     if account:
-        # An administrator of a namespace may ask for its accounts, but not in the whole cluster.
-        kind = f"{'Local' * bool(wanted['namespace'])}SubjectAccessReview"
-        place = f"namespaces/{api.namespace}/" if wanted["namespace"] else ""
-        every = "system:serviceaccounts"
+        # A namespace's administrator may ask for its accounts, but not in the whole cluster.
+        kind = f"{'Local' * bool(attributes['namespace'])}SubjectAccessReview"
+        scope = f"namespaces/{api.namespace}/" if attributes["namespace"] else ""
+        group = "system:serviceaccounts"
         spec |= {
             "user": f"system:serviceaccount:{api.namespace}:{account}",
-            "groups": [every, f"{every}:{api.namespace}", "system:authenticated"],
+            "groups": [group, f"{group}:{api.namespace}", "system:authenticated"],
         }
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-    if place:
+    if scope:
         body["metadata"] = {"namespace": api.namespace}
-    reply = api.request("POST", f"{_REVIEWS}/{place}{kind.lower()}s", {}, body)
-    return bool(reply["status"]["allowed"])
+    review = api.request("POST", f"{_REVIEWS}/{scope}{kind.lower()}s", {}, body)
+    return bool(review["status"]["allowed"])

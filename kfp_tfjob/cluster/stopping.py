@@ -1,10 +1,10 @@
-"""Stops the job of an ended run with four requests, from the exit task or the launcher.
+"""Stops an ended run's job with four requests, from the exit task or the launcher.
 
 1. Annotate the chief's pod with its remaining time. A command that does not stop is killed early
    enough for the sidecar to store its files.
 2. Delete the chief's pod with that time as its grace period. This is the first deletion, because a
    grace period cannot be shortened later, and the pod's own is long enough for a full checkpoint.
-3. Delete the other pods with a short grace period: they store nothing.
+3. Delete the other pods with a short grace period, because they store no files.
 4. Delete the job. If it came first, Kubernetes would delete its pods with their own grace periods.
 
 The exit task has enough time for this. A launcher has about 1.5 s after the click on Terminate, so
@@ -29,17 +29,17 @@ from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_chief, is_o
 
 log = logging.getLogger(__name__)
 
-OTHERS_SECONDS = 10  # the grace period of pods that store nothing
-_CONNECTIONS = 2
-_STEP_SECONDS = 0.25  # then the next request is sent without waiting for the response
+OTHERS_SECONDS = 10  # the grace period of pods other than the chief's, which store no files
+_CONNECTIONS = 2  # kept open; the first request of a new one would take a TLS handshake longer
+_STEP_SECONDS = 0.25  # after that, the next request is sent without this one's response
 _CALL_SECONDS = (1.0, 5.0)  # to connect, and for a late response
-_STUBBORN_SECONDS = 60.0
-_PAUSE = 0.5
+_RETRY_SECONDS = 60.0  # for failed requests; the exit task and the heartbeat stop a job later
+_PAUSE = 0.5  # seconds between two rounds of requests
 
 
 @dataclass(frozen=True)
-class Order:
-    """One request."""
+class StopRequest:
+    """One of the requests that stop a job."""
 
     method: str
     path: str
@@ -48,41 +48,54 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Running:
-    """A job to stop within seconds; its chief's pod is empty if none has been seen."""
+class RunningJob:
+    """A job to stop.
+
+    Attributes:
+        name: The job.
+        chief: Its chief's pod; empty if that is unknown.
+        seconds: The time that the chief has to stop.
+    """
 
     name: str
     chief: str
     seconds: int
 
 
-def orders(api: ClusterClient, job: Running, run: str) -> tuple[Order, ...]:
-    """Return the requests that stop a job, in this order."""
+def stop_requests(api: ClusterClient, job: RunningJob, run: str) -> tuple[StopRequest, ...]:
+    """Return the four requests that stop a job, in their order.
+
+    Args:
+        api: The cluster.
+        job: The job.
+        run: The value of its label RUN_LABEL.
+    """
     pods, kind = api.core("pods"), api.kind
-    mine = f"{RUN_LABEL}={run},{kind.pods_of(job.name)}"
+    job_pods = f"{RUN_LABEL}={run},{kind.pods_of(job.name)}"
     long = {"gracePeriodSeconds": str(job.seconds)}
     short = {"gracePeriodSeconds": str(min(OTHERS_SECONDS, job.seconds))}
     if job.chief:
         chief = api.core("pods", job.chief)
-        told = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{job.seconds}s"}}}
-        first = (Order("PATCH", chief, {}, told), Order("DELETE", chief, long))
-    else:  # a pod that has just been created has nothing to store yet
-        selector = f"{mine},{kind.role_label}={kind.label_of(CHIEF)}"
-        first = (Order("DELETE", pods, {"labelSelector": selector, **long}),) * 2
-    others = f"{mine},{kind.role_label}!={kind.label_of(CHIEF)}"
+        annotation = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{job.seconds}s"}}}
+        first = (StopRequest("PATCH", chief, {}, annotation), StopRequest("DELETE", chief, long))
+    else:  # the chief was not created or has just been, so it has no files to store yet
+        selector = f"{job_pods},{kind.role_label}={kind.label_of(CHIEF)}"
+        first = (StopRequest("DELETE", pods, {"labelSelector": selector, **long}),) * 2
+    without_chief = f"{job_pods},{kind.role_label}!={kind.label_of(CHIEF)}"
     return (
         *first,
-        Order("DELETE", pods, {"labelSelector": others, **short}),
-        Order("DELETE", api.jobs(job.name), {"propagationPolicy": "Foreground"}),
+        StopRequest("DELETE", pods, {"labelSelector": without_chief, **short}),
+        StopRequest("DELETE", api.jobs(job.name), {"propagationPolicy": "Foreground"}),
     )
 
 
 def chief_of(kind: JobKind, job: str, pods: Iterable[Object]) -> str:
-    """Return the name of a job's chief pod; empty if it is neither seen nor known in advance."""
+    """Return the name of a job's chief pod; empty if it is not among the pods or predictable."""
     if kind.names_pods:
         return kind.pod_name(job, CHIEF, 0)
-    found = (pod["metadata"] for pod in pods if is_chief(pod))
-    return next((it["name"] for it in found if it["labels"].get(kind.name_label) == job), "")
+    chiefs = (pod["metadata"] for pod in pods if is_chief(pod))
+    names = (chief["name"] for chief in chiefs if chief["labels"].get(kind.name_label) == job)
+    return next(names, "")
 
 
 class Stopping:
@@ -94,26 +107,31 @@ class Stopping:
         self._warming: list[Future[None]] = []
 
     def keep_warm(self) -> None:
-        """Use every connection once, without waiting: idle connections are closed."""
+        """Use every connection once, without waiting, because servers close idle connections."""
         if all(call.done() for call in self._warming):
-            both = threading.Barrier(_CONNECTIONS)
-            self._warming = [self._pool.submit(self._warm, both) for _ in range(_CONNECTIONS)]
+            barrier = threading.Barrier(_CONNECTIONS)
+            self._warming = [self._pool.submit(self._warm, barrier) for _ in range(_CONNECTIONS)]
 
     def stop(self, jobs: Mapping[str, str]) -> None:
-        """Stop jobs, then all of the run's other jobs; repeat failed requests for a minute."""
-        known = [Running(name, chief, self._seconds) for name, chief in jobs.items()]
-        began, failed = time.monotonic(), self._stop(known)
+        """Stop jobs, and then all other jobs of the run; repeat failed requests for a minute.
+
+        Args:
+            jobs: The chief's pod of each job that the launcher follows. These jobs are stopped
+                first, because they need no listing.
+        """
+        followed = [RunningJob(name, chief, self._seconds) for name, chief in jobs.items()]
+        began, failures = time.monotonic(), self._stop(followed)
         while True:
-            if failed:  # logged after the requests, because writing a line may block
-                log.warning("stopping the run: %s", "; ".join(failed))
+            if failures:  # logged after the requests, because writing a line may block
+                log.warning("stopping the run: %s", "; ".join(failures))
             try:
-                left = self._left()
-                failed = self._stop(left)
-                if not left:
+                remaining = self._remaining_jobs()
+                failures = self._stop(remaining)
+                if not remaining:
                     return
             except CALL_FAILED as error:
-                failed = [_words(error)]
-            if time.monotonic() - began > _STUBBORN_SECONDS:
+                failures = [_one_line(error)]
+            if time.monotonic() - began > _RETRY_SECONDS:
                 return
             time.sleep(_PAUSE)
 
@@ -121,66 +139,68 @@ class Stopping:
         """Release the connections; calls in progress finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _stop(self, jobs: Collection[Running]) -> list[str]:
-        """Send the requests for all jobs at the same time; return the failures."""
+    def _stop(self, jobs: Collection[RunningJob]) -> list[str]:
+        """Send the requests, each for all jobs at the same time; return the failures."""
         calls: list[Future[str]] = []
-        for step in zip(*(orders(self._api, job, self._run) for job in jobs), strict=True):
-            now = [self._pool.submit(self._make, order) for order in step]
-            # A late response delays nothing, and its request is not cancelled.
-            wait(now, _STEP_SECONDS)
-            calls += now
+        requests = (stop_requests(self._api, job, self._run) for job in jobs)
+        for step in zip(*requests, strict=True):
+            step_calls = [self._pool.submit(self._send, request) for request in step]
+            # A late response does not delay the next step, and its request is not cancelled.
+            wait(step_calls, _STEP_SECONDS)
+            calls += step_calls
         return [failure for call in calls if (failure := call.result())]
 
-    def _make(self, order: Order) -> str:
-        """Send a request, again if the connection was dead; return the failure, if any."""
-        for last in (False, True):
+    def _send(self, request: StopRequest) -> str:
+        """Send a request, twice if the connection was dead; return the failure, empty if none."""
+        for is_last in (False, True):
             try:
-                self._api.once(order.method, order.path, order.query, _CALL_SECONDS, order.body)
+                self._api.once(
+                    request.method, request.path, request.query, _CALL_SECONDS, request.body
+                )
                 return ""
             except ApiError as error:
-                return "" if error.status == 404 else _words(error)
+                return "" if error.status == 404 else _one_line(error)
             except CALL_FAILED as error:
-                if last:
-                    return _words(error)
+                if is_last:
+                    return _one_line(error)
         return ""
 
-    def _left(self) -> list[Running]:
+    def _remaining_jobs(self) -> list[RunningJob]:
         """Return the run's jobs that have not ended and are not being deleted.
 
-        Those of other tasks have their own time to stop, because their launchers may be down.
+        Other tasks' jobs are included, because their launchers may be down. Each job has its own
+        time to stop.
         """
         kind, pods = self._api.kind, []
-        found = self._listed(self._api.jobs())
-        left = [
-            job
-            for job in self._api.with_kind(found)
-            if not is_over(job) and not is_being_deleted(job)
-        ]
-        if left and not kind.names_pods:
-            pods = self._listed(self._api.core("pods"))
-        names = [job["metadata"]["name"] for job in left]
+        jobs = self._api.with_kind(self._list(self._api.jobs()))
+        remaining = [job for job in jobs if not is_over(job) and not is_being_deleted(job)]
+        if remaining and not kind.names_pods:
+            pods = self._list(self._api.core("pods"))
+        names = [job["metadata"]["name"] for job in remaining]
         return [
-            Running(name, chief_of(kind, name, pods), cancel_grace(job, self._seconds))
-            for name, job in zip(names, left, strict=True)
+            RunningJob(name, chief_of(kind, name, pods), cancel_grace(job, self._seconds))
+            for name, job in zip(names, remaining, strict=True)
         ]
 
-    def _listed(self, path: str) -> list[Object]:
+    def _list(self, path: str) -> list[Object]:
+        """Return the run's objects in a list."""
         query = {"labelSelector": f"{RUN_LABEL}={self._run}"}
         return self._api.once("GET", path, query, _CALL_SECONDS).get("items") or []
 
-    def _warm(self, together: threading.Barrier) -> None:
+    def _warm(self, barrier: threading.Barrier) -> None:
+        """Make a request at the same time as the other threads, so each uses its own connection."""
         try:
-            together.wait(_CALL_SECONDS[0])  # otherwise, one connection would serve both
-            self._left()
+            barrier.wait(_CALL_SECONDS[0])
+            self._remaining_jobs()
         except CALL_FAILED:
-            return  # the connection is open, whatever the response was
+            return  # an error response also keeps the connection open
         except threading.BrokenBarrierError:
-            return
-        except Exception:  # nobody asks for the result
+            return  # the pool is busy, so its connections are in use anyway
+        except Exception:  # the future is never read, so a bug would remain unseen
             log.exception("a connection for stopping the run is not kept open")
 
 
-def _words(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     if isinstance(error, ApiError):
         return f"HTTP {error.status}: {error.message}"
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,9 @@
-"""Finds what a job's pods wait for, from their status and their events."""
+"""Explains why a job's pods wait, from their status and their events.
+
+Kubernetes has no single field for this. The scheduler writes a condition into the pod's status, the
+kubelet a waiting state into a container's, and controllers, quotas and queues report in events.
+Called by the launcher's limits, its log and its verdicts, and by the remedies of preflight.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ _PULL = frozenset(
 _CONFIGURATION = frozenset(
     "CreateContainerConfigError CreateContainerError RunContainerError".split()
 )
-# Of the training operator; of the Job controller, and of JobSet.
+# Events of the training operator, and of the Job controller and JobSet.
 _NOT_MADE = frozenset(
     "FailedCreatePod FailedCreateService"
     " FailedCreate JobCreationFailed HeadlessServiceCreationFailed".split()
@@ -23,7 +28,7 @@ _NOT_MADE = frozenset(
 _WORKLOAD = re.compile(r"Created Workload: [^/\s]+/(\S+)")
 _EXCEEDED = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: \S+, limited: \S+")
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
-# The rest of the scheduler's message is about pods that it could evict for this one.
+# The end of the scheduler's message is about pods that it could evict for this one.
 _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: ")
 # Messages of the kubelet; the local back end uses the same.
 _NO_SECRET = re.compile(r'secret "([^"]+)" not found')
@@ -32,119 +37,140 @@ _NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
 
 @dataclass(frozen=True)
 class MissingSecret:
-    """A Secret that a container needs, and that does not exist or lacks a key."""
+    """A Secret that a container needs, and that does not exist or does not contain a key.
+
+    Attributes:
+        name: The Secret.
+        key: The missing key; empty if the Secret does not exist.
+        replica: The replica whose container waits.
+        message: The kubelet's message.
+    """
 
     name: str
     key: str
     replica: str
-    said: str
+    message: str
 
     def __str__(self) -> str:
-        """Return what is missing, as a sentence without a full stop."""
-        what = f"Secret {self.name} " + (f"has no key {self.key}" if self.key else "does not exist")
-        return f"{what}; {self.replica} needs it: {self.said}"
+        """Return the problem as a sentence without a full stop."""
+        problem = f"has no key {self.key}" if self.key else "does not exist"
+        return f"Secret {self.name} {problem}; {self.replica} needs it: {self.message}"
 
 
 def has_begun(pod: Object) -> bool:
-    """Return whether a container of a pod runs or has run."""
+    """Return whether any of a pod's containers runs or has run."""
     status = pod["status"]
     if status.get("phase") != "Pending":
         return True
-    states = [item.get("state") or {} for item in status.get("initContainerStatuses") or []]
+    init_containers = status.get("initContainerStatuses") or []
+    states = [container.get("state") or {} for container in init_containers]
     return any("running" in state or "terminated" in state for state in states)
 
 
 def is_placed(pod: Object) -> bool:
-    """Return whether a pod has a node, and so holds its resources."""
+    """Return whether a pod is assigned to a node, and so occupies its resources."""
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
 def wanted(job: Object) -> int:
-    """Return how many pods a job has."""
-    return sum(item.count for item in replicas(job))
+    """Return the number of pods that a job should have."""
+    return sum(replica.count for replica in replicas(job))
 
 
 def scheduler_says(pod: Object) -> list[str]:
-    """Return the scheduler's reason why a pod has no node; nothing once it has one."""
+    """Return the scheduler's reason why a pod is without a node; empty once it is placed."""
     return [
-        _PREEMPTION.split(str(item.get("message") or item.get("reason")))[0]
-        for item in pod["status"].get("conditions") or []
-        if item["type"] == "PodScheduled" and item["status"] == "False"
+        _PREEMPTION.split(str(condition.get("message") or condition.get("reason")))[0]
+        for condition in pod["status"].get("conditions") or []
+        if condition["type"] == "PodScheduled" and condition["status"] == "False"
     ]
 
 
 def insufficient(message: str) -> list[str]:
-    """Return the resources that a message of the scheduler names as missing."""
+    """Return the resources that the scheduler's message names as insufficient."""
     return _INSUFFICIENT.findall(message)
 
 
 def unscheduled(pods: Iterable[Object]) -> list[str]:
     """Return the scheduler's reason for each pod without a node."""
-    return [f"{replica_of(pod)}: {said}" for pod in pods for said in scheduler_says(pod)]
+    return [f"{replica_of(pod)}: {message}" for pod in pods for message in scheduler_says(pod)]
 
 
 def image_pull(pods: Iterable[Object]) -> list[str]:
     """Return the node's message for each container without its image."""
-    return [f"{name} of {replica_of(pod)}: {said}" for pod, name, said in _waiting(pods, _PULL)]
+    return [
+        f"{name} of {replica_of(pod)}: {message}" for pod, name, message in _waiting(pods, _PULL)
+    ]
 
 
 def misconfigured(pods: Iterable[Object]) -> list[str]:
     """Return the node's message for each container that cannot be created."""
-    found = _waiting(pods, _CONFIGURATION)
-    return [f"{name} of {replica_of(pod)}: {said}" for pod, name, said in found]
+    waiting = _waiting(pods, _CONFIGURATION)
+    return [f"{name} of {replica_of(pod)}: {message}" for pod, name, message in waiting]
 
 
 def not_made(events: Iterable[Object]) -> list[str]:
-    """Return why pods could not be created, for example a quota, newest last."""
-    return [str(item.get("message")) for item in events if item.get("reason") in _NOT_MADE]
+    """Return the messages why pods could not be created, for example a quota, newest last."""
+    return [str(event.get("message")) for event in events if event.get("reason") in _NOT_MADE]
 
 
 def exceeded_quotas(events: Iterable[Object]) -> Iterator[tuple[str, list[str]]]:
     """Yield the quotas that keep pods from being created, each with its resources."""
-    for text in not_made(events):
-        if found := _EXCEEDED.search(text):
-            yield found[1], [item.partition("=")[0] for item in found[2].split(",")]
+    for message in not_made(events):
+        if match := _EXCEEDED.search(message):
+            yield match[1], [request.partition("=")[0] for request in match[2].split(",")]
 
 
 def workloads(events: Iterable[Object]) -> list[str]:
-    """Return the names of what Kueue has created for a job: it tells why the job waits."""
-    said = (_WORKLOAD.search(str(item.get("message"))) for item in events)
-    return [found[1] for found in said if found]
+    """Return the names of the Workloads that Kueue has created for a job.
+
+    The events of a Workload explain why its job waits.
+    """
+    matches = (_WORKLOAD.search(str(event.get("message"))) for event in events)
+    return [match[1] for match in matches if match]
 
 
 def queue_says(events: Iterable[Object]) -> list[str]:
-    """Return why Kueue has not admitted a suspended job, newest last."""
+    """Return Kueue's messages why a suspended job is not admitted, newest last."""
     return [
-        str(item.get("message"))
-        for item in events
-        if (item.get("involvedObject") or {}).get("kind") == "Workload"
-        and item.get("type") == "Warning"
+        str(event.get("message"))
+        for event in events
+        if (event.get("involvedObject") or {}).get("kind") == "Workload"
+        and event.get("type") == "Warning"
     ]
 
 
 def forbidden(events: Iterable[Object]) -> list[str]:
-    """Return why pods can never be created; a quota may free up and does not count."""
+    """Return the messages why pods can never be created.
+
+    An exceeded quota is not included, because it may become free.
+    """
     return [
-        said for said in not_made(events) if "forbidden" in said and "exceeded quota" not in said
+        message
+        for message in not_made(events)
+        if "forbidden" in message and "exceeded quota" not in message
     ]
 
 
 def missing_secrets(pods: Iterable[Object]) -> list[MissingSecret]:
     """Return the missing Secrets that the containers of pods wait for."""
-    waits = _waiting(pods, _CONFIGURATION)
+    waiting = _waiting(pods, _CONFIGURATION)
     return [
-        MissingSecret(*missing, replica_of(pod), said)
-        for pod, _, said in waits
-        if (missing := secret_in(said))
+        MissingSecret(*missing, replica_of(pod), message)
+        for pod, _, message in waiting
+        if (missing := secret_in(message))
     ]
 
 
-def secret_in(said: str) -> tuple[str, str] | None:
-    """Return the Secret and the key that a message reports missing; no key for a whole Secret."""
-    if found := _NO_KEY.search(said):
-        return found[2], found[1]
-    if found := _NO_SECRET.search(said):
-        return found[1], ""
+def secret_in(message: str) -> tuple[str, str] | None:
+    """Return the Secret and the key that a message reports as missing; None if it reports none.
+
+    The key is empty if the whole Secret is missing.
+    """
+    if match := _NO_KEY.search(message):
+        return match[2], match[1]
+    if match := _NO_SECRET.search(message):
+        return match[1], ""
     return None
 
 
@@ -154,20 +180,20 @@ def about(event: Object, pod: Object) -> bool:
 
 
 def reason(pod: Object, events: Iterable[Object] = ()) -> str:
-    """Return the cluster's message why a pod has not started; nothing while it is starting."""
-    if said := scheduler_says(pod):
-        return said[0]
-    for _, _, text in _waiting([pod], _PULL | _CONFIGURATION):
-        return text
-    warnings = [item for item in events if item.get("type") == "Warning" and about(item, pod)]
+    """Return the cluster's message why a pod has not started; empty while it is starting."""
+    if messages := scheduler_says(pod):
+        return messages[0]
+    for _, _, message in _waiting([pod], _PULL | _CONFIGURATION):
+        return message
+    warnings = [event for event in events if event.get("type") == "Warning" and about(event, pod)]
     return _PREEMPTION.split(str(warnings[-1].get("message")))[0] if warnings else ""
 
 
 def _waiting(pods: Iterable[Object], reasons: frozenset[str]) -> Iterator[tuple[Object, str, str]]:
     """Yield pod, container and message for each container that waits for one of the reasons."""
     for pod in pods:
-        for item in container_statuses(pod):
-            state = (item.get("state") or {}).get("waiting") or {}
+        for container in container_statuses(pod):
+            state = (container.get("state") or {}).get("waiting") or {}
             if state.get("reason") in reasons:
-                said = state.get("message") or "no message"
-                yield pod, item["name"], f"{state['reason']}: {said}"
+                message = state.get("message") or "no message"
+                yield pod, container["name"], f"{state['reason']}: {message}"

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Free text from programs and controllers.
-_FREE = {"sentence", "remedy", "message", "reason", "last_lines"}
+# The fields with free text from programs and controllers, which may contain secrets.
+_FREE_TEXT_FIELDS = {"sentence", "remedy", "message", "reason", "last_lines"}
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,13 @@ class EndedPod:
 
     @property
     def of_chief(self) -> tuple[EndedContainer, ...]:
-        """Its containers apart from the sidecars, if it is the chief."""
-        mine = self.replica.startswith(CHIEF)
-        return tuple(it for it in self.containers if mine and it.name not in (SETUP, UPLOADER))
+        """The chief's containers apart from the sidecars; empty for another pod."""
+        is_chief = self.replica.startswith(CHIEF)
+        return tuple(
+            container
+            for container in self.containers
+            if is_chief and container.name not in (SETUP, UPLOADER)
+        )
 
 
 @dataclass(frozen=True)
@@ -142,10 +146,10 @@ def read_ends(
 def gpu_hours(
     store: Store, run: RunLayout, claimed: Sequence[int] | None = None
 ) -> dict[str, float]:
-    """Return the GPU hours of all attempts, as far as they are recorded.
+    """Return the recorded GPU hours of all attempts: `used`, `pending` and `lost`.
 
-    `used` are those of the attempt whose output is complete in the store, `lost` those of the
-    others; before its pods run, an attempt holds GPUs `pending`.
+    The attempt whose output is complete in the store has `used` its GPUs; the other attempts have
+    `lost` theirs. Before its pods run, an attempt holds GPUs `pending`.
     """
     try:
         completed = store.read_manifest(run.manifest).attempt
@@ -153,49 +157,50 @@ def gpu_hours(
         completed = 0
     hours = dict.fromkeys(("used", "pending", "lost"), 0.0)
     for attempt, end in read_ends(store, run, claimed).items():
-        held = end.gpu_seconds if end else {}
-        hours["used" if attempt == completed else "lost"] += held.get("running", 0) / 3600
-        hours["pending"] += held.get("pending", 0) / 3600
-    return {name: round(value, 4) for name, value in hours.items()}
+        gpu_seconds = end.gpu_seconds if end else {}
+        hours["used" if attempt == completed else "lost"] += gpu_seconds.get("running", 0) / 3600
+        hours["pending"] += gpu_seconds.get("pending", 0) / 3600
+    return {name: round(total, 4) for name, total in hours.items()}
 
 
 def _read_end(store: Store, run: RunLayout, number: int) -> AttemptEnd | None:
+    """Return the launcher's record, completed by the chief's if the chief's exit is missing."""
     end: AttemptEnd | None = None
     try:
         end = AttemptEnd.from_bytes(store.read(run.attempt_end(number)))
-        if any(item.exit_code is not None for pod in end.pods for item in pod.of_chief):
+        if any(container.exit_code is not None for pod in end.pods for container in pod.of_chief):
             return end
     except (ObjectNotFoundError, InvalidDocumentError) as error:
-        _warn(error)
+        _warn_if_invalid(error)
     try:
         chief = ChiefEnd.from_bytes(store.read(run.chief_end(number)))
     except (ObjectNotFoundError, InvalidDocumentError) as error:
-        _warn(error)
+        _warn_if_invalid(error)
         return end
-    return _completed(end, number, chief)
+    return _with_chief_end(end, number, chief)
 
 
-def _warn(error: Exception) -> None:
+def _warn_if_invalid(error: Exception) -> None:
     """Log that a record cannot be read; it may come from an image with another version."""
     if isinstance(error, InvalidDocumentError):
         log.warning("a record of how an attempt ended cannot be read: %s", error)
 
 
-def _completed(end: AttemptEnd | None, number: int, chief: ChiefEnd) -> AttemptEnd:
-    """Return a record with what the chief's own record adds to it."""
-    found = judge_chief(chief)
-    after = f", step {chief.step}" if chief.step else ""
-    sentence = f"{Mask()(found.sentence)} ({chief.time}{after})"
+def _with_chief_end(end: AttemptEnd | None, number: int, chief: ChiefEnd) -> AttemptEnd:
+    """Return a record with the chief's own record added; without one, a record of that alone."""
+    judgement = judge_chief(chief)
+    last_step = f", step {chief.step}" if chief.step else ""
+    sentence = f"{Mask()(judgement.sentence)} ({chief.time}{last_step})"
     if end is None:
-        own = replace(found, sentence=sentence)
-        return end_of(number, None, None, "", own, (), {"running": chief.seconds})
+        chief_judgement = replace(judgement, sentence=sentence)
+        return end_of(number, None, None, "", chief_judgement, (), {"running": chief.seconds})
     return end if sentence in end.sentence else replace(end, sentence=f"{end.sentence}; {sentence}")
 
 
 def pods_of(
     pods: Iterable[Object], last_lines: Callable[[str, str], list[str]]
 ) -> tuple[EndedPod, ...]:
-    """Return the pods for the record."""
+    """Return the last known states of pods for the record, sorted by replica."""
     return tuple(sorted((_pod(pod, last_lines) for pod in pods), key=lambda pod: pod.replica))
 
 
@@ -209,7 +214,7 @@ def end_of(
     seconds: Mapping[str, float] | None = None,
     gpu_seconds: Mapping[str, float] | None = None,
 ) -> AttemptEnd:
-    """Return an attempt's record."""
+    """Return an attempt's record; `kind` and `job` are None if only the chief's record is left."""
     conditions = ((job or {}).get("status") or {}).get("conditions") or ()
     metadata = (job or {"metadata": {}})["metadata"]
     return AttemptEnd(
@@ -220,7 +225,7 @@ def end_of(
         code=0 if judgement.verdict == "succeeded" else judgement.code,
         sentence=judgement.sentence,
         remedy=judgement.remedy,
-        conditions=tuple(dict(item) for item in conditions),
+        conditions=tuple(dict(condition) for condition in conditions),
         pods=pods,
         seconds=_rounded(seconds),
         gpu_seconds=_rounded(gpu_seconds),
@@ -229,13 +234,16 @@ def end_of(
     )
 
 
-def _masked(value: Any, mask: Mask, free: bool = False) -> Any:
-    """Return a record without secrets in its free text; programs read names and numbers back."""
-    if isinstance(value, Mapping):
-        return {key: _masked(item, mask, free or key in _FREE) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_masked(item, mask, free) for item in value]
-    return mask(value) if free and isinstance(value, str) else value
+def _masked(content: Any, mask: Mask, free: bool = False) -> Any:
+    """Return a record without secrets in its free text, but with all names and numbers."""
+    if isinstance(content, Mapping):
+        return {
+            key: _masked(entry, mask, free or key in _FREE_TEXT_FIELDS)
+            for key, entry in content.items()
+        }
+    if isinstance(content, list | tuple):
+        return [_masked(entry, mask, free) for entry in content]
+    return mask(content) if free and isinstance(content, str) else content
 
 
 def _rounded(values: Mapping[str, float] | None) -> dict[str, float]:
@@ -244,22 +252,24 @@ def _rounded(values: Mapping[str, float] | None) -> dict[str, float]:
 
 def _pod(pod: Object, last_lines: Callable[[str, str], list[str]]) -> EndedPod:
     status, replica = pod["status"], replica_of(pod)
-    said = [status.get("reason", ""), status.get("message", "")]
-    said += [
-        f"{item['type']}: {item.get('reason', '')}: {item.get('message', '')}"
-        for item in status.get("conditions") or []
-        if (item["type"], item["status"])
+    reasons = [status.get("reason", ""), status.get("message", "")]
+    reasons += [
+        f"{condition['type']}: {condition.get('reason', '')}: {condition.get('message', '')}"
+        for condition in status.get("conditions") or []
+        if (condition["type"], condition["status"])
         in (("DisruptionTarget", "True"), ("PodScheduled", "False"))
     ]
     if pod["metadata"].get("deletionTimestamp"):
-        said.append("being deleted")
+        reasons.append("being deleted")
     return EndedPod(
         replica=replica,
         name=pod["metadata"]["name"],
         phase=status.get("phase", ""),
         node=(pod.get("spec") or {}).get("nodeName", ""),
-        reason="; ".join(filter(None, said)),
-        containers=tuple(_ended(it, replica, last_lines) for it in container_statuses(pod)),
+        reason="; ".join(filter(None, reasons)),
+        containers=tuple(
+            _ended(container, replica, last_lines) for container in container_statuses(pod)
+        ),
     )
 
 

@@ -1,7 +1,8 @@
 """Describes a JobSet, which needs no training operator: one Indexed Job for each role.
 
-Nothing in it restarts: attempts belong to the launcher. It has no exit codes in its conditions, and
-deletes its pods at every end, so verdicts come from the pods that the launcher has seen.
+A JobSet never restarts its pods, because new attempts are the launcher's task. Its conditions do
+not contain exit codes, and it deletes its pods at every end. So a verdict is based on the last
+states of the pods that the launcher has read.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ _DISRUPTION = {
 
 class _JobSet(JobKind):
     def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
-        """Return the names of the pods behind the JobSet's headless Service."""
+        """Return the variables with the pods' names behind the JobSet's headless Service."""
         return self._topology(
-            lambda each: f"{self.pod_name(name, each, 0)[:-1]}{{}}.{name}:{_PORT}", role, counts
+            lambda pod_role: f"{self.pod_name(name, pod_role, 0)[:-1]}{{}}.{name}:{_PORT}",
+            role,
+            counts,
         )
 
     def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> Object:
@@ -33,9 +36,9 @@ class _JobSet(JobKind):
             "failurePolicy": {"maxRestarts": 0},
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             self.replicas_key: [
-                {"name": item.role, "replicas": 1, "template": {"spec": _job(item)}}
-                for item in replicas
-                if item.count
+                {"name": replica.role, "replicas": 1, "template": {"spec": _job_spec(replica)}}
+                for replica in replicas
+                if replica.count
             ],
             "successPolicy": {"operator": "All", "targetReplicatedJobs": [CHIEF]},
             "ttlSecondsAfterFinished": ttl_seconds,
@@ -43,11 +46,15 @@ class _JobSet(JobKind):
 
     def replicas(self, job: Object) -> list[Replica]:
         """Return the roles of a JobSet from `spec`."""
-        found = {it["name"]: it["template"]["spec"] for it in job["spec"][self.replicas_key]}
-        return [Replica(it, int(job["parallelism"]), job["template"]) for it, job in found.items()]
+        entries = job["spec"][self.replicas_key]
+        specs = {entry["name"]: entry["template"]["spec"] for entry in entries}
+        return [
+            Replica(role, int(spec["parallelism"]), spec["template"])
+            for role, spec in specs.items()
+        ]
 
     def run_policy(self, job: Object) -> Object:
-        """Return what is not about pods."""
+        """Return the spec without the replicas: everything that does not describe pods."""
         return {key: value for key, value in job["spec"].items() if key != self.replicas_key}
 
     def is_noticed(self, job: Object) -> bool:
@@ -57,7 +64,7 @@ class _JobSet(JobKind):
     def creators(self, job: Object) -> list[str]:
         """Return the JobSet and its Jobs, which create the pods."""
         name = job["metadata"]["name"]
-        return [name, *(f"{name}-{item.role}-0" for item in self.replicas(job))]
+        return [name, *(f"{name}-{replica.role}-0" for replica in self.replicas(job))]
 
     def owns(self, labels: Mapping[str, str]) -> bool:
         """Return whether a pod has the label that every pod of a JobSet has."""
@@ -72,8 +79,8 @@ class _JobSet(JobKind):
         return f"{name}-{role}-0-{index}"
 
 
-def _job(replica: Replica) -> Object:
-    """Return the spec of the Job of a role."""
+def _job_spec(replica: Replica) -> Object:
+    """Return the spec of a role's Job."""
     template = {**replica.template, "spec": {**replica.pod, "restartPolicy": "Never"}}
     return {
         "backoffLimit": 0,

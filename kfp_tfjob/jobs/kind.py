@@ -1,8 +1,8 @@
 """Describes a kind of job: the names and shapes in which TFJob, PyTorchJob and JobSet differ.
 
-The rest of the project knows roles (`chief`, `worker`, ...) and asks the kind how its operator
-writes them. This class holds what the kinds of the training operator share. A kind fills in its
-names, and overrides any other difference.
+The rest of the project uses only roles (`chief`, `worker`, ...), and the kind translates them to
+its operator's names. The class contains the rules that the training operator's kinds share. A kind
+fills in its names, and overrides a method for any other difference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kfp_tfjob.jobs.objects import Object
 
 TF_CONFIG = "TF_CONFIG"
 TOPOLOGY, REPLICA_INDEX = "TOPOLOGY", "REPLICA_INDEX"  # variables for the supervisor
-CHIEF = "chief"  # the role that stores the output, and whose end is that of the job
+CHIEF = "chief"  # the role that stores the output; the job ends when the chief ends
 _LABEL = "training.kubeflow.org/"
 
 
@@ -54,13 +54,14 @@ class JobKind:
         conditions: The condition types for `created`, `running`, `succeeded`, `failed` and
             `suspended`.
         prefix: The first letters of the names of jobs.
-        longest_name: The most characters of a name, so that those of pods and Services fit.
+        longest_name: The most characters of a job's name, so that its pods' and Services' names
+            are valid.
         names_pods: Whether the names of pods are known in advance.
         stops_peers: Whether pods are deleted before the job shows that one of them has failed.
-        controller: What to install.
-        called: What messages call it.
-        deployment: Where to look if it does not respond.
-        install: The command that installs it.
+        controller: The operator to install, with its version.
+        called: The operator's name in messages.
+        deployment: The operator's Deployment, to check if the operator does not respond.
+        install: The command that installs the operator.
     """
 
     name: str
@@ -100,12 +101,12 @@ class JobKind:
     ) -> dict[str, str]:
         """Return the variables of a main container in a local run.
 
-        They are those of the operator; besides, TF_CONFIG tells the supervisor of any job where
-        the other replicas are, if there are any.
+        These are the variables that the operator would set. For every kind of job, they include
+        TF_CONFIG if there are other replicas, because the supervisor reads their addresses there.
         """
         if sum(map(len, hosts.values())) < 2:
             return {}
-        cluster = {name: list(found) for name, found in hosts.items()}
+        cluster = {name: list(addresses) for name, addresses in hosts.items()}
         task = {"type": role, "index": index}
         config = {"cluster": cluster, "task": task, "environment": "cloud"}
         return {TF_CONFIG: json.dumps(config)}
@@ -117,14 +118,14 @@ class JobKind:
 
     @property
     def absent(self) -> str:
-        """What to do if nothing creates a job's pods."""
+        """The remedy, for a message, if no operator creates a job's pods."""
         described = f"`kubectl describe {self.name.lower()}` shows why it creates no pods"
         named = self.controller.replace("Kubeflow ", "")
         return f"install or start {named}; if it runs, {described}, such as a quota"
 
     @property
     def in_sdk(self) -> bool:
-        """Whether the SDK of the training operator knows the kind."""
+        """Whether the training operator's SDK contains the kind."""
         return self.api_version == "kubeflow.org/v1"
 
     def spec(self, replicas: Sequence[Replica], ttl_seconds: int) -> Object:
@@ -132,22 +133,22 @@ class JobKind:
         return {
             "runPolicy": {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": ttl_seconds},
             self.replicas_key: {
-                self.roles[item.role]: {
-                    "replicas": item.count,
+                self.roles[replica.role]: {
+                    "replicas": replica.count,
                     "restartPolicy": "Never",
-                    "template": item.template,
+                    "template": replica.template,
                 }
-                for item in replicas
-                if item.count
+                for replica in replicas
+                if replica.count
             },
         }
 
     def replicas(self, job: Object) -> list[Replica]:
         """Return the roles of a job with a spec from `spec`."""
-        ours = {name: role for role, name in self.roles.items()}
+        roles = {name: role for role, name in self.roles.items()}
         return [
-            Replica(ours[name], int(item["replicas"]), item.get("template") or {})
-            for name, item in job["spec"][self.replicas_key].items()
+            Replica(roles[name], int(entry["replicas"]), entry.get("template") or {})
+            for name, entry in job["spec"][self.replicas_key].items()
         ]
 
     def run_policy(self, job: Object) -> Object:
@@ -163,7 +164,7 @@ class JobKind:
         return bool((job.get("status") or {}).get("conditions"))
 
     def creators(self, job: Object) -> list[str]:
-        """Return the names of the objects whose events say why pods are not created."""
+        """Return the names of the objects whose events explain why pods are not created."""
         return [job["metadata"]["name"]]
 
     def suspends(self, job: Object) -> bool:
@@ -194,7 +195,7 @@ class JobKind:
         return labels | ({f"{_LABEL}job-role": "master"} if role == CHIEF else {})
 
     def pod_name(self, name: str, role: str, index: int) -> str:
-        """Return the name of a pod of a job; only its beginning unless `names_pods`."""
+        """Return a pod's name; unless `names_pods`, only the beginning of the name."""
         return f"{name}-{self.label_of(role)}-{index}"
 
     def log_name(self, replica: str, container: str) -> str:
@@ -208,7 +209,7 @@ class JobKind:
     def _topology(
         self, host: Callable[[str], str], role: str, counts: Mapping[str, int]
     ) -> list[Object]:
-        """Return the variables from which the supervisor learns where the other replicas are."""
+        """Return the variables with the addresses of all replicas, for the supervisor."""
         replicas = {name: [count, host(name)] for name, count in counts.items()}
         path = f"metadata.labels['{self.index_label}']"
         index = {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}

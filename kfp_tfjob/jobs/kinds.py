@@ -18,13 +18,13 @@ KINDS: list[JobKind] = [TFJOB, JOBSET, PYTORCHJOB]
 
 
 def kind_of(job: Object) -> JobKind:
-    """Return the kind of a job; the default for a job that names no known kind."""
-    named = (job.get("apiVersion"), job.get("kind"))
-    return next((kind for kind in KINDS if (kind.api_version, kind.name) == named), DEFAULT)
+    """Return the kind of a job; the default for a job of an unknown kind."""
+    type_meta = (job.get("apiVersion"), job.get("kind"))
+    return next((kind for kind in KINDS if (kind.api_version, kind.name) == type_meta), DEFAULT)
 
 
 def kind_named(name: str) -> JobKind:
-    """Return the kind with this name in any case; the default for a name that is none."""
+    """Return the kind with this name, in upper or lower case; the default for an unknown name."""
     return next((kind for kind in KINDS if kind.name.lower() == name.lower()), DEFAULT)
 
 

@@ -27,7 +27,7 @@ UPLOADER = "uploader"
 
 
 def run_label(run_id: str) -> str:
-    """Return the label value that finds everything of a run."""
+    """Return the value of RUN_LABEL, by which all of a run's objects are selected."""
     return dns_label(run_id, 63)
 
 

@@ -12,7 +12,7 @@ from kfp_tfjob.storage.escaping import without_secrets
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 
 _NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", WEBHOOK_KEY)
-_REREAD_SECONDS = 60.0
+_REREAD_SECONDS = 60.0  # the kubelet updates a mounted Secret about once a minute
 _hidden: set[str] = set()
 
 
@@ -21,9 +21,9 @@ def hide(secrets: Iterable[str]) -> None:
 
     A log is masked line by line, so each line of a secret with several, such as a key, is one.
     """
-    for secret in (part for given in secrets for part in (given, *given.splitlines())):
-        _hidden.add(secret)
-        _hidden.update(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
+    for part in (part for secret in secrets for part in (secret, *secret.splitlines())):
+        _hidden.add(part)
+        _hidden.update(json.dumps(part, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
 
 
 class Mask:

@@ -53,6 +53,7 @@ DATA_DIR = f"{JOB_DIR}/data"
 OUTPUT_DIR = "/kfp-tfjob/output"
 PODINFO_DIR = "/kfp-tfjob/podinfo"
 _STORAGE = "storage"  # the volume with the store's Secret
+# For the containers of the tools image, which only copy files between the store and volumes.
 _HELPER = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 # The sidecar runs as long as the trainer and is mostly idle, so it reserves no whole core.
 _HELPER_REQUESTS = _HELPER | {"cpu": "250m"}
@@ -75,7 +76,7 @@ class Identity:
         run_id: The run's id, as KFP gives it.
         attempt: The number of the attempt, from 1.
         task: The step that launched it.
-        task_key: Keeps the tasks of that step apart in a run; usually empty.
+        task_key: Distinguishes the tasks of that step in a run; usually empty.
         namespace: The namespace; empty for the caller's own.
         owner: The ownerReference that deletes the job with its Workflow, or None.
         run_uri: The run's folder in S3; empty for the one that output_uri and run_id give.
@@ -153,10 +154,10 @@ class _PodTemplate:
 
     @property
     def stages_data(self) -> bool:
-        """Whether `setup` downloads the dataset: our trainer does so itself, and ps needs none."""
+        """Whether `setup` downloads the dataset, which our trainer does itself; ps need no data."""
         options = self.spec.options
-        wanted = options.command and options.stage_data and self.spec.dataset_uri
-        return bool(wanted) and self.role != "ps"
+        is_needed = options.command and options.stage_data and self.spec.dataset_uri
+        return bool(is_needed) and self.role != "ps"
 
     @property
     def settings(self) -> PodSettings:
@@ -214,7 +215,7 @@ class _PodTemplate:
         environment += spec.kind.sets(name, self.role, spec.counts)
         environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
         environment = list(
-            {item["name"]: item for item in environment}.values()
+            {variable["name"]: variable for variable in environment}.values()
         )  # names are unique
         container = self._container(
             spec.kind.container, spec.image_of(self.role), resources, environment
@@ -224,9 +225,9 @@ class _PodTemplate:
             {"name": "shared-memory", "mountPath": "/dev/shm"},
             *self._output_path(),
             *(
-                {"name": _volume_name(i, volume), "mountPath": volume.path}
+                {"name": _volume_name(number, volume), "mountPath": volume.path}
                 | ({"readOnly": True} if volume.read_only else {})
-                for i, volume in enumerate(settings.volumes or ())
+                for number, volume in enumerate(settings.volumes or ())
             ),
         ]
         return container
@@ -312,7 +313,7 @@ class _PodTemplate:
             MOUNT_VARIABLE: str(MOUNT),
             "AWS_ENDPOINT_URL": spec.storage_endpoint,
             "AWS_REGION": spec.storage_region,
-            # The pod's user id has no home in the image.
+            # The image does not have a home folder for the pod's user id.
             "HOME": f"{JOB_DIR}/home",
             "TMPDIR": f"{JOB_DIR}/tmp",
             "PYTHONUNBUFFERED": "1",
@@ -336,8 +337,8 @@ class _PodTemplate:
             {"name": _STORAGE, "secret": secret},
             {"name": "shared-memory", "emptyDir": memory},
             *(
-                {"name": _volume_name(i, volume)} | volume.source
-                for i, volume in enumerate(self.settings.volumes or ())
+                {"name": _volume_name(number, volume)} | volume.source
+                for number, volume in enumerate(self.settings.volumes or ())
             ),
         ]
 
@@ -375,7 +376,9 @@ def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "serviceAccountName": settings.service_account,
-        "tolerations": [item.model_dump(exclude_none=True) for item in settings.tolerations]
+        "tolerations": [
+            toleration.model_dump(exclude_none=True) for toleration in settings.tolerations
+        ]
         if settings.tolerations
         else None,
         **spec,
@@ -390,7 +393,7 @@ def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object
 
 
 def _variables(values: Mapping[str, str]) -> list[Object]:
-    """Return variables with these values as they are; empty ones are omitted."""
+    """Return variables with these literal values; empty ones are omitted."""
     return [
         # Kubernetes expands $(NAME), and $$ is a literal dollar.
         {"name": name, "value": value.replace("$", "$$")}

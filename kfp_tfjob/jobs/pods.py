@@ -1,8 +1,8 @@
-"""The parts of a pod that others have written, as Kubernetes spells them.
+"""The parts of a pod that a user has written, as Kubernetes spells them.
 
-`kfp-tfjob import` reads whole jobs, and launch_tfjob what a pipeline sets on its task. Every part
-also keeps the fields that it does not declare (`others`), so that a reader can report a field that
-it does not know, and nothing is lost without a word.
+`kfp-tfjob import` reads whole jobs, and launch_tfjob reads the settings of its task in a pipeline.
+Every part also keeps the fields that it does not declare (`others`), so that a caller can report an
+unknown field, and no setting is dropped silently.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Part(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _without_null(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            return value
-        return {str(key): item for key, item in value.items() if item is not None}
+    def _without_null(cls, part: Any) -> Any:
+        if not isinstance(part, Mapping):
+            return part
+        return {str(key): field for key, field in part.items() if field is not None}
 
     @property
     def others(self) -> dict[str, Any]:
@@ -126,12 +126,12 @@ class Container(Part):
 
     @property
     def text(self) -> str:
-        """Its command and arguments as one text."""
+        """The command and its arguments as one string."""
         return " ".join([*self.command, *self.args])
 
     def value(self, name: str) -> str:
-        """Return the plain value of a variable; empty if it has none."""
-        return next((it.value for it in self.env if it.name == name), "")
+        """Return the plain value of a variable; empty without one."""
+        return next((variable.value for variable in self.env if variable.name == name), "")
 
 
 class Claim(Part):
@@ -164,7 +164,7 @@ class ConfigMapVolume(Part):
 
 
 class Volume(Part):
-    """A volume of a pod; a source that is none of these stays in `others`."""
+    """A volume of a pod; a source of another type stays in `others`."""
 
     name: str
     persistent_volume_claim: Claim | None = None
@@ -186,7 +186,7 @@ class Volume(Part):
     @property
     def is_optional(self) -> bool:
         """Whether a pod starts without the Secret or ConfigMap."""
-        return any(it.optional for it in (self.secret, self.config_map) if it)
+        return any(source.optional for source in (self.secret, self.config_map) if source)
 
 
 def is_scratch(mount: Mount, volume: Volume | None) -> bool:
@@ -223,7 +223,7 @@ class PodSpec(Part):
 
     def volume(self, name: str) -> Volume | None:
         """Return the volume with this name."""
-        return next((it for it in self.volumes if it.name == name), None)
+        return next((volume for volume in self.volumes if volume.name == name), None)
 
 
 class Metadata(Part):

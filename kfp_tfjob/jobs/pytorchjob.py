@@ -14,17 +14,17 @@ class _PyTorchJob(JobKind):
     def environment(
         self, hosts: Mapping[str, Sequence[str]], role: str, index: int
     ) -> dict[str, str]:
-        """Return what the training operator sets, and what the supervisor needs locally."""
+        """Return the variables of torch.distributed in addition to those of JobKind."""
         address, _, port = hosts["chief"][0].partition(":")
         rank = index if role == "chief" else len(hosts["chief"]) + index
-        found = {"MASTER_ADDR": address, "MASTER_PORT": port, "RANK": str(rank)}
-        found["WORLD_SIZE"] = str(sum(map(len, hosts.values())))
-        return found | super().environment(hosts, role, index)
+        variables = {"MASTER_ADDR": address, "MASTER_PORT": port, "RANK": str(rank)}
+        variables["WORLD_SIZE"] = str(sum(map(len, hosts.values())))
+        return variables | super().environment(hosts, role, index)
 
     def sets(self, name: str, role: str, counts: Mapping[str, int]) -> list[Object]:
-        """Return where the Services of the replicas are; those of workers are not in RANK."""
+        """Return the variables with all Services' names; the operator sets only the Master's."""
         return self._topology(
-            lambda each: f"{name}-{self.label_of(each)}-{{}}:{_PORT}", role, counts
+            lambda pod_role: f"{name}-{self.label_of(pod_role)}-{{}}:{_PORT}", role, counts
         )
 
 

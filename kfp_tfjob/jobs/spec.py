@@ -55,7 +55,7 @@ _PROTECTED = tuple(
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Everything that a job manifest needs, except the run's identity.
+    """The checked and typed input of a job manifest, except the run's identity.
 
     Attributes:
         output_uri: The run parameter.
@@ -105,9 +105,9 @@ class JobSpec:
     @property
     def counts(self) -> dict[str, int]:
         """The number of replicas of each role that has any."""
-        found = {"chief": 1, "worker": self.workers}
-        found |= {"ps": self.pod.ps.replicas, "evaluator": self.pod.evaluator.replicas}
-        return {role: count for role, count in found.items() if count}
+        counts = {"chief": 1, "worker": self.workers}
+        counts |= {"ps": self.pod.ps.replicas, "evaluator": self.pod.evaluator.replicas}
+        return {role: count for role, count in counts.items() if count}
 
     @property
     def ranks(self) -> int:
@@ -121,8 +121,8 @@ class JobSpec:
 
     @property
     def for_result(self) -> dict[str, Any]:
-        """What affects the trained model, apart from data, code and pods, by parameter."""
-        options = {f"train_options.{key}": it for key, it in self.options.for_result.items()}
+        """The values, by parameter, that affect the trained model, apart from data and code."""
+        options = {f"train_options.{key}": value for key, value in self.options.for_result.items()}
         return options | {
             "model_entry": self.model_entry,
             "model_hyperparameters": dict(self.hyperparameters),
@@ -145,17 +145,17 @@ class JobSpec:
         return list(dict.fromkeys(map(self.image_of, self.counts)))
 
     @classmethod
-    def parse(cls, trained: Mapping[str, Any] = MappingProxyType({}), **given: Any) -> JobSpec:
-        """Check and type the run parameters, and what preflight adds to them.
+    def parse(cls, trained: Mapping[str, Any] = MappingProxyType({}), **parameters: Any) -> JobSpec:
+        """Check and type the run parameters, and the values that preflight adds to them.
 
         Only here do `train_batch_size: 0` and `sync_batch_norm: auto` become a number and a
-        boolean, so that all that is stored, compared and shown is what the replicas get.
+        boolean, so that the stored, compared and displayed values are what the replicas get.
 
         Args:
             trained: `for_result` of an attempt that the run continues; it decides these two, even
                 if the run now has other replicas or another version has other defaults.
-            **given: The run parameters by their names, and any other attribute of the class; a
-                string that is not given is empty.
+            **parameters: The run parameters by their names, and any other attribute of the class; a
+                missing string is empty.
 
         Raises:
             ConfigurationError: Parameters are wrong; it lists every problem.
@@ -164,15 +164,15 @@ class JobSpec:
 
         def typed(group: type[Any], name: str) -> Any:
             try:
-                return parse(group, name, given[name])
+                return parse(group, name, parameters[name])
             except ConfigurationError as error:
                 problems.extend(error.problems)
                 return group()
 
-        def whole(name: str, least: int) -> int:
-            value = given[name]
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if number and value % 1 == 0 and value >= least:
+        def whole_number(name: str, least: int) -> int:
+            value = parameters[name]
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and value % 1 == 0 and value >= least:
                 return int(value)
             expected = f"a whole number, {least} or more"
             problems.append(
@@ -182,14 +182,14 @@ class JobSpec:
 
         options = typed(TrainOptions, "train_options")
         spec = cls(
-            **{name: str(given.get(name, "")).strip() for name in _STRINGS},
-            hyperparameters=whole_numbers(given["model_hyperparameters"]),
-            workers=whole("train_workers", 0),
-            gpus=whole("train_gpus", 0),
-            epochs=whole("train_epochs", 1),
-            batch_size=whole("train_batch_size", 0),
-            image=str(given["train_image"]).strip(),
-            tools_image=given.get("tools_image", images.TOOLS),
+            **{name: str(parameters.get(name, "")).strip() for name in _STRINGS},
+            hyperparameters=whole_numbers(parameters["model_hyperparameters"]),
+            workers=whole_number("train_workers", 0),
+            gpus=whole_number("train_gpus", 0),
+            epochs=whole_number("train_epochs", 1),
+            batch_size=whole_number("train_batch_size", 0),
+            image=str(parameters["train_image"]).strip(),
+            tools_image=parameters.get("tools_image", images.TOOLS),
             options=options,
             pod=typed(PodOptions, "pod"),
             kind=kinds.DEFAULT if options.job == "auto" else kinds.kind_named(options.job),
@@ -201,14 +201,18 @@ class JobSpec:
         return resolved
 
     def _resolved(self, trained: Mapping[str, Any]) -> JobSpec:
-        """Return the job with what its defaults mean for its replicas, or an earlier attempt."""
-        of_a_gpu = ROWS_PER_STEP if self.gpus else -(-ROWS_PER_STEP // self.replicas)
-        batch = self.batch_size or trained.get("train_batch_size") or of_a_gpu * self.ranks
+        """Return the job with the batch size and sync_batch_norm that its defaults stand for.
+
+        Args:
+            trained: `for_result` of an earlier attempt, which takes precedence over the defaults.
+        """
+        rows_per_rank = ROWS_PER_STEP if self.gpus else -(-ROWS_PER_STEP // self.replicas)
+        batch = self.batch_size or trained.get("train_batch_size") or rows_per_rank * self.ranks
         synchronizes = self.options.sync_batch_norm
         if synchronizes == "auto":
-            # A program of its own does not read it: it must not look as if that had changed.
-            own = self.options.synchronizes(1 if self.options.command else self.ranks)
-            synchronizes = trained.get("train_options.sync_batch_norm", own)
+            # A user's own program does not read the option, so its value must not depend on ranks.
+            default = self.options.synchronizes(1 if self.options.command else self.ranks)
+            synchronizes = trained.get("train_options.sync_batch_norm", default)
         options = self.options.model_copy(update={"sync_batch_norm": synchronizes})
         return replace(self, batch_size=batch, options=options)
 
@@ -414,7 +418,10 @@ class JobSpec:
             )
 
     def _volumes_of(self, role: str) -> tuple[Volume, ...] | None:
-        """Return the volumes of `all` or of a role itself; with an output, those of its pods."""
+        """Return the volumes that `pod.<role>` declares; with an output path, all of its pods'.
+
+        Only an output path can be the path of a volume of `pod.all`.
+        """
         settings = self.pod.of_replicas[role]
         is_mounted = isinstance(settings, RoleSettings) and settings.output_path
         return self.pod.of(role).volumes if is_mounted else settings.volumes

@@ -44,9 +44,9 @@ def is_suspended(job: Object) -> bool:
 
 
 def cancel_grace(job: Object, otherwise: int) -> int:
-    """Return the seconds that the chief and its sidecar have to stop when the run ends."""
-    said = (job["metadata"].get("annotations") or {}).get(CANCEL_GRACE_ANNOTATION, "")
-    return int(said) if said.isdecimal() else otherwise
+    """Return the seconds that the chief and its sidecar get to stop when the run ends."""
+    annotation = (job["metadata"].get("annotations") or {}).get(CANCEL_GRACE_ANNOTATION, "")
+    return int(annotation) if annotation.isdecimal() else otherwise
 
 
 def is_being_deleted(item: Object) -> bool:
@@ -70,7 +70,7 @@ def container_statuses(pod: Object) -> list[Object]:
 
 def true_condition(item: Object, kind: str) -> Object | None:
     """Return the condition of this type on a job or pod if it is true, or None."""
-    for found in (item.get("status") or {}).get("conditions") or []:
-        if found["type"] == kind and found["status"] == "True":
-            return found
+    for condition in (item.get("status") or {}).get("conditions") or []:
+        if condition["type"] == kind and condition["status"] == "True":
+            return condition
     return None

@@ -1,4 +1,4 @@
-"""Gives the replicas what the author of a pipeline sets on the task that launches them.
+"""Gives the replicas the settings that a pipeline's author makes on the task that launches them.
 
 A component that takes a `dsl.TaskConfig` gets the resources, placement, variables and volumes of
 its own task as fragments of a pod. Here they become settings in the form of `pod.all`. So the
@@ -57,12 +57,12 @@ def is_passed(config: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What a task sets for the replicas.
+    """The settings of a task for the replicas that it launches.
 
     Attributes:
         settings: In the form of `pod.all`.
-        gpus: GPUs per replica; 0 if the task has no accelerator.
-        notes: Sentences about what the replicas get in another form, or do not get.
+        gpus: GPUs per replica; 0 for a task without an accelerator.
+        notes: Sentences about settings that the replicas get in another form, or do not get.
     """
 
     settings: Mapping[str, Any]
@@ -97,7 +97,7 @@ class TaskSettings:
         return cls(settings, gpus, tuple(notes))
 
     def below(self, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """Apply the settings to the run parameters, below what `pod` says.
+        """Apply the settings to the run parameters, where `pod` does not have the same setting.
 
         Args:
             parameters: The run parameters, among them `pod` and `train_gpus`.
@@ -114,15 +114,17 @@ class TaskSettings:
         except ConfigurationError:
             return dict(parameters), []  # JobSpec.parse reports it
         ConfigurationError.raise_if(self._contradictions(parameters["train_gpus"], pod))
-        of_pod = dict(parameters["pod"])
+        pod_parameter = dict(parameters["pod"])
         shared = {
-            key: value for key, value in (of_pod.get("all") or {}).items() if value is not None
+            key: value
+            for key, value in (pod_parameter.get("all") or {}).items()
+            if value is not None
         }
         for key in _MERGED:
             if key in shared and key in self.settings:
                 shared[key] = {**self.settings[key], **shared[key]}
-        of_pod["all"] = {**self.settings, **shared}
-        merged = {**parameters, "pod": of_pod}
+        pod_parameter["all"] = {**self.settings, **shared}
+        merged = {**parameters, "pod": pod_parameter}
         if self.gpus and parameters["train_gpus"] == 0:
             merged["train_gpus"] = self.gpus
         return merged, list(self._replaced(pod))
@@ -151,18 +153,18 @@ class TaskSettings:
             )
 
     def _replaced(self, pod: PodOptions) -> Iterator[str]:
-        """Yield a sentence for each setting for which `pod` has another value."""
+        """Yield a sentence for each of the task's settings that `pod` replaces."""
         task = parse(PodSettings, "task_config", self.settings)
         for role, settings in pod.of_replicas.items():
             for key in self.settings:
-                own, value = getattr(settings, key), getattr(task, key)
-                if own is None or own == value:
+                pod_value, task_value = getattr(settings, key), getattr(task, key)
+                if pod_value is None or pod_value == task_value:
                     continue
                 if key not in _MERGED:
                     yield f"pod.{role}.{key} replaces the task's {key}"
                     continue
-                for name in sorted(set(own) & set(value)):
-                    if own[name] != value[name]:
+                for name in sorted(set(pod_value) & set(task_value)):
+                    if pod_value[name] != task_value[name]:
                         yield f"pod.{role}.{key}.{name} replaces the task's {name}"
 
 

@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
     @property
     def remedy(self) -> str:
-        """What to do, as a sentence without a full stop."""
+        """The remedy, as a sentence without a full stop."""
         return _REMEDIES[self]
 
     @property
@@ -75,7 +75,16 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class ContainerFailure:
-    """A container that ended with an error, and when, as sortable text if it is known."""
+    """A container that ended with an error.
+
+    Attributes:
+        replica: The replica, for example `chief-0`.
+        container: The container's name; empty if it is not recorded.
+        code: The exit code.
+        reason: The kubelet's reason, for example `OOMKilled`.
+        message: The termination message.
+        finished: The time of its end in a sortable form; empty if it is not known.
+    """
 
     replica: str
     container: str
@@ -86,7 +95,7 @@ class ContainerFailure:
 
     @property
     def sentence(self) -> str:
-        """What happened, without a full stop."""
+        """The container, its exit code and the code's meaning, without a full stop."""
         meaning = exit_codes.of_replica(self.code)
         if not meaning:
             killed = f"killed by signal {self.code - 128}"
@@ -114,7 +123,7 @@ class Judgement:
 
     @property
     def remedy(self) -> str:
-        """What to do, as a sentence without a full stop."""
+        """The remedy, as a sentence without a full stop."""
         return self.fix or self.verdict.remedy
 
     @property
@@ -142,7 +151,7 @@ def cancelled(why: str) -> Judgement:
 
 
 class JobFailedError(StepError):
-    """A job failed; its code and verdict are those of the replica that failed first."""
+    """A job failed; the replica that failed first determines the code and the verdict."""
 
     def __init__(
         self,
@@ -159,15 +168,15 @@ class JobFailedError(StepError):
 
     def __str__(self) -> str:
         """Return the problem, the last lines, and how many attempts there were."""
-        said = [f"{self.problems[0]}{' Its last lines:' if self.last_lines else ''}"]
-        said += (f"    {line}" for line in self.last_lines)
-        return lines("\n".join([*said, *self.remarks]))
+        message_lines = [f"{self.problems[0]}{' Its last lines:' if self.last_lines else ''}"]
+        message_lines += (f"    {line}" for line in self.last_lines)
+        return lines("\n".join([*message_lines, *self.remarks]))
 
     def after(self, used: str) -> JobFailedError:
         """Return this error with the attempts that the run has used."""
-        found = JobFailedError(self.code, self.verdict, self.problems[0], self.last_lines)
-        found.remarks = (f"No more attempts: {used}.",)
-        return found
+        error = JobFailedError(self.code, self.verdict, self.problems[0], self.last_lines)
+        error.remarks = (f"No more attempts: {used}.",)
+        return error
 
     @classmethod
     def again(cls, earlier: Failure) -> JobFailedError:

@@ -1,1 +1,1 @@
-"""Judges models: metrics with intervals, comparison with the champion, slices, the gate."""
+"""Evaluates models: metrics with intervals, comparison with the champion, slices, the gate."""

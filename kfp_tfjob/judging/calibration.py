@@ -1,4 +1,7 @@
-"""Whether predicted probabilities come true: the calibration curve and its expected error."""
+"""The calibration curve of a classifier, and its expected calibration error (ECE).
+
+A model is calibrated if, of all rows with a predicted probability of 0.8, 80% are of that class.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,20 @@ from numpy.typing import NDArray
 from kfp_tfjob.judging.estimates import weights_of
 from kfp_tfjob.judging.predictions import ClassPredictions
 
-BINS = 15
+BINS = 15  # as in Guo et al. 2017, so that errors are comparable with published ones
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """Rows by predicted probability, in 15 bins of equal width.
 
-    Of two classes, it is the probability of class 1 and whether the row is of class 1; of more, the
-    highest probability and whether that class is the true one (Guo et al. 2017).
+    For two classes, a row's probability is the one of class 1, and a hit is a row of class 1. For
+    more classes, it is the highest probability, and a hit is a row of that class (Guo et al. 2017).
 
     Attributes:
         weight: (bins,) the weight of the rows.
-        predicted: (bins,) their mean probability; NaN without rows.
-        observed: (bins,) the share for which it came true; NaN without rows.
+        predicted: (bins,) the rows' mean probability; NaN without rows.
+        observed: (bins,) the share of hits; NaN without rows.
     """
 
     weight: NDArray[np.float64]
@@ -32,14 +35,14 @@ class Calibration:
 
     @classmethod
     def of(cls, predictions: ClassPredictions) -> Calibration:
-        """Count the rows of each bin."""
+        """Bin the rows by probability."""
         sums = np.zeros((3, BINS))
         for chunk in predictions.chunks():
-            probability, true = _of_rows(chunk)
+            probability, hits = _confidence_and_hits(chunk)
             weights = weights_of(chunk)
-            places = np.clip((probability * BINS).astype(np.int64), 0, BINS - 1)
-            for row, values in enumerate((weights, weights * probability, weights * true)):
-                sums[row] += np.bincount(places, values, BINS)
+            bins = np.clip((probability * BINS).astype(np.int64), 0, BINS - 1)
+            for row, values in enumerate((weights, weights * probability, weights * hits)):
+                sums[row] += np.bincount(bins, values, BINS)
         with np.errstate(invalid="ignore"):
             return cls(sums[0], sums[1] / sums[0], sums[2] / sums[0])
 
@@ -51,7 +54,9 @@ class Calibration:
         return float(np.dot(self.weight[used], distance) / self.weight.sum())
 
 
-def _of_rows(chunk: ClassPredictions) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _confidence_and_hits(
+    chunk: ClassPredictions,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     labels = chunk.labels
     if chunk.classes == 2:
         return chunk.score(1).astype(np.float64), (labels == 1).astype(np.float64)

@@ -1,4 +1,9 @@
-"""Scores the champion for the comparison; if its files are wrong, the step runs without it."""
+"""Scores the champion for the comparison with a new model.
+
+A champion whose files are damaged, or that was trained on the test rows, cannot be compared, but
+this does not fail the step. The reason becomes an obstacle, and `gate.incompatible_champion`
+decides whether a new model replaces such a champion. Only an unavailable store fails the step.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from kfp_tfjob.features.served_model import ServedModel
-from kfp_tfjob.judging.gate import Rival
+from kfp_tfjob.judging.gate import ChampionResult
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import predictions_of
 from kfp_tfjob.judging.predictions import Predictions, joined
@@ -27,23 +32,23 @@ from kfp_tfjob.uploader import pull
 log = logging.getLogger(__name__)
 
 
-class Opponent:
-    """The champion, loaded if it can be compared.
+class ChampionScorer:
+    """Loads the champion if it can be compared, and scores it batch by batch.
 
     Args:
         store: The store.
-        layout: Where the datasets and models are.
+        layout: The addresses of datasets and models.
         model_name: The model's name.
         champion: The champion's record.
         exported_weights_sha256: The digest of the challenger's weights.
         data: The test rows.
-        folder: Where its files are downloaded.
+        folder: The folder for downloads.
 
     Attributes:
-        name: Its name in messages, for example `champion 3`.
-        same: Whether it is the challenger: the weights are equal, and so are the outputs for all
-            rows so far, because another graph may serve the same weights.
-        watch: Gets the outputs of every batch.
+        name: The champion's name in messages, for example `champion 3`.
+        same: Whether the champion is the challenger: the weights are equal, and so are the outputs
+            for all rows so far, because another graph may serve the same weights.
+        on_outputs: Called with the outputs of every batch; None without a callback.
     """
 
     def __init__(
@@ -57,7 +62,7 @@ class Opponent:
         folder: Path,
     ) -> None:
         self.name = f"champion {champion.version}"
-        self.watch: Callable[[np.ndarray], None] | None = None
+        self.on_outputs: Callable[[np.ndarray], None] | None = None
         self.same = champion.exported_weights_sha256 == exported_weights_sha256
         self._obstacle = ""
         self._model: ServedModel | None = None
@@ -69,14 +74,16 @@ class Opponent:
                 f" {champion.schema_digest[:12]}, not {schema.schema_digest[:12]}"
             )
         elif champion.dataset_digest != data.digest and (
-            seen := data.seen_in(store, _dataset(store, layout, model_name, champion))
+            shards := data.test_shards_used_by(
+                store, _champion_dataset(store, layout, model_name, champion)
+            )
         ):
             self._obstacle = (
-                f"it was trained on these test rows: {listed(seen, 3)} has the same bytes as a"
+                f"it was trained on these test rows: {listed(shards, 3)} has the same bytes as a"
                 f" shard of its dataset {champion.dataset_digest[:12]}"
             )
         else:
-            with self._guarded():
+            with self._record_obstacle():
                 version = layout.model(model_name).version(champion.version)
                 pull(store, version, folder, lambda key: key.startswith(f"{MODEL}/"))
                 self._model = ServedModel(folder / MODEL, schema, self.name)
@@ -86,33 +93,33 @@ class Opponent:
 
         Args:
             batch: The rows.
-            challenger: The outputs of the challenger for them.
+            challenger: The challenger's outputs for these rows.
         """
         if self._model:
-            with self._guarded():
+            with self._record_obstacle():
                 outputs = self._model.predict(batch.features)
                 self.same = self.same and np.allclose(outputs, challenger, equal_nan=True)
                 self._parts.append(predictions_of(self._model.schema, batch, outputs))
-                if self.watch:
-                    self.watch(outputs)
+                if self.on_outputs:
+                    self.on_outputs(outputs)
 
-    def rival(self, classes: list[str], confidence: float) -> Rival:
-        """Return the champion as the gate sees it, once all rows are scored.
+    def champion_result(self, classes: list[str], confidence: float) -> ChampionResult:
+        """Return the champion's metrics or obstacle, once all rows are scored.
 
         Args:
             classes: The names of the classes.
             confidence: The confidence of its intervals.
         """
         if not self._model or self.same:
-            return Rival(self.name, self.same, self._obstacle)
+            return ChampionResult(self.name, self.same, self._obstacle)
         predictions = joined(self._parts)
         if not predictions.finite:
-            return Rival(self.name, obstacle="it predicts numbers that are not finite")
-        return Rival(self.name, measures=Measures(predictions, classes, confidence))
+            return ChampionResult(self.name, obstacle="it predicts numbers that are not finite")
+        return ChampionResult(self.name, measures=Measures(predictions, classes, confidence))
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Record an error in the champion's files; an unavailable store still fails the step."""
+    def _record_obstacle(self) -> Iterator[None]:
+        """Turn an error in the champion's files into an obstacle; the store's errors propagate."""
         try:
             yield
         except DataError as error:
@@ -120,8 +127,10 @@ class Opponent:
             log.warning("%s cannot be compared: %s", self.name, error)
 
 
-def _dataset(store: Store, layout: Layout, model_name: str, champion: Champion) -> S3Address:
-    """Return the address of the champion's dataset, by its verdict."""
+def _champion_dataset(
+    store: Store, layout: Layout, model_name: str, champion: Champion
+) -> S3Address:
+    """Return the address of the champion's dataset, from its verdict or else its digest."""
     version = layout.model(model_name).version(champion.version)
     try:
         return S3Address.parse(ModelVerdict.read(store, version / VERDICT).dataset_uri)

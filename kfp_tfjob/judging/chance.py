@@ -1,17 +1,19 @@
-"""What chance alone does to a metric: the distribution of a sum of independent terms.
+"""Null distributions of a metric: how far chance alone moves it, as a sum of independent terms.
 
-A standard error comes from the rows at hand, so it is far too small where few of them decide: a
-model that gives 3 of 300 rows another score than all others has an AUC with hardly any standard
-error. Two questions have an answer that does not depend on it, and both are sums of one term for
-each row:
+A standard error is estimated from the test rows, so it is far too small where few of them decide. A
+model that gives 3 of 300 rows a different score than the others has an AUC with hardly any standard
+error. Two null hypotheses avoid it, and under both the metric is a sum of one term for each row:
 
-- *Shuffled labels*: how would a model do whose predictions say nothing about the labels? Each row
-  gets the label of a random row, and the metric of the same predictions moves by a term.
-- *Swapped models*: how would two equally good models differ? In each row, chance decides which of
-  the two predicted what, and the gain changes by plus or minus a term.
+- *Shuffled labels*: the predictions say nothing about the labels. Each row gets the label of a
+  random row, and the metric of the same predictions moves by a term.
+- *Swapped models*: two models are equally good. In each row, chance decides which model made which
+  prediction, and the gain changes by plus or minus a term.
 
-Rows that hardly count behave like a normal distribution together. The others are computed exactly,
-by the product of their characteristic functions on a grid. There is no random sampling.
+The many small terms together are approximated by a normal distribution. The large terms are
+computed exactly, by the product of their characteristic functions on a grid. There is no random
+sampling, so the same models always get the same verdict.
+
+Called by compare.py (swapped models) and estimates.py (shuffled labels).
 """
 
 from __future__ import annotations
@@ -31,21 +33,22 @@ _NORMAL = NormalDist()
 # Terms above this share of the standard deviation are computed exactly. At the limit, equal terms
 # of +-0.08 make steps of 0.16 standard deviations, which move a level of 5% by at most 0.8%.
 _LARGE = 0.08
-_LARGE_OF_MANY = 0.2  # with three outcomes or more, sums have no regular steps
+_LARGE_MANY_OUTCOMES = 0.2  # with three outcomes or more, sums have no regular steps
 MOST_LARGE = int(1 / _LARGE**2)  # their squares sum to the variance, so there are not more
 _PER_DEVIATION = 32  # points of the grid; a bound is at most 1/32 of a standard deviation too far
 _POINTS = 1024  # so the grid ends at +-16 standard deviations
 _ROOTS = np.exp(2j * np.pi * np.arange(_POINTS) / _POINTS)
 _FREQUENCIES = np.arange(_POINTS // 2 + 1)
-_MOST_EXACT = 10_000  # rows of a kind, or with a label; with more, the normal rest is as good
-_MOST_SUMS = 4096  # as many are enumerated, which is exact
-_MOST_KINDS = 400
+# Rows of a kind, or with a label. With more, the normal approximation is as good as exact counts.
+_MOST_EXACT = 10_000
+_MOST_SUMS = 4096  # possible sums that are enumerated instead of placed on the grid: 32 kB
+_MOST_KINDS = 400  # kinds of terms that are computed exactly; the smaller ones count as normal
 _MOST_DRAWN = 600  # kinds of rows times rows, which takes 15 ms
-_NONE = np.empty(0, np.int64)
-_MOST_WHOLE = 1.2
+_NO_COUNTS = np.empty(0, np.int64)
+_MOST_TAIL_RATIO = 1.2  # of a critical value's whole tail to the level, as `critical` documents
 # Of 50 rows of a normal distribution, 7 hold half of the variance, and of more rows, more.
 _MANY_ROWS, _FEW_ROWS = 50, 3
-_EMPTY = 1e-9  # a point with less has no sums but for rounding
+_EMPTY = 1e-9  # a grid point with a lower probability contains only rounding errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,39 +67,39 @@ class ChanceSum:
 
     @classmethod
     def of_terms(
-        cls, counts: NDArray[np.int64], values: _Floats, shares: _Floats, rest: float
+        cls, counts: NDArray[np.int64], values: _Floats, shares: _Floats, normal_variance: float
     ) -> ChanceSum:
-        """Return the sum of independent terms and of a normal rest.
+        """Return the distribution of independent terms plus a normal variable.
 
         Args:
-            counts: (kinds,) how many terms are of each kind.
-            values: (kinds, outcomes) the values that a term can have; their mean is zero.
+            counts: (kinds,) the number of terms of each kind.
+            values: (kinds, outcomes) the possible values of a term; their mean is zero.
             shares: (outcomes,) the probabilities of these values.
-            rest: The variance of the rest.
+            normal_variance: The variance of the normal variable, which stands for small terms.
         """
-        deviation = math.sqrt(float(counts @ (values**2 @ shares)) + rest)
+        deviation = math.sqrt(float(counts @ (values**2 @ shares)) + normal_variance)
         if not len(counts) or not deviation:
             return cls(deviation)
         terms = float(counts.sum())
         sums = np.prod(counts + 1.0) if len(shares) == 2 else len(shares) ** min(terms, 99.0)
-        if sums <= _MOST_SUMS and rest <= 1e-9 * deviation**2:
-            return cls(deviation, *_enumerated(counts, values, shares, deviation))
-        return cls(deviation, *_on_grid(counts, values, shares, rest, deviation))
+        if sums <= _MOST_SUMS and normal_variance <= 1e-9 * deviation**2:
+            return cls(deviation, *_enumerate_sums(counts, values, shares, deviation))
+        return cls(deviation, *_compute_on_grid(counts, values, shares, normal_variance, deviation))
 
     def scaled(self, factor: float) -> ChanceSum:
         """Return the distribution of the sum times a factor above 0."""
         return ChanceSum(self.deviation * factor, self.points * factor, self.probabilities)
 
     def negative(self) -> ChanceSum:
-        """Return the distribution of minus the sum."""
+        """Return the distribution of the negated sum."""
         return ChanceSum(self.deviation, -self.points[::-1], self.probabilities[::-1])
 
     def critical(self, confidence: float) -> float:
         """Return the least sum that chance reaches with a probability of about 1 - confidence.
 
-        Where sums are far apart, it lies between those above it and below it. A sum that chance
-        reaches exactly counts half (the mid-p of Lancaster 1961), because a test that counts it
-        whole finds less than it promises to; but the whole probability is never above
+        Where possible sums are far apart, the critical value lies between two of them. A sum that
+        chance reaches exactly counts half (the mid-p of Lancaster 1961), because a test that counts
+        the whole probability detects less than it promises. The whole probability is never above
         1.2 * (1 - confidence).
         """
         if not len(self.points):
@@ -105,7 +108,7 @@ class ChanceSum:
         points, probabilities = self.points[possible], self.probabilities[possible]
         at_least = np.cumsum(probabilities[::-1])[::-1]
         level = 1 - confidence
-        passes = (at_least - probabilities / 2 <= level) & (at_least <= _MOST_WHOLE * level)
+        passes = (at_least - probabilities / 2 <= level) & (at_least <= _MOST_TAIL_RATIO * level)
         rare = int(np.argmax(np.append(passes, True)))
         if rare == 0:
             return float(points[0])
@@ -124,7 +127,7 @@ class ChanceSum:
         return min(1.0, max(0.0, float(self.probabilities[self.points >= value - near].sum())))
 
 
-def _enumerated(
+def _enumerate_sums(
     counts: NDArray[np.int64], values: _Floats, shares: _Floats, deviation: float
 ) -> tuple[_Floats, _Floats]:
     """Return all sums of a few terms, ascending, and their probabilities."""
@@ -141,35 +144,39 @@ def _enumerated(
     return points, probabilities
 
 
-def _on_grid(
-    counts: NDArray[np.int64], values: _Floats, shares: _Floats, rest: float, deviation: float
+def _compute_on_grid(
+    counts: NDArray[np.int64],
+    values: _Floats,
+    shares: _Floats,
+    normal_variance: float,
+    deviation: float,
 ) -> tuple[_Floats, _Floats]:
-    """Return the sums on a grid and their probabilities, by the transform of the terms."""
+    """Return the sums on a grid and their probabilities, by the terms' Fourier transform."""
     grid = _Grid.of(counts, values, shares, deviation)
     transform = np.ones(len(_FREQUENCIES), np.complex128)
     if len(shares) == 2:
-        turns = _ROOTS[grid.kinds[:, None, :] * _FREQUENCIES[:, None] % _POINTS] @ shares
-        transform *= np.prod(turns ** grid.numbers[:, None], axis=0)
+        factors = _ROOTS[grid.kinds[:, None, :] * _FREQUENCIES[:, None] % _POINTS] @ shares
+        transform *= np.prod(factors ** grid.numbers[:, None], axis=0)
     else:
         for kind, number in zip(grid.kinds, grid.numbers.tolist(), strict=True):
-            # Most labels have the same value: those that are neither true nor predicted.
+            # Labels that are neither true nor predicted share one value, so there are few levels.
             levels, at = np.unique(kind, return_inverse=True)
-            turns = _ROOTS[np.outer(_FREQUENCIES, levels) % _POINTS] @ np.bincount(at, shares)
-            transform *= turns**number
-    return grid.sums(transform, rest)
+            factors = _ROOTS[np.outer(_FREQUENCIES, levels) % _POINTS] @ np.bincount(at, shares)
+            transform *= factors**number
+    return grid.sums(transform, normal_variance)
 
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """Terms as multiples of a step.
+    """Terms rounded to multiples of a step.
 
     The grid begins where every term has its lowest value, so that this sum is exact, and the sums
-    of many equal terms are where they belong.
+    of many equal terms fall on grid points.
 
     Attributes:
         step: The distance of two points.
-        kinds: (kinds, outcomes) how many steps a term is above its lowest value.
-        numbers: (kinds,) how many terms are of each kind.
+        kinds: (kinds, outcomes) each outcome's steps above the lowest value of its term.
+        numbers: (kinds,) the number of terms of each kind.
         mean: The mean of their sum, in steps.
         exact: The mean before the terms were rounded to the grid, above the lowest sum.
     """
@@ -184,85 +191,88 @@ class _Grid:
     def of(
         cls, counts: NDArray[np.int64], values: _Floats, shares: _Floats, deviation: float
     ) -> _Grid:
-        """Return the grid of some terms; the arguments are those of `ChanceSum.of_terms`."""
+        """Return the grid of these terms, whose arguments `ChanceSum.of_terms` describes."""
         rises = values - values.min(axis=1)[:, None]
-        # Most of the variance is on the grid, if it comes from equal terms.
+        # The step divides the kind with the most variance, so that this kind is not rounded.
         largest = float(rises[np.argmax(counts * (values**2 @ shares))].max())
         step = largest / max(round(largest / (deviation / _PER_DEVIATION)), 1)
         steps = np.clip(np.rint(rises / step), 0, _POINTS // 2 - 1).astype(np.int64)
-        kinds, where = np.unique(steps, axis=0, return_inverse=True)
-        numbers = np.asarray(np.bincount(where.ravel(), counts, len(kinds)), np.float64)
+        kinds, kind_of_term = np.unique(steps, axis=0, return_inverse=True)
+        numbers = np.asarray(np.bincount(kind_of_term.ravel(), counts, len(kinds)), np.float64)
         mean, exact = float(numbers @ (kinds @ shares)), float(counts @ (rises @ shares))
         return cls(step, kinds, numbers, mean, exact)
 
-    def sums(self, transform: NDArray[np.complex128], rest: float) -> tuple[_Floats, _Floats]:
-        """Return the sums, less their mean, and their probabilities.
+    def sums(
+        self, transform: NDArray[np.complex128], normal_variance: float
+    ) -> tuple[_Floats, _Floats]:
+        """Return the centered sums and their probabilities, both (points,).
 
         Args:
-            transform: (frequencies,) the transform of their distribution.
-            rest: The variance of a normal rest.
+            transform: (frequencies,) the Fourier transform of the sum's distribution.
+            normal_variance: The variance of the normal variable that stands for small terms.
         """
         angles = 2 * np.pi * _FREQUENCIES / _POINTS
-        transform = transform * np.exp(-0.5 * rest / self.step**2 * angles**2)
-        # The grid is a circle: its points are those around the mean.
-        places = np.arange(_POINTS) + round(self.mean) - _POINTS // 2
-        probabilities = np.fft.irfft(transform.conj(), _POINTS)[places % _POINTS]
+        transform = transform * np.exp(-0.5 * normal_variance / self.step**2 * angles**2)
+        # The discrete transform is periodic, so the period around the mean is the right one.
+        offsets = np.arange(_POINTS) + round(self.mean) - _POINTS // 2
+        probabilities = np.fft.irfft(transform.conj(), _POINTS)[offsets % _POINTS]
         # Rounding to the grid changes the mean.
-        points = places * (self.exact / self.mean) - self.exact
+        points = offsets * (self.exact / self.mean) - self.exact
         return np.asarray(points, np.float64), np.maximum(probabilities, 0.0).astype(np.float64)
 
 
-def _hypergeometric(step: float, rows: int, of_label: int, of_kind: int) -> ChanceSum:
-    """Return `step` times the number of rows of a kind with a label, less its mean.
+def _hypergeometric(step: float, rows: int, label_rows: int, kind_rows: int) -> ChanceSum:
+    """Return the centered distribution of `step` times the number of a kind's rows with a label.
 
     Args:
         step: A factor.
-        rows: The number of rows.
-        of_label: How many of them have the label.
-        of_kind: How many of them are of the kind.
+        rows: The number of all rows.
+        label_rows: The number of rows with the label.
+        kind_rows: The number of rows of the kind.
     """
-    low, high = max(0, of_label + of_kind - rows), min(of_label, of_kind)
+    low, high = max(0, label_rows + kind_rows - rows), min(label_rows, kind_rows)
     counts = np.arange(low, high + 1.0)
     below = counts[1:]
-    odds = np.log(of_label - below + 1) + np.log(of_kind - below + 1)
-    odds -= np.log(below) + np.log(rows - of_label - of_kind + below)
+    odds = np.log(label_rows - below + 1) + np.log(kind_rows - below + 1)
+    odds -= np.log(below) + np.log(rows - label_rows - kind_rows + below)
     logs = np.concatenate([[0.0], np.cumsum(odds)])
     probabilities = np.exp(logs - logs.max())
     probabilities /= probabilities.sum()
-    points = (counts - of_label * of_kind / rows) * step
+    points = (counts - label_rows * kind_rows / rows) * step
     if step < 0:
         points, probabilities = points[::-1], probabilities[::-1]
     return ChanceSum(math.sqrt(float(points**2 @ probabilities)), points, probabilities)
 
 
-def blend(reach: float, critical: float, gain: float) -> float:
-    """Return how far a bound is from a gain above 0.
+def blend(error_bound: float, critical: float, gain: float) -> float:
+    """Return the distance of a confidence bound from a gain above 0.
 
-    Far from 0, it is `reach`, which comes from the standard error. The bound is above 0 only if
-    chance alone does not explain the gain, which means `critical < gain`. In between, the variance
-    changes with the square of the distance.
+    Far from 0, it is `error_bound`, which comes from the standard error. The bound is above 0 only
+    if chance alone does not explain the gain, which means `critical < gain`. In between, the
+    variance changes with the square of the distance.
 
     Args:
-        reach: A quantile times the standard error.
-        critical: What chance alone may show.
-        gain: How far the value is from that of a model without a gain.
+        error_bound: A quantile times the standard error.
+        critical: The critical value of the gain under the null hypothesis.
+        gain: The distance of the value from a model without a gain.
     """
-    most = max(reach, critical)
-    left = gain**2 + reach**2 - critical**2
-    if gain <= 0 or critical <= 0 or left <= 0:
-        return most
-    return min(reach * gain / math.sqrt(left), most)
+    widest = max(error_bound, critical)
+    shifted_square = gain**2 + error_bound**2 - critical**2
+    if gain <= 0 or critical <= 0 or shifted_square <= 0:
+        return widest
+    return min(error_bound * gain / math.sqrt(shifted_square), widest)
 
 
 @dataclass(frozen=True, eq=False)
 class Swaps:
-    """The gain between two models if chance decides which of them predicted what in each row.
+    """The gain between two equally good models, where chance swaps their predictions in each row.
 
     Attributes:
-        chance: Its distribution.
-        gains: The sum of the terms of rows that gain.
-        losses: That of the others, above 0.
-        decisive: How many rows hold half of the variance, if they are very few of many; else 0.
+        chance: The distribution of the gain.
+        gains: The sum of the positive terms.
+        losses: The sum of the negative terms, as a positive number.
+        decisive: The number of rows that contribute half of the variance, if these are very few of
+            many rows; otherwise 0.
     """
 
     chance: ChanceSum
@@ -272,10 +282,10 @@ class Swaps:
 
     @classmethod
     def of(cls, terms: Iterator[_Floats]) -> Swaps:
-        """Sum up the terms.
+        """Compute the distribution from each row's part of the gain.
 
         Args:
-            terms: (rows,) by chunk, how much of the gain is due to each row.
+            terms: (rows,) arrays, one for each chunk: the part of the gain that is due to a row.
         """
         squares, gains, losses, differing = [], [], [], 0
         largest = np.empty(0)
@@ -290,52 +300,52 @@ class Swaps:
             largest = sizes
         variance = math.fsum(squares)
         large = np.sort(largest[largest > _LARGE * math.sqrt(variance)])
-        rest = max(variance - float(large @ large), 0.0)
-        rest = rest if rest > 1e-9 * variance else 0.0
+        normal_variance = max(variance - float(large @ large), 0.0)
+        normal_variance = normal_variance if normal_variance > 1e-9 * variance else 0.0
         counts = np.ones(len(large), np.int64)
         chance = ChanceSum.of_terms(
-            counts, np.stack([large, -large], axis=1), np.full(2, 0.5), rest
+            counts, np.stack([large, -large], axis=1), np.full(2, 0.5), normal_variance
         )
-        reached = np.cumsum(large[::-1] ** 2) > variance / 2
-        decisive = int(np.argmax(reached)) + 1 if reached.any() else MOST_LARGE
-        few = differing >= _MANY_ROWS and decisive <= _FEW_ROWS
-        return cls(chance, math.fsum(gains), math.fsum(losses), decisive if few else 0)
+        holds_half = np.cumsum(large[::-1] ** 2) > variance / 2
+        decisive = int(np.argmax(holds_half)) + 1 if holds_half.any() else MOST_LARGE
+        few_decide = differing >= _MANY_ROWS and decisive <= _FEW_ROWS
+        return cls(chance, math.fsum(gains), math.fsum(losses), decisive if few_decide else 0)
 
     def scaled(self, factor: float) -> Swaps:
-        """Return the same for terms times a factor above 0."""
+        """Return the swaps with all terms multiplied by a factor above 0."""
         gains, losses = self.gains * factor, self.losses * factor
         return Swaps(self.chance.scaled(factor), gains, losses, self.decisive)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelTerms:
-    """How a metric of given predictions depends on the label of each row.
+    """The metric of fixed predictions as a function of the rows' labels: one term for each row.
 
     Attributes:
-        shares: (labels,) the share of the weight of the rows with each label.
-        spreads: (labels,) the same of the squared weights, where the mean weight is 1; equal to
-            `shares` where all rows count the same.
-        blocks: Yields how many rows are of each kind, (kinds,), and what a row of a kind adds to
-            the metric for each label that it may have, (kinds, labels).
-        expected: The mean of the metric over all shuffles; NaN where the terms tell it.
-        more: Variance that the terms do not hold.
+        shares: (labels,) each label's share of the rows' weight.
+        spreads: (labels,) each label's share of the squared weights, where the mean weight is 1;
+            equal to `shares` where all rows count the same.
+        blocks: Yields the number of rows of each kind, (kinds,), and the term that a row of a kind
+            adds to the metric with each label, (kinds, labels).
+        expected: The mean of the metric over all shuffles; NaN where it is the mean of the terms.
+        extra_variance: Variance of the metric beyond the variance of its terms.
     """
 
     shares: _Floats
     spreads: _Floats
     blocks: Callable[[], Iterator[tuple[NDArray[np.int64], _Floats]]]
     expected: float = math.nan
-    more: float = 0.0
+    extra_variance: float = 0.0
 
     @cached_property
     def mean(self) -> float:
-        """The sum of all terms, as chance has it on average."""
+        """The mean of the sum of all terms over all shuffles."""
         parts = (counts @ (values @ self.shares) for counts, values in self.blocks())
         return math.fsum(float(part) for part in parts)
 
     def shuffled(self) -> ChanceSum:
-        """Return the distribution of the metric, less its mean, if the labels are shuffled."""
-        if (exact := self._of_two_kinds()) is not None:
+        """Return the centered distribution of the metric if the labels are shuffled."""
+        if (exact := self._exact_for_two_kinds()) is not None:
             return exact
         rows, totals = 0, np.zeros(len(self.shares))
         for counts, values in self.blocks():
@@ -352,100 +362,107 @@ class LabelTerms:
         parts = [(counts @ values**2) for counts, values in centered()]
         squares = np.sum(parts, axis=0)  # (labels,)
         plain, spread = float(squares @ self.shares), float(squares @ self.spreads)
-        # As in a sample without replacement. Weights make the terms vary more.
+        # Shuffling draws without replacement, hence rows - 1. Weights make the terms vary more.
         variance = spread * rows / max(rows - 1, 1)
         if not plain or not variance:
-            return ChanceSum(math.sqrt(self.more))
+            return ChanceSum(math.sqrt(self.extra_variance))
         scale = math.sqrt(variance / plain)
-        deviation = math.sqrt(variance + self.more)
-        least = (_LARGE if len(totals) == 2 else _LARGE_OF_MANY) * deviation / scale
-        if self._counts_labels:
-            of_label = round(float(self.shares[1]) * rows)
-            if drawn := _drawn(_large_terms(centered(), least), rows, of_label, variance):
+        deviation = math.sqrt(variance + self.extra_variance)
+        least = (_LARGE if len(totals) == 2 else _LARGE_MANY_OUTCOMES) * deviation / scale
+        if self._depends_on_label_count:
+            label_rows = round(float(self.shares[1]) * rows)
+            if drawn := _draw_without_replacement(
+                _large_terms(centered(), least), rows, label_rows, variance
+            ):
                 return drawn
         counts, values = _large_kinds(centered(), len(totals), least, scale, deviation)
-        rest = max(variance - float(counts @ (values**2 @ self.shares)), 0.0) + self.more
-        rest = rest if rest > 1e-9 * deviation**2 else 0.0
-        return ChanceSum.of_terms(counts, values, self.shares, rest)
+        normal_variance = (
+            max(variance - float(counts @ (values**2 @ self.shares)), 0.0) + self.extra_variance
+        )
+        normal_variance = normal_variance if normal_variance > 1e-9 * deviation**2 else 0.0
+        return ChanceSum.of_terms(counts, values, self.shares, normal_variance)
 
     @property
-    def _counts_labels(self) -> bool:
-        """Whether it only matters how many rows of each kind have the second of two labels."""
+    def _depends_on_label_count(self) -> bool:
+        """Whether the metric depends only on each kind's number of rows with the second label."""
         equal = np.abs(self.shares - self.spreads).max() < 1e-9
-        return bool(len(self.shares) == 2 and not self.more and equal)
+        return bool(len(self.shares) == 2 and not self.extra_variance and equal)
 
-    def _of_two_kinds(self) -> ChanceSum | None:
-        """Return the exact distribution for two labels and two kinds of rows; None for others."""
-        if not self._counts_labels:
+    def _exact_for_two_kinds(self) -> ChanceSum | None:
+        """Return the exact distribution for two labels and two kinds of rows; otherwise None."""
+        if not self._depends_on_label_count:
             return None
-        first, *others = list(islice(self.blocks(), 2))
+        first, *further_blocks = list(islice(self.blocks(), 2))
         counts, values = first
-        if others or len(counts) != 2 or not counts.all():
+        if further_blocks or len(counts) != 2 or not counts.all():
             return None
         rows = int(counts.sum())
-        of_label = round(float(self.shares[1]) * rows)
-        if min(of_label, rows - of_label, *counts) > _MOST_EXACT:
+        label_rows = round(float(self.shares[1]) * rows)
+        if min(label_rows, rows - label_rows, *counts) > _MOST_EXACT:
             return None
         rise = values[:, 1] - values[:, 0]
-        return _hypergeometric(float(rise[1] - rise[0]), rows, of_label, int(counts[1]))
+        return _hypergeometric(float(rise[1] - rise[0]), rows, label_rows, int(counts[1]))
 
 
-def _drawn(
-    terms: Iterator[tuple[NDArray[np.int64], _Floats]], rows: int, of_label: int, variance: float
+def _draw_without_replacement(
+    terms: Iterator[tuple[NDArray[np.int64], _Floats]], rows: int, label_rows: int, variance: float
 ) -> ChanceSum | None:
-    """Return the distribution for two labels if all rows but those of a few kinds are about equal.
+    """Return the distribution for two labels if only a few kinds of rows have large terms.
 
-    So it is where most rows have the same score. Only the others decide, and how many of them have
-    a label is not independent of each other: the labels are drawn without replacement. So this is
-    the product of independent terms, corrected by how often as many of these rows have the label.
+    This happens where most rows have the same score. Labels are then drawn without replacement for
+    a few decisive rows, so their terms are not independent. The distribution is the product of
+    independent terms, corrected by the probability of each number of these rows with the label.
 
     Args:
-        terms: Counts and values of the rows that are not small; the mean of all rows is zero.
+        terms: Counts and values of the rows with large terms; the mean of all rows is zero.
         rows: The number of all rows.
-        of_label: How many of all rows have the second label.
+        label_rows: The number of all rows with the second label.
         variance: The variance of the sum over all rows.
 
     Returns:
-        None if other rows decide, too, or if it would take long.
+        The distribution; None if too many rows have large terms, or the computation would take
+        more than about 15 ms.
     """
-    blocks, chosen = [], 0
+    blocks, large_rows = [], 0
     for block in terms:
         blocks.append(block)
-        chosen += int(block[0].sum())
-        if chosen > MOST_LARGE:
+        large_rows += int(block[0].sum())
+        if large_rows > MOST_LARGE:
             return None
-    share, others = of_label / rows, rows - chosen
-    if not chosen or not others or not 0 < share < 1:
+    share, other_rows = label_rows / rows, rows - large_rows
+    if not large_rows or not other_rows or not 0 < share < 1:
         return None
     counts = np.concatenate([block[0] for block in blocks])
     rises = np.concatenate([block[1][:, 1] - block[1][:, 0] for block in blocks])
-    # What all rows share has no effect, so the others count nothing but for their differences.
-    middle = -float(counts @ rises) / others
-    of_a_square = share * (1 - share) * rows / (rows - 1)
-    squares = variance / of_a_square - float(counts @ rises**2) - others * middle**2
-    rest = max(of_a_square * squares, 0.0)
-    rest = rest if rest > 1e-9 * variance else 0.0
+    # A rise that all rows share has no effect, so the other rows' mean rise is subtracted.
+    common_rise = -float(counts @ rises) / other_rows
+    variance_per_square = share * (1 - share) * rows / (rows - 1)
+    squares = (
+        variance / variance_per_square - float(counts @ rises**2) - other_rows * common_rise**2
+    )
+    normal_variance = max(variance_per_square * squares, 0.0)
+    normal_variance = normal_variance if normal_variance > 1e-9 * variance else 0.0
     deviation, shares = math.sqrt(variance), np.array([1 - share, share])
-    values = np.stack([np.zeros(len(rises)), rises - middle], axis=1)
+    values = np.stack([np.zeros(len(rises)), rises - common_rise], axis=1)
     grid = _Grid.of(counts, values, shares, deviation)
-    if len(grid.kinds) * (chosen + 1) > _MOST_DRAWN:
+    if len(grid.kinds) * (large_rows + 1) > _MOST_DRAWN:
         return None
-    labeled = np.arange(max(0, of_label - others), min(of_label, chosen) + 1)
-    # How much more often `number` of these rows have the label than if labels were independent.
+    labeled = np.arange(max(0, label_rows - other_rows), min(label_rows, large_rows) + 1)
+    # Log ratio: `number` of the large rows have the label, drawn without / with replacement.
     odds = [
-        _log_choose(others, of_label - number)
-        - _log_choose(rows, of_label)
+        _log_choose(other_rows, label_rows - number)
+        - _log_choose(rows, label_rows)
         - number * math.log(share)
-        - (chosen - number) * math.log1p(-share)
+        - (large_rows - number) * math.log1p(-share)
         for number in labeled.tolist()
     ]
-    # The coefficient of the power j of `unit` is the part in which j rows have the label.
-    unit = np.exp(2j * np.pi * np.arange(chosen + 1) / (chosen + 1))
-    turns = shares * _ROOTS[grid.kinds[:, None, :] * _FREQUENCIES[:, None] % _POINTS]
-    factors = turns[:, :, :1] + turns[:, :, 1:] * unit
+    # A polynomial in `unit`: its coefficient of power j belongs to j large rows with the label.
+    unit = np.exp(2j * np.pi * np.arange(large_rows + 1) / (large_rows + 1))
+    label_factors = shares * _ROOTS[grid.kinds[:, None, :] * _FREQUENCIES[:, None] % _POINTS]
+    factors = label_factors[:, :, :1] + label_factors[:, :, 1:] * unit
     product = np.prod(factors ** grid.numbers[:, None, None], axis=0)
-    parts = np.fft.fft(product, axis=1)[:, labeled] / (chosen + 1)
-    return ChanceSum(deviation, *grid.sums(parts @ np.exp(odds), rest))
+    parts = np.fft.fft(product, axis=1)[:, labeled] / (large_rows + 1)
+    return ChanceSum(deviation, *grid.sums(parts @ np.exp(odds), normal_variance))
 
 
 def _log_choose(of: int, number: int) -> float:
@@ -469,12 +486,12 @@ def _large_kinds(
     scale: float,
     deviation: float,
 ) -> tuple[NDArray[np.int64], _Floats]:
-    """Return the terms that are not small, with those that are about equal as one kind.
+    """Return the large terms' (kinds,) counts and (kinds, labels) values; near-equal terms merge.
 
     Args:
         blocks: Counts and values by chunk.
         labels: The number of labels.
-        least: What values are small.
+        least: Terms whose values are all below this one are small.
         scale: A factor of all values that are returned.
         deviation: The standard deviation of the sum.
     """
@@ -483,15 +500,17 @@ def _large_kinds(
     for counts, values in _large_terms(blocks, least):
         values = values * scale
         steps = np.rint(values / step).astype(np.int64)
-        each, where = np.unique(steps, axis=0, return_inverse=True)
-        where = where.ravel()
-        number = np.bincount(where, counts, len(each)).astype(np.int64)
-        sums = np.stack([np.bincount(where, counts * column, len(each)) for column in values.T], 1)
-        for kind, count, total in zip(each.tolist(), number.tolist(), sums, strict=True):
-            before = kinds.get(tuple(kind), (0, 0.0))
-            kinds[tuple(kind)] = before[0] + count, before[1] + total
+        distinct, kind_of_term = np.unique(steps, axis=0, return_inverse=True)
+        kind_of_term = kind_of_term.ravel()
+        number = np.bincount(kind_of_term, counts, len(distinct)).astype(np.int64)
+        sums = np.stack(
+            [np.bincount(kind_of_term, counts * column, len(distinct)) for column in values.T], 1
+        )
+        for kind, count, total in zip(distinct.tolist(), number.tolist(), sums, strict=True):
+            previous = kinds.get(tuple(kind), (0, 0.0))
+            kinds[tuple(kind)] = previous[0] + count, previous[1] + total
     if not kinds:
-        return _NONE, np.empty((0, labels))
+        return _NO_COUNTS, np.empty((0, labels))
     counts = np.array([count for count, _ in kinds.values()], np.int64)
     values = np.stack([total / count for count, total in kinds.values()])
     if len(counts) > _MOST_KINDS:  # of many labels: the rest of them is about normal

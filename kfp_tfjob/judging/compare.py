@@ -1,14 +1,16 @@
 """Compares two models on the same test rows: is the challenger better, beyond chance?
 
-Against another model, the question is how often chance alone shows such a gain if both are equally
-good, so that in each row chance decides which of them predicted what (chance.py). Rows for which
-both predict the same do not count, and rows that are hard for both cancel out. For a share of rows,
-this is McNemar's exact test; for a mean, it is the permutation test of pairs; for the AUC, it is
-the same with the pairs' contributions. There is no random sampling.
+Against the champion, the null hypothesis is that both models are equally good, so chance decides in
+each row which model made which prediction (chance.py). A row with equal predictions does not count,
+and rows that are hard for both models cancel out. For a share of rows, this is McNemar's exact
+test; for a mean, it is the permutation test of pairs; for the AUC, it is the permutation test of
+the pairs' contributions. There is no random sampling.
 
-Against a baseline, which ignores the columns, there is a second question: how often does a model
-whose predictions say nothing about the labels show such a gain? For metrics of hits, it is Fisher's
-exact test, and for the AUC that of Wilcoxon.
+Against a baseline, which ignores the columns, there is a second null hypothesis: the predictions
+say nothing about the labels. For metrics of hits, this is Fisher's exact test; for the AUC, it is
+Wilcoxon's.
+
+Called by gate.py for all test rows and by slice_checks.py for each slice.
 """
 
 from __future__ import annotations
@@ -31,32 +33,35 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class Comparison:
-    """The challenger compared with one other model, by one metric.
+    """The challenger compared with a reference model, by one metric.
 
     Attributes:
         metric: The metric.
-        challenger: Its value for the challenger.
-        other: Its value for the other model.
+        challenger: The challenger's value.
+        reference: The value of the champion or the baseline.
         gain: How much better the challenger is; above 0 is better for every metric.
         low: One-sided lower bound of the gain at `confidence`; NaN when unknown.
         high: One-sided upper bound.
         detectable: The smallest true gain that a test with these rows would detect 8 times in 10.
-        support: The number of rows behind the metric; for the AUC, those of the smaller class.
+        effective_sample_size: The number of rows behind the metric; for the AUC, the smaller
+            class's rows.
         confidence: The confidence of each bound.
-        tail: From a gain to the probability that chance alone shows at least this one.
-        with_baseline: Whether the other one ignores the columns.
-        with_guess: Whether it is a guess that names each class as often as the challenger.
-        decisive: How many rows hold half of the variance, if they are very few of many; else 0.
+        tail: From a gain to the probability that chance alone shows at least this gain.
+        with_baseline: Whether the reference ignores the columns.
+        with_guess: Whether the reference is a guess that names each class as often as the
+            challenger.
+        decisive: The number of rows that contribute half of the variance, if these are very few of
+            many rows; otherwise 0.
     """
 
     metric: str
     challenger: float
-    other: float
+    reference: float
     gain: float
     low: float
     high: float
     detectable: float
-    support: int
+    effective_sample_size: int
     confidence: float
     tail: Callable[[float], float] | None = None
     with_baseline: bool = False
@@ -69,7 +74,7 @@ class Comparison:
         return math.isfinite(self.low)
 
     def chance_of_loss(self, margin: float) -> float:
-        """Return the p-value of a loss: how often chance alone shows one of this size.
+        """Return the p-value of a loss: the probability that chance alone shows this loss.
 
         Args:
             margin: The true loss that is accepted, in units of the metric.
@@ -85,24 +90,24 @@ class Comparison:
     def without_contradiction(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return the interval of the challenger's value, which must not contain the baseline's.
 
-        An interval from the rows alone knows less than a paired comparison. Where it contains the
-        baseline's value, although the bound of the gain is above 0, it ends at that bound: this is
-        what is known of a value with these labels.
+        A paired comparison is more precise than an interval from the rows alone. Where the interval
+        contains the baseline's value although the bound of the gain is above 0, it is shortened to
+        that bound, so that the report and the verdict agree.
 
         Args:
             interval: The two-sided interval of the value.
         """
         low, high = interval
-        if not self.with_baseline or not self.low > 0 or not low <= self.other <= high:
+        if not self.with_baseline or not self.low > 0 or not low <= self.reference <= high:
             return interval
-        if self.challenger > self.other:
-            return self.other + self.low, high
-        return low, self.other - self.low
+        if self.challenger > self.reference:
+            return self.reference + self.low, high
+        return low, self.reference - self.low
 
 
 def compare(
     challenger: Measures,
-    other: Measures,
+    reference: Measures,
     metric: str,
     confidence: float = 0.95,
 ) -> Comparison:
@@ -110,28 +115,38 @@ def compare(
 
     Args:
         challenger: The new model.
-        other: The champion. If it predicts the same for all rows, it is compared as a baseline.
+        reference: The champion. If it predicts the same for all rows, it counts as a baseline.
         metric: A metric of the task.
         confidence: The confidence of each one-sided bound, for example 0.95.
     """
-    ours, theirs = challenger.estimate(metric), other.estimate(metric)
-    if other.predictions.constant and not ours.against_guess:
-        # So may a champion be within a slice, and two models that differ so are not exchangeable.
-        return compare_with_baseline(challenger, other, metric, confidence)
-    gain = ours.sign * (ours.value - theirs.value)
-    support = min(ours.support, theirs.support)
-    if not math.isfinite(gain) or support < LEAST_ROWS:
-        return _unknown(ours, theirs.value, gain, support, confidence)
-    swaps = _swapped(ours, theirs, gain, confidence)
+    estimate, reference_estimate = challenger.estimate(metric), reference.estimate(metric)
+    if reference.predictions.constant and not estimate.against_guess:
+        # A champion may be constant within a slice. Swapping predictions assumes that the models
+        # are exchangeable, and a constant model is not.
+        return compare_with_baseline(challenger, reference, metric, confidence)
+    gain = estimate.sign * (estimate.value - reference_estimate.value)
+    sample_size = min(estimate.effective_sample_size, reference_estimate.effective_sample_size)
+    if not math.isfinite(gain) or sample_size < LEAST_ROWS:
+        return _unknown_comparison(
+            estimate, reference_estimate.value, gain, sample_size, confidence
+        )
+    swaps = _swap_models(estimate, reference_estimate, gain, confidence)
     chance = swaps.chance
     critical = chance.critical(confidence)
-    spread = math.sqrt(max(chance.deviation**2 - gain**2 / support, 0.0))
-    comparison = _comparison(
-        ours, theirs.value, gain, support, confidence, chance, critical, spread
+    standard_error = math.sqrt(max(chance.deviation**2 - gain**2 / sample_size, 0.0))
+    comparison = _build_comparison(
+        estimate,
+        reference_estimate.value,
+        gain,
+        sample_size,
+        confidence,
+        chance,
+        critical,
+        standard_error,
     )
     if gain <= 0:
-        rare = _rare_losses(swaps, confidence)
-        comparison = replace(comparison, low=min(comparison.low, -rare))
+        loss_bound = _rare_loss_bound(swaps, confidence)
+        comparison = replace(comparison, low=min(comparison.low, -loss_bound))
     return replace(comparison, decisive=swaps.decisive)
 
 
@@ -151,94 +166,114 @@ def compare_with_baseline(
         metric: A metric of the task.
         confidence: The confidence of each one-sided bound.
     """
-    ours, theirs = challenger.estimate(metric), baseline.estimate(metric)
-    other = ours.of_constant if math.isfinite(ours.of_constant) else theirs.value
-    gain = ours.sign * (ours.value - other)
-    if not math.isfinite(gain) or ours.support < LEAST_ROWS:
-        return _unknown(ours, other, gain, ours.support, confidence)
-    spread, decisive = ours.standard_error, 0
-    parts: list[tuple[float, ChanceSum]] = []
-    if ours.by_chance is not None:
-        mean, shuffled = ours.by_chance
-        shuffled = shuffled if ours.sign > 0 else shuffled.negative()
-        parts.append((ours.sign * (mean - other), shuffled))
-    if not math.isfinite(ours.of_constant):
-        swaps = _swapped(ours, theirs, gain, confidence)
+    estimate, baseline_estimate = challenger.estimate(metric), baseline.estimate(metric)
+    reference = (
+        estimate.of_constant if math.isfinite(estimate.of_constant) else baseline_estimate.value
+    )
+    gain = estimate.sign * (estimate.value - reference)
+    if not math.isfinite(gain) or estimate.effective_sample_size < LEAST_ROWS:
+        return _unknown_comparison(
+            estimate, reference, gain, estimate.effective_sample_size, confidence
+        )
+    standard_error, decisive = estimate.standard_error, 0
+    candidates: list[tuple[float, ChanceSum]] = []
+    if estimate.by_chance is not None:
+        mean, shuffled = estimate.by_chance
+        shuffled = shuffled if estimate.sign > 0 else shuffled.negative()
+        candidates.append((estimate.sign * (mean - reference), shuffled))
+    if not math.isfinite(estimate.of_constant):
+        swaps = _swap_models(estimate, baseline_estimate, gain, confidence)
         decisive = swaps.decisive
-        spread = math.sqrt(max(swaps.chance.deviation**2 - gain**2 / ours.support, 0.0))
-        parts.append((0.0, swaps.chance))
-    mean, chance = max(parts, key=lambda part: part[0] + part[1].critical(confidence))
+        standard_error = math.sqrt(
+            max(swaps.chance.deviation**2 - gain**2 / estimate.effective_sample_size, 0.0)
+        )
+        candidates.append((0.0, swaps.chance))
+    mean, chance = max(candidates, key=lambda part: part[0] + part[1].critical(confidence))
     critical = mean + chance.critical(confidence)
-    comparison = _comparison(ours, other, gain, ours.support, confidence, chance, critical, spread)
+    comparison = _build_comparison(
+        estimate,
+        reference,
+        gain,
+        estimate.effective_sample_size,
+        confidence,
+        chance,
+        critical,
+        standard_error,
+    )
     return replace(
         comparison,
         with_baseline=True,
-        with_guess=ours.against_guess,
+        with_guess=estimate.against_guess,
         decisive=decisive,
     )
 
 
-def _swapped(ours: Estimate, theirs: Estimate, gain: float, confidence: float) -> Swaps:
-    """Return the gain by chance between two models.
+def _swap_models(
+    challenger: Estimate, reference: Estimate, gain: float, confidence: float
+) -> Swaps:
+    """Return the distribution of the gain if the two models are equally good.
 
-    The terms are those of a straight line. Far from 0, their sum is another one than the gain, for
-    example for the root of a mean of squares, and all of them are stretched to fit.
+    The terms are a linear approximation. Where the metric is curved, as a root of a mean of squares
+    is, a large gain differs from their sum, and all terms are scaled to match it.
     """
-    swaps = Swaps.of(ours.sign * terms for terms in swap_terms(ours, theirs))
+    swaps = Swaps.of(challenger.sign * terms for terms in swap_terms(challenger, reference))
     total = swaps.gains - swaps.losses
-    stretched = total * gain > 0 and abs(total) > swaps.chance.critical(confidence) / 2
-    return swaps.scaled(gain / total) if stretched else swaps
+    is_curved = total * gain > 0 and abs(total) > swaps.chance.critical(confidence) / 2
+    return swaps.scaled(gain / total) if is_curved else swaps
 
 
-def _unknown(
-    ours: Estimate, other: float, gain: float, support: int, confidence: float
+def _unknown_comparison(
+    estimate: Estimate, reference: float, gain: float, sample_size: int, confidence: float
 ) -> Comparison:
     nan = math.nan
-    return Comparison(ours.metric, ours.value, other, gain, nan, nan, nan, support, confidence)
+    return Comparison(
+        estimate.metric, estimate.value, reference, gain, nan, nan, nan, sample_size, confidence
+    )
 
 
-def _comparison(
-    ours: Estimate,
-    other: float,
+def _build_comparison(
+    estimate: Estimate,
+    reference: float,
     gain: float,
-    support: int,
+    sample_size: int,
     confidence: float,
     chance: ChanceSum,
     critical: float,
-    spread: float,
+    standard_error: float,
 ) -> Comparison:
-    """Return the comparison.
+    """Return the comparison, with its bounds and its smallest detectable gain.
 
     Args:
-        ours: The challenger's estimate.
-        other: The other model's value.
+        estimate: The challenger's estimate.
+        reference: The reference model's value.
         gain: The gain.
-        support: The number of rows behind it.
+        sample_size: The effective sample size.
         confidence: The confidence of each bound.
-        chance: The gain by chance.
-        critical: What chance exceeds with a probability of at most 1 - confidence.
-        spread: The standard error of the gain.
+        chance: The distribution of the gain under the null hypothesis.
+        critical: The gain that chance exceeds with a probability of at most 1 - confidence.
+        standard_error: The standard error of the gain.
     """
-    reach = blend(_NORMAL.inv_cdf(confidence) * spread, critical, abs(gain))
+    bound_distance = blend(_NORMAL.inv_cdf(confidence) * standard_error, critical, abs(gain))
     return Comparison(
-        ours.metric,
-        ours.value,
-        other,
+        estimate.metric,
+        estimate.value,
+        reference,
         gain,
-        gain - reach,
-        gain + reach,
-        critical + _NORMAL.inv_cdf(_POWER) * spread,
-        support,
+        gain - bound_distance,
+        gain + bound_distance,
+        critical + _NORMAL.inv_cdf(_POWER) * standard_error,
+        sample_size,
         confidence,
         chance.tail,
     )
 
 
-def _rare_losses(swaps: Swaps, confidence: float) -> float:
-    """Return the loss that such rows do not exclude, although few or none of them show one.
+def _rare_loss_bound(swaps: Swaps, confidence: float) -> float:
+    """Return the largest loss that rows with few or no losses do not exclude.
 
-    It is the score bound of Tango (1998) for the difference of two rare counts, and 0.3 rows more,
-    with which it is that of Poisson for none or one. A count is in rows of the usual size.
+    It is the score bound of Tango (1998) for the difference of two rare counts, plus 0.3 rows. With
+    these, it equals the Poisson bound for a count of 0 or 1. Counts are the sums of gains and
+    losses, divided by the typical size of a row's term.
     """
     if not swaps.gains + swaps.losses:
         return 0.0
@@ -252,7 +287,7 @@ def _rare_losses(swaps: Swaps, confidence: float) -> float:
         return better - worse + loss > quantile * math.sqrt(2 * rate + loss)
 
     low, high = 0.0, worse + 4 * quantile**2 + 4 * quantile * math.sqrt(better + worse)
-    for _ in range(60):
+    for _ in range(60):  # bisection to the precision of a float
         middle = (low + high) / 2
         low, high = (low, middle) if excluded(middle) else (middle, high)
     return (high + 0.3) * size

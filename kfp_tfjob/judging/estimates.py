@@ -1,9 +1,10 @@
-"""A metric with its uncertainty, from the influence of each row.
+"""A metric with its uncertainty, from its influence function.
 
-The influence values of a metric say how much each row moves it. Their mean is zero, and
-sqrt(sum of squares) / rows is the standard error. For the difference between two models on the same
-rows, subtract their influence values. So one rule gives every interval and every paired comparison.
-For the AUC, it is exactly DeLong's (DeLong, DeLong and Clarke-Pearson 1988).
+The influence function of a metric gives for each row how much this row moves the metric. The mean
+of these values is zero, and sqrt(sum of squares) / rows is the standard error. For the difference
+between two models on the same rows, subtract their influence values. So one function for each
+metric yields every interval and every paired comparison. For the AUC, it is exactly DeLong's
+(DeLong, DeLong and Clarke-Pearson 1988).
 
 Influence values are computed by chunk, so the memory does not grow with the rows.
 """
@@ -25,9 +26,10 @@ from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, range_of
 
 _NORMAL = NormalDist()
-_TINY = 1e-12  # the distance from the end of a range that is a matter of rounding
-_USUAL = 10  # as many rows as the usual variance counts for
-Rule = Callable[[Any], NDArray[np.float64]]
+_TINY = 1e-12  # a value this close to the end of its range differs from it by rounding only
+# The prior variance counts as much as this many rows, so it matters only in a small test split.
+_PRIOR_ROWS = 10
+RowFunction = Callable[[Any], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,40 +40,43 @@ class Estimate:
         metric: Its name.
         value: The value; NaN where the rows do not define it.
         predictions: The model's predictions.
-        rule: From a chunk of the predictions to its (rows,) influence values, scaled so that
+        influence: From a chunk of the predictions to its (rows,) influence values, scaled so that
             sqrt(sum of squares over all chunks) / rows is the standard error of the value; None if
-            the value is NaN, or its uncertainty is not known.
-        support: The number of rows behind the value; for the AUC, those of the smaller class. Of
-            weighted rows, the number of equal rows that would tell as much (Kish). Where rare
-            classes decide, the number of rows that would know the variance as well.
-        proportion: Whether it is a share of `support` rows.
+            the value is NaN, or its uncertainty is unknown.
+        effective_sample_size: The number of rows behind the value; for the AUC, the smaller class's
+            rows. For weighted rows, the number of equal rows with as much information (Kish).
+            Where rare classes decide, the number of rows that would estimate the variance as well.
+        proportion: Whether the value is a share of `effective_sample_size` rows.
         variance: The square of the standard error, if it is known without the rows.
-        usual: The square of the standard error that such a value usually has, if that is known.
-        hidden: The variance of classes that are all right or all wrong, which no row shows.
-        shift: How far these classes move the middle of the interval.
-        has_interval: Whether the rows say how uncertain the value is.
-        relabeled: What the metric would be with other labels; None if that is not known.
-        rule_elsewhere: From the estimate of another model and a chunk of its predictions to their
-            influence values if this model had predicted them; None where `rule` tells it.
+        prior_variance: The square of the standard error that is usual for such a value; NaN if
+            unknown.
+        hidden_variance: The variance of classes with only right or only wrong predictions, whose
+            rows show no variance.
+        center_shift: The distance by which these classes move the interval's center.
+        has_interval: Whether the rows determine the uncertainty.
+        relabeled: The metric as a function of the labels; None if unknown.
+        cross_influence: From another model's estimate and a chunk of its predictions to their
+            influence values if this model had made them; None where `influence` computes them.
         curves: The curves by which a metric of ranks orders the rows.
-        of_constant: The value of every model that ignores the columns, which the value has to beat;
+        of_constant: The value of every model that ignores the columns, which this value must beat;
             NaN where such models differ.
-        against_guess: Whether that is a guess that names each class as often as the model.
+        against_guess: Whether `of_constant` is the value of a guess that names each class as often
+            as the model.
     """
 
     metric: str
     value: float
     predictions: Predictions
-    rule: Rule | None
-    support: int
+    influence: RowFunction | None
+    effective_sample_size: int
     proportion: bool = False
     variance: float = math.nan
-    usual: float = math.nan
-    hidden: float = 0.0
-    shift: float = 0.0
+    prior_variance: float = math.nan
+    hidden_variance: float = 0.0
+    center_shift: float = 0.0
     has_interval: bool = True
     relabeled: LabelTerms | None = None
-    rule_elsewhere: Callable[[Estimate, Any], NDArray[np.float64]] | None = None
+    cross_influence: Callable[[Estimate, Any], NDArray[np.float64]] | None = None
     curves: tuple[Any, ...] = ()
     of_constant: float = math.nan
     against_guess: bool = False
@@ -87,16 +92,16 @@ class Estimate:
         """The standard error of the value; 0 if it is not known."""
         if not math.isnan(self.variance):
             return math.sqrt(self.variance)
-        if self.rule is None:
+        if self.influence is None:
             return 0.0
-        squares = [_squares(self.rule(chunk)) for chunk in self.predictions.chunks()]
+        squares = [_sum_of_squares(self.influence(chunk)) for chunk in self.predictions.chunks()]
         return math.sqrt(math.fsum(squares)) / max(self.predictions.rows, 1)
 
     @cached_property
     def by_chance(self) -> tuple[float, ChanceSum] | None:
-        """The value if the predictions say nothing about the labels: its mean, and the rest.
+        """The value's mean and centered distribution if the test labels are shuffled.
 
-        The labels of the test rows are shuffled, and their numbers stay. None if that is unknown.
+        Shuffling keeps the number of rows with each label. None if the distribution is unknown.
         """
         if self.relabeled is None or not math.isfinite(self.value):
             return None
@@ -104,18 +109,23 @@ class Estimate:
         mean = self.relabeled.mean if math.isnan(expected) else expected
         return mean, self.relabeled.shuffled()
 
-    def influence_of(self, other: Estimate, chunk: Any) -> NDArray[np.float64]:
-        """Return the (rows,) influence values of another model's predictions on this value."""
-        assert self.rule is not None
-        return self.rule_elsewhere(other, chunk) if self.rule_elsewhere else self.rule(chunk)
+    def influence_of(self, predictor: Estimate, chunk: Any) -> NDArray[np.float64]:
+        """Return the (rows,) influence on this value if `predictor` had made the predictions."""
+        assert self.influence is not None
+        return (
+            self.cross_influence(predictor, chunk)
+            if self.cross_influence
+            else self.influence(chunk)
+        )
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the two-sided interval, clipped to the metric's range; NaN where unknown.
 
-        It contains `of_constant` exactly where the gate's bound, at a confidence of
-        (1 + confidence) / 2, does not exclude that chance explains the value.
+        It contains `of_constant` exactly if the gate's bound, at a confidence of
+        (1 + confidence) / 2, does not exclude that chance explains the value. Otherwise, the report
+        would contradict the verdict.
         """
-        low, high = self._by_rows(confidence)
+        low, high = self._influence_interval(confidence)
         distance = self.value - self.of_constant
         if not distance or not math.isfinite(distance + low) or self.by_chance is None:
             return low, high
@@ -127,44 +137,50 @@ class Estimate:
         critical = self.of_constant - mean + chance.negative().critical(level)
         return low, self.value + blend(high - self.value, critical, -distance)
 
-    def _by_rows(self, confidence: float) -> tuple[float, float]:
-        """Return the interval of the rows' influence values alone."""
-        known = math.isfinite(self.value) and self.support >= 2 and self.has_interval
-        if not known or self.rule is None:
+    def _influence_interval(self, confidence: float) -> tuple[float, float]:
+        """Return the interval from the rows' influence values, without the null distribution."""
+        is_defined = (
+            math.isfinite(self.value) and self.effective_sample_size >= 2 and self.has_interval
+        )
+        if not is_defined or self.influence is None:
             return math.nan, math.nan
         level = (1 + confidence) / 2
         if self.proportion:
-            return _wilson(self.value, self.support, _NORMAL.inv_cdf(level))
-        quantile = t_quantile(level, self.support - 1)
-        if self.hidden > self.standard_error**2:  # whose degrees of freedom these are
+            return _wilson_interval(self.value, self.effective_sample_size, _NORMAL.inv_cdf(level))
+        quantile = t_quantile(level, self.effective_sample_size - 1)
+        if self.hidden_variance > self.standard_error**2:  # whose degrees of freedom these are
             quantile = _NORMAL.inv_cdf(level)
         lowest, highest = range_of(self.metric)
         if math.isfinite(highest - lowest):
-            return self._score_interval(quantile, lowest, highest - lowest)
-        reach = quantile * self.standard_error
-        return max(self.value - reach, lowest), min(self.value + reach, highest)
+            return self._wilson_score_interval(quantile, lowest, highest - lowest)
+        margin = quantile * self.standard_error
+        return max(self.value - margin, lowest), min(self.value + margin, highest)
 
-    def _score_interval(self, quantile: float, lowest: float, width: float) -> tuple[float, float]:
-        """Return Wilson's interval of a metric with two ends.
+    def _wilson_score_interval(
+        self, quantile: float, lowest: float, width: float
+    ) -> tuple[float, float]:
+        """Return Wilson's interval of a metric whose range has two ends.
 
-        Its count is the number of rows from which a share of the same value would have the same
-        standard error (Korn and Graubard 1998). Near an end, `value +- quantile * error` is far too
-        short: for a model without a single error, it would claim that there are none.
+        Its count is the number of rows with which a proportion of the same value would have the
+        same standard error (Korn and Graubard 1998). Near an end, `value +- quantile * error` is
+        far too short: for a model without a single error, it would have no width.
         """
         share = (self.value - lowest) / width
-        variance, middle = self.standard_error**2 + self.hidden, share
+        variance, center = self.standard_error**2 + self.hidden_variance, share
         if not _TINY < share < 1 - _TINY:
-            count = float(self.support)
+            count = float(self.effective_sample_size)
         elif not variance:
             return self.value, self.value  # constant scores: the same for all rows
         else:
-            if not math.isnan(self.usual):
+            if not math.isnan(self.prior_variance):
                 # A few rows decide an AUC near 1, and those of a rare class may all be missing.
-                rows = self.support + _USUAL
-                variance = (self.support * variance + _USUAL * self.usual) / rows
+                rows = self.effective_sample_size + _PRIOR_ROWS
+                variance = (
+                    self.effective_sample_size * variance + _PRIOR_ROWS * self.prior_variance
+                ) / rows
             count = share * (1 - share) * width**2 / variance
-            middle = min(max(share + self.shift / width, 0.0), 1.0)
-        low, high = _wilson(middle, count, quantile)
+            center = min(max(share + self.center_shift / width, 0.0), 1.0)
+        low, high = _wilson_interval(center, count, quantile)
         low, high = min(low, share), max(high, share)
         return lowest + low * width, lowest + high * width
 
@@ -179,7 +195,7 @@ class Measured:
 
     @classmethod
     def of(cls, item: Estimate, confidence: float) -> Measured:
-        """Keep the parts of an estimate that are shown."""
+        """Return an estimate's value and interval."""
         return cls(item.value, *item.interval(confidence))
 
 
@@ -188,72 +204,72 @@ def unknown(metric: str, predictions: Predictions) -> Estimate:
     return Estimate(metric, math.nan, predictions, None, 0)
 
 
-def swap_terms(ours: Estimate, theirs: Estimate) -> Iterator[NDArray[np.float64]]:
-    """Yield by chunk how much of `ours - theirs`, of two models on the same rows, is due to a row.
+def swap_terms(first: Estimate, second: Estimate) -> Iterator[NDArray[np.float64]]:
+    """Yield each row's (rows,) part of `first - second`, by chunk, for two models on the same rows.
 
-    A term is what changes if the models swap their predictions in this row: the mean of what both
-    models' influence functions say. For means and the AUC, the terms sum to the difference, but for
-    the correction of small samples; for others, they do but for terms of third order.
+    A term is half of the change if the models swap their predictions in this row, averaged over
+    both models' influence functions. For means and the AUC, the terms sum to the difference, except
+    for the small-sample correction; for other metrics, they do up to terms of third order.
     """
-    assert ours.rule is not None and theirs.rule is not None
-    both = zip(ours.predictions.chunks(), theirs.predictions.chunks(), strict=True)
-    for mine, other in both:
-        change = ours.rule(mine) - ours.influence_of(theirs, other)
-        change += theirs.influence_of(ours, mine) - theirs.rule(other)
-        yield change / (2 * ours.predictions.rows)
+    assert first.influence is not None and second.influence is not None
+    chunk_pairs = zip(first.predictions.chunks(), second.predictions.chunks(), strict=True)
+    for first_chunk, second_chunk in chunk_pairs:
+        change = first.influence(first_chunk) - first.influence_of(second, second_chunk)
+        change += second.influence_of(first, first_chunk) - second.influence(second_chunk)
+        yield change / (2 * first.predictions.rows)
 
 
 def mean(
     metric: str,
     predictions: Predictions,
-    values: Rule,
+    values: RowFunction,
     proportion: bool = False,
     relabeled: LabelTerms | None = None,
 ) -> Estimate:
-    """Estimate the mean of a value of each row.
+    """Estimate a metric that is the weighted mean of one value for each row.
 
     Args:
         metric: The name of the metric.
         predictions: The model's predictions.
         values: From a chunk of predictions to (rows,) values.
         proportion: Whether the values are 0 or 1.
-        relabeled: What the mean would be with other labels, if that is known.
+        relabeled: The mean as a function of the labels; None if unknown.
     """
     sums: list[tuple[float, float, float]] = []
     for chunk in predictions.chunks():
-        found = values(chunk)
+        row_values = values(chunk)
         if chunk.weights is None:
-            sums.append((float(found.sum()), chunk.rows, chunk.rows))
+            sums.append((float(row_values.sum()), chunk.rows, chunk.rows))
             continue
         weights = weights_of(chunk)
-        sums.append((inner(weights, found), float(weights.sum()), inner(weights, weights)))
+        sums.append((inner(weights, row_values), float(weights.sum()), inner(weights, weights)))
     total, weight, squares = (math.fsum(part) for part in zip(*sums, strict=True))
     if weight <= 0:
         return unknown(metric, predictions)
-    value, support = total / weight, int(weight * weight / squares)
-    scale = predictions.rows / weight * correction(support)
+    value, sample_size = total / weight, int(weight * weight / squares)
+    scale = predictions.rows / weight * small_sample_correction(sample_size)
 
-    def rule(chunk: Predictions) -> NDArray[np.float64]:
-        pull = (values(chunk) - value) * scale
-        return pull if chunk.weights is None else pull * weights_of(chunk)
+    def influence(chunk: Predictions) -> NDArray[np.float64]:
+        influence_values = (values(chunk) - value) * scale
+        return influence_values if chunk.weights is None else influence_values * weights_of(chunk)
 
-    return Estimate(metric, value, predictions, rule, support, proportion, relabeled=relabeled)
+    return Estimate(
+        metric, value, predictions, influence, sample_size, proportion, relabeled=relabeled
+    )
 
 
-def counting(predictions: Any) -> Any:
-    """Return the predictions of the rows with a weight, because others tell nothing."""
+def with_positive_weight(predictions: Any) -> Any:
+    """Return the predictions of rows with a weight above 0; the others carry no information."""
     if predictions.weights is None or predictions.weights.all():
         return predictions
     return predictions[predictions.weights > 0]
 
 
 def label_shares(predictions: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the (classes,) shares of the weight of the rows, and those of the squared weights.
+    """Return the (classes,) shares of the rows' weight, and the shares of the squared weights.
 
-    Every row has a weight above 0.
-
-    The squared weights are in units of the squared mean weight, so that both are equal where all
-    rows count the same.
+    Every row must have a weight above 0. The squared weights are in units of the squared mean
+    weight, so that both arrays are equal where all rows count the same.
     """
     sums = np.zeros((2, predictions.classes))
     for chunk in predictions.chunks():
@@ -271,9 +287,9 @@ def weights_of(chunk: Predictions) -> NDArray[np.float64]:
     return chunk.weights.astype(np.float64)
 
 
-def correction(support: float) -> float:
-    """Return by how much a standard deviation of this many rows is too small."""
-    return math.sqrt(support / max(support - 1, 1))
+def small_sample_correction(sample_size: float) -> float:
+    """Return the factor by which a standard deviation of so few rows is too small, at least 1."""
+    return math.sqrt(sample_size / max(sample_size - 1, 1))
 
 
 def t_quantile(level: float, freedom: float) -> float:
@@ -284,7 +300,7 @@ def t_quantile(level: float, freedom: float) -> float:
     """
     if freedom < 2:
         return math.tan(math.pi * (level - 0.5))
-    if freedom < 3:  # a number between two integers counts as the lower one, which is cautious
+    if freedom < 3:  # a fraction is rounded down, which makes the interval wider, not narrower
         return (2 * level - 1) / math.sqrt(2 * level * (1 - level))
     z = _NORMAL.inv_cdf(level)
     terms = (
@@ -307,16 +323,16 @@ def t_tail(value: float, freedom: int) -> float:
     return math.erfc(z / math.sqrt(2)) / 2
 
 
-def inner(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+def inner(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     """Return the inner product of two vectors, on one core: BLAS would wait for others."""
-    return float(np.einsum("i,i->", left, right))
+    return float(np.einsum("i,i->", first, second))
 
 
-def _squares(values: NDArray[np.float64]) -> float:
+def _sum_of_squares(values: NDArray[np.float64]) -> float:
     return inner(values, values)
 
 
-def _wilson(share: float, count: float, z: float) -> tuple[float, float]:
+def _wilson_interval(share: float, count: float, z: float) -> tuple[float, float]:
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / count / 2) ** 2)
     return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -1,4 +1,8 @@
-"""The code of `gate.evaluator`: a function that computes the user's own metrics."""
+"""The code of `gate.evaluator`, a user's function that computes metrics.
+
+preflight reads and checks the code without running it, so that a wrong signature fails the run
+before training. The evaluate step loads and calls it (own_metrics.py).
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,16 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class EvaluatorCode(OwnCode):
-    """The function and its code."""
+    """The evaluator function and the source files that it needs."""
 
     path = PATH
 
     @classmethod
     def _wrong_arguments(cls, path: str, node: ast.FunctionDef) -> list[Problem]:
-        names = _arguments(node)
-        known = {*ALWAYS, *ON_REQUEST}
-        free = node.args.kwarg is not None
-        if (free or set(ALWAYS) <= set(names)) and set(_needed(node)) <= known:
+        names = _argument_names(node)
+        accepted = {*ALWAYS, *ON_REQUEST}
+        takes_any = node.args.kwarg is not None
+        if (takes_any or set(ALWAYS) <= set(names)) and set(_required_names(node)) <= accepted:
             return []
         problem = Problem(
             f"{path}, line {node.lineno}: {node.name} does not take labels and predictions",
@@ -40,16 +44,17 @@ class EvaluatorCode(OwnCode):
         return [problem]
 
 
-def _arguments(node: ast.FunctionDef) -> list[str]:
+def _argument_names(node: ast.FunctionDef) -> list[str]:
     arguments = node.args
-    return [it.arg for it in (*arguments.args, *arguments.kwonlyargs)]
+    return [argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)]
 
 
-def _needed(node: ast.FunctionDef) -> list[str]:
-    """Return the arguments without a default; one without a name cannot be passed by name."""
+def _required_names(node: ast.FunctionDef) -> list[str]:
+    """Return the arguments without a default; `/name` for one that cannot be passed by name."""
     arguments = node.args
     optional = len(arguments.defaults)
-    names = [it.arg for it in arguments.args]
-    needed = [f"/{it.arg}" for it in arguments.posonlyargs] + names[: len(names) - optional]
+    names = [argument.arg for argument in arguments.args]
+    needed = [f"/{argument.arg}" for argument in arguments.posonlyargs]
+    needed += names[: len(names) - optional]
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [*needed, *(it.arg for it, default in pairs if default is None)]
+    return [*needed, *(argument.arg for argument, default in pairs if default is None)]

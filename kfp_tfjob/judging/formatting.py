@@ -1,4 +1,4 @@
-"""Formats numbers for people, in the log, the verdict and the report."""
+"""Formats metrics, differences and p-values for the log, the verdict and the report."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def difference(value: float | None, of: float | None) -> str:
     """
     if value is None or not math.isfinite(value):
         return "–"
-    shown = number(value)
+    formatted = number(value)
     if of is not None and 0.01 <= abs(of) < 100 and abs(value) < 100:
-        shown = f"{value:z.4f}"  # z: what rounds to 0 has no sign
-    return f"+{shown}" if value > 0 and shown.strip("0.") else shown
+        formatted = f"{value:z.4f}"  # z: -0.00001 is shown as 0.0000
+    return f"+{formatted}" if value > 0 and formatted.strip("0.") else formatted
 
 
 def rough(value: float) -> str:
@@ -54,20 +54,18 @@ def chance(value: float | None) -> str:
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
-def known_rows(known: int | None, rows: int) -> str:
-    """Return how many test rows are also in train; empty for none.
+def known_rows(leaked: int | None, rows: int) -> str:
+    """Return a note on test rows that are also in train; empty without such rows.
 
     Args:
-        known: As `also_in_train` of a verdict.
+        leaked: A verdict's `also_in_train`. It is None in older verdicts, and where the data is
+            split by its rows' hashes, which keep equal rows in one split.
         rows: The number of test rows.
-
-    Older verdicts do not know, nor do those of data that is divided by the hash of its rows: there,
-    equal rows stay together.
     """
-    if not known:
+    if not leaked:
         return ""
-    which = "" if known > rows / 2 else "for these, "
+    scope = "" if leaked > rows / 2 else "for these, "
     return (
-        f"{known:,} of {rows:,} test rows are also in train, so {which}the metrics say nothing"
+        f"{leaked:,} of {rows:,} test rows are also in train, so {scope}the metrics say nothing"
         " about new data"
     )

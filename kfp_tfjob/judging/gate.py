@@ -1,6 +1,8 @@
-"""Decides whether a model is blessed: a pure function from measurements to a verdict.
+"""Decides whether a model is blessed: a pure function from metrics to a decision.
 
-It fails closed: a value that is missing, not a number or not comparable never passes.
+The gate fails closed: a metric that is missing, not finite or not comparable never passes. judge.py
+calls `decide` once for each evaluation. Unless the primary metric is undefined, the other checks
+run even after one has failed, so that the verdict lists every reason.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ from kfp_tfjob.storage.verdict_record import Check
 
 
 @dataclass(frozen=True)
-class Rival:
-    """The champion as the gate sees it.
+class ChampionResult:
+    """The champion's metrics, or the reason why it cannot be compared.
 
     Attributes:
-        name: Its name in messages, for example `champion 3`.
-        same: Whether it is the challenger, by its weights and its outputs.
-        obstacle: Why it cannot be compared, as the end of a sentence; empty when it can.
-        measures: Its metrics on the test rows; None when it cannot be compared.
+        name: The champion's name in messages, for example `champion 3`.
+        same: Whether the champion is the challenger, by its weights and its outputs.
+        obstacle: Why the champion cannot be compared, as the end of a sentence; empty if it can.
+        measures: The champion's metrics on the test rows; None if it cannot be compared.
     """
 
     name: str
@@ -55,8 +57,8 @@ class GateDecision:
         primary_metric: The metric used to compare the models.
         mode: The mode of the gate; empty for an empty gate.
         checks: Every check.
-        comparison: With the champion or the baseline; None when there was none.
-        slices: What was found in each slice.
+        comparison: The comparison with the champion or the baseline; None without a comparison.
+        slices: Every slice's result.
     """
 
     blessed: bool
@@ -77,37 +79,41 @@ def decide(
     options: GateOptions | None,
     model: Measures,
     baseline: Measures,
-    champion: Rival | None,
+    champion: ChampionResult | None,
     slices: Slices | None = None,
-    more: Sequence[Check] = (),
+    extra_checks: Sequence[Check] = (),
 ) -> GateDecision:
-    """Judge a challenger.
+    """Decide whether a challenger becomes the champion.
 
     Args:
         options: The gate; None for an empty one.
         model: The challenger.
         baseline: The trivial model, on the same rows.
-        champion: The champion, if there is one.
+        champion: The champion's result; None without a champion.
         slices: The slices of the test rows.
-        more: Checks of the test rows and of the history of the model.
+        extra_checks: Checks of the test rows and of the model's history.
     """
     metric = _primary_metric(options, model.predictions)
     if options is None:
         reason = "the gate is empty, and an empty gate blesses nothing"
         return GateDecision(False, (reason,), metric, "", (Check("gate", False, reason),))
-    checks = [_finite(metric, model), *more]
+    checks = [_primary_metric_check(metric, model), *extra_checks]
     if checks[0].passed and model.predictions.constant:
         text = f"the model predicts the same for all {model.predictions.rows:,} test rows"
         checks.append(Check("constant", False, text))
     checks += [
-        _threshold(name, threshold, options, model)
+        _threshold_check(name, threshold, options, model)
         for name, threshold in options.thresholds.items()
     ]
-    found: list[SliceResult] = []
+    slice_results: list[SliceResult] = []
     if slices is not None and checks[0].passed:
-        theirs, named = (champion.measures, champion.name) if champion else (None, "")
-        more, found = judge_slices(options, metric, slices, model, theirs, named)
-        checks += more
+        champion_measures, champion_name = (
+            (champion.measures, champion.name) if champion else (None, "")
+        )
+        slice_checks, slice_results = judge_slices(
+            options, metric, slices, model, champion_measures, champion_name
+        )
+        checks += slice_checks
     comparison = None
     first = champion is None
     if champion and champion.same:
@@ -116,14 +122,14 @@ def decide(
         first = False  # nothing to compare
     elif champion and champion.measures is None:
         first = options.incompatible_champion == "treat_as_first"
-        checks.append(_incompatible(champion, first))
+        checks.append(_incompatible_check(champion, first))
     elif champion and champion.measures:
         comparison = compare(model, champion.measures, metric, options.confidence)
-        checks.append(_champion(model.label(metric), comparison, champion.name, options))
+        checks.append(_champion_check(model.label(metric), comparison, champion.name, options))
     if first and options.first_model == "beat_baseline":
         comparison = compare_with_baseline(model, baseline, metric, options.confidence)
         against = "a guess" if comparison.with_guess else "the baseline"
-        checks.append(_superior("baseline", model.label(metric), comparison, against))
+        checks.append(_superiority_check("baseline", model.label(metric), comparison, against))
     elif first:
         checks.append(Check("first_model", True, "the first model is accepted without comparison"))
     failed = tuple(check.explanation for check in checks if not check.passed)
@@ -131,7 +137,7 @@ def decide(
     reasons = failed or (checks[-1].explanation,)
     blessed = not failed
     return GateDecision(
-        blessed, reasons, metric, options.mode, tuple(checks), comparison, tuple(found)
+        blessed, reasons, metric, options.mode, tuple(checks), comparison, tuple(slice_results)
     )
 
 
@@ -143,16 +149,16 @@ def _primary_metric(options: GateOptions | None, predictions: Predictions) -> st
     return "auc" if predictions.classes == 2 else "accuracy"
 
 
-def _finite(metric: str, model: Measures) -> Check:
+def _primary_metric_check(metric: str, model: Measures) -> Check:
     value = model.estimate(metric).value
-    known = math.isfinite(value)
-    words = f"is {number(value)}" if known else _why_unknown(metric, model)
+    has_value = math.isfinite(value)
+    words = f"is {number(value)}" if has_value else _explain_unknown(metric, model)
     explanation = f"{model.label(metric)} {words}"
-    return Check("primary_metric", known, explanation, metric, value)
+    return Check("primary_metric", has_value, explanation, metric, value)
 
 
-def _why_unknown(metric: str, model: Measures) -> str:
-    """Return why a metric has no value."""
+def _explain_unknown(metric: str, model: Measures) -> str:
+    """Return the reason why a metric is undefined, as the end of a sentence."""
     predictions = model.predictions
     wrong, first = predictions.not_finite
     if wrong:
@@ -174,22 +180,26 @@ def _why_unknown(metric: str, model: Measures) -> str:
     return few
 
 
-def _threshold(name: str, threshold: Threshold, options: GateOptions, model: Measures) -> Check:
+def _threshold_check(
+    name: str, threshold: Threshold, options: GateOptions, model: Measures
+) -> Check:
     limits = threshold.model_dump(exclude_none=True)
-    found = model.estimate(name)
-    if not math.isfinite(found.value):
-        why = _why_unknown(name, model)
+    estimate = model.estimate(name)
+    if not math.isfinite(estimate.value):
+        reason = _explain_unknown(name, model)
         if is_own(name) and name not in model.predictions.own and model.predictions.finite:
-            others = ", ".join(filter(is_own, model.names)) or "none"
-            why = f"has no value: gate.evaluator returned no such number (its metrics: {others})"
-        return Check("threshold", False, f"{name} {why}", name, threshold=limits)
-    passed = threshold.passes(found.value)
-    text = f"{model.label(name)} {number(found.value)} is {'' if passed else 'not '}{threshold}"
-    interval = found.interval(options.interval_confidence)
-    return Check("threshold", passed, text, name, found.value, interval, limits)
+            available = ", ".join(filter(is_own, model.names)) or "none"
+            reason = (
+                f"has no value: gate.evaluator returned no such number (its metrics: {available})"
+            )
+        return Check("threshold", False, f"{name} {reason}", name, threshold=limits)
+    passed = threshold.passes(estimate.value)
+    text = f"{model.label(name)} {number(estimate.value)} is {'' if passed else 'not '}{threshold}"
+    interval = estimate.interval(options.interval_confidence)
+    return Check("threshold", passed, text, name, estimate.value, interval, limits)
 
 
-def _incompatible(champion: Rival, first: bool) -> Check:
+def _incompatible_check(champion: ChampionResult, first: bool) -> Check:
     text = f"{champion.name} cannot be compared: {champion.obstacle}"
     if first:
         return Check("champion", True, f"{text}; the model is treated as the first one")
@@ -197,53 +207,60 @@ def _incompatible(champion: Rival, first: bool) -> Check:
     return Check("champion", False, f"{text}; {fix}")
 
 
-def _champion(label: str, found: Comparison, against: str, options: GateOptions) -> Check:
+def _champion_check(
+    label: str, comparison: Comparison, against: str, options: GateOptions
+) -> Check:
     if options.mode == "superior":
-        return _superior("champion", label, found, against)
+        return _superiority_check("champion", label, comparison, against)
     if options.mode == "point":
-        passed = found.gain > 0
-        text = f"{_values(label, found, against, passed)} (by its value alone)"
-        return _check("champion", found, passed, text, 0.0)
+        passed = comparison.gain > 0
+        text = f"{_describe_values(label, comparison, against, passed)} (by its value alone)"
+        return _comparison_check("champion", comparison, passed, text, 0.0)
     if options.mode != "non_inferior":
         assert_never(options.mode)
-    passed = found.low >= -options.margin
+    passed = comparison.low >= -options.margin
     words = "is not worse than" if passed else "may be worse than"
     text = (
-        f"{label} {number(found.challenger)} {words} {against} {number(found.other)}"
-        f" by more than {options.margin:g} ({_bound(found)})"
+        f"{label} {number(comparison.challenger)} {words} {against} {number(comparison.reference)}"
+        f" by more than {options.margin:g} ({_describe_bound(comparison)})"
     )
-    return _check("champion", found, passed, text, -options.margin)
+    return _comparison_check("champion", comparison, passed, text, -options.margin)
 
 
-def _superior(name: str, label: str, found: Comparison, against: str) -> Check:
-    passed = found.low > 0
-    text = f"{_values(label, found, against, passed)} ({_bound(found)})"
-    if not passed and found.gain > 0 and found.known:
+def _superiority_check(name: str, label: str, comparison: Comparison, against: str) -> Check:
+    passed = comparison.low > 0
+    text = f"{_describe_values(label, comparison, against, passed)} ({_describe_bound(comparison)})"
+    if not passed and comparison.gain > 0 and comparison.known:
         text += (
-            f": not enough test data to tell; a true gain of {rough(found.detectable)} would be"
-            " detected 8 times in 10"
+            f": not enough test data to tell; a true gain of {rough(comparison.detectable)} would"
+            " be detected 8 times in 10"
         )
-    return _check(name, found, passed, text, 0.0)
+    return _comparison_check(name, comparison, passed, text, 0.0)
 
 
-def _values(label: str, found: Comparison, against: str, better: bool) -> str:
+def _describe_values(label: str, comparison: Comparison, against: str, better: bool) -> str:
     words = "beats" if better else "does not beat"
-    return f"{label} {number(found.challenger)} {words} {against} {number(found.other)}"
+    return (
+        f"{label} {number(comparison.challenger)} {words} {against} {number(comparison.reference)}"
+    )
 
 
-def _bound(found: Comparison) -> str:
-    if found.known:
-        return f"{found.confidence * 100:g}% bound {lower(found.low)}"
-    if math.isfinite(found.gain):
-        return f"not enough test data: {found.support} usable rows, at least {LEAST_ROWS} needed"
+def _describe_bound(comparison: Comparison) -> str:
+    if comparison.known:
+        return f"{comparison.confidence * 100:g}% bound {lower(comparison.low)}"
+    if math.isfinite(comparison.gain):
+        usable = comparison.effective_sample_size
+        return f"not enough test data: {usable} usable rows, at least {LEAST_ROWS} needed"
     return "there is no value to compare"
 
 
-def _check(name: str, found: Comparison, passed: bool, text: str, threshold: float) -> Check:
-    interval = (found.low, found.high)
-    if found.decisive and math.inf in map(abs, range_of(found.metric)):
+def _comparison_check(
+    name: str, comparison: Comparison, passed: bool, text: str, threshold: float
+) -> Check:
+    interval = (comparison.low, comparison.high)
+    if comparison.decisive and math.inf in map(abs, range_of(comparison.metric)):
         text += (
-            f"; {counted(found.decisive, 'row')} decide, so the bound does not hold if the model"
-            " rarely makes errors that are larger than those of these rows"
+            f"; {counted(comparison.decisive, 'row')} decide, so the bound does not hold if the"
+            " model rarely makes errors that are larger than those of these rows"
         )
-    return Check(name, passed, text, found.metric, found.gain, interval, threshold)
+    return Check(name, passed, text, comparison.metric, comparison.gain, interval, threshold)

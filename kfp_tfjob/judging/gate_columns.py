@@ -1,4 +1,8 @@
-"""Checks `gate` against schema.json: its metrics, and the columns and edges of its slices."""
+"""Checks `gate` against schema.json: its metrics, and the columns and edges of its slices.
+
+Called by prepare_data as soon as the schema is known, so that a typo fails a run before training,
+and by judge.py.
+"""
 
 from __future__ import annotations
 
@@ -16,64 +20,68 @@ def check_gate(gate: Mapping[str, Any], schema: Schema) -> None:
     """Check that the metrics and slices of `gate` fit the data.
 
     Args:
-        gate: As in the form.
+        gate: The gate as the user wrote it.
         schema: The content of schema.json.
 
     Raises:
-        ConfigurationError: One problem for everything that does not.
+        ConfigurationError: One problem for each metric and slice that does not fit.
     """
-    found, options = Problems(), parse_gate(gate)
-    found.of(lambda: check_metrics(options, schema.task, schema.classes))
-    for one in options.slices if options else ():
-        problem = _slice_problem(one, schema)
+    problems, options = Problems(), parse_gate(gate)
+    problems.of(lambda: check_metrics(options, schema.task, schema.classes))
+    for declared in options.slices if options else ():
+        problem = _slice_problem(declared, schema)
         if options and not problem:
-            problem = _one_class(one, options.primary_metric, schema.label)
+            problem = _single_class_problem(declared, options.primary_metric, schema.label)
         if problem:
-            found.append(problem)
-    if found:
-        raise ConfigurationError(*found)
+            problems.append(problem)
+    if problems:
+        raise ConfigurationError(*problems)
 
 
-def _slice_problem(one: Slice, schema: Schema) -> Problem | None:
-    """Return why a slice does not fit the columns of schema.json; None if it does."""
+def _slice_problem(declared: Slice, schema: Schema) -> Problem | None:
+    """Return the problem of a slice that does not fit the schema's columns; None if it fits."""
     label = schema.label.name
-    known = [*schema.names, label]
-    if one.column not in known:
-        meant = nearest(one.column, known)
+    columns = [*schema.names, label]
+    if declared.column not in columns:
+        suggestion = nearest(declared.column, columns)
         return Problem(
-            f"the data has no column {one.column!r}",
-            received=one.column,
-            expected=f"one of {choices(known, meant)}",
-            fix=did_you_mean(meant, "name one of these columns"),
+            f"the data has no column {declared.column!r}",
+            received=declared.column,
+            expected=f"one of {choices(columns, suggestion)}",
+            fix=did_you_mean(suggestion, "name one of these columns"),
             path="gate.slices",
         )
-    if not one.edges:
+    if not declared.edges:
         return None
-    are_dates = isinstance(one.edges[0], str)
-    shown, edges = repr(one.column), _edges(one.column, schema)
-    if edges is None:
-        why = f"is {schema.type_of(one.column).nouns[0]}" if one.column != label else "has classes"
-        what = f"{shown} {why}, so edges do not divide it"
+    are_dates = isinstance(declared.edges[0], str)
+    quoted, edge_type = repr(declared.column), _edge_type(declared.column, schema)
+    if edge_type is None:
+        reason = (
+            f"is {schema.type_of(declared.column).nouns[0]}"
+            if declared.column != label
+            else "has classes"
+        )
+        summary = f"{quoted} {reason}, so edges do not divide it"
         fix = "remove the edges, so that each value becomes a slice"
-    elif are_dates == (edges is str):
+    elif are_dates == (edge_type is str):
         return None
     elif are_dates:
-        what, fix = f"{shown} contains numbers, but its edges are dates", "use numbers as edges"
+        summary, fix = f"{quoted} contains numbers, but its edges are dates", "use numbers as edges"
     else:
-        what = f"{shown} contains dates, but its edges are numbers"
+        summary = f"{quoted} contains dates, but its edges are numbers"
         fix = 'use dates such as "2026-01-31" as edges'
-    return Problem(what, received=one.edges, fix=fix, path="gate.slices")
+    return Problem(summary, received=declared.edges, fix=fix, path="gate.slices")
 
 
-def _one_class(one: Slice, metric: str, label: SchemaLabel) -> Problem | None:
-    """Return that the metric has no value in any slice; None if it may have one."""
+def _single_class_problem(declared: Slice, metric: str, label: SchemaLabel) -> Problem | None:
+    """Return the problem of slices by class, in which the metric is undefined; otherwise None."""
     classes = label.classes or ()
     metric = "auc" if metric == "auto" and len(classes) == 2 else metric
-    each_class = one.column == label.name and classes and not one.edges
-    if not each_class or metric not in OF_SEVERAL_CLASSES or one.thresholds:
+    each_class = declared.column == label.name and classes and not declared.edges
+    if not each_class or metric not in OF_SEVERAL_CLASSES or declared.thresholds:
         return None
     return Problem(
-        f"each slice of {one.column!r} has one class, so {metric} has no value there",
+        f"each slice of {declared.column!r} has one class, so {metric} has no value there",
         received=metric,
         expected="a metric that one class is enough for, or thresholds",
         fix="set gate.primary_metric to accuracy, give these slices thresholds for it, or remove"
@@ -82,8 +90,8 @@ def _one_class(one: Slice, metric: str, label: SchemaLabel) -> Problem | None:
     )
 
 
-def _edges(column: str, schema: Schema) -> type | None:
-    """Return what divides a column's values into ranges; None if nothing does."""
+def _edge_type(column: str, schema: Schema) -> type | None:
+    """Return the type of a column's edges, `float` or `str` for dates; None without edges."""
     if column == schema.label.name:
         return None if schema.label.classes else float
     return schema.type_of(column).edge_type

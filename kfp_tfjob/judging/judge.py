@@ -1,7 +1,8 @@
-"""Judges a model: scores it and the champion on the same test rows in one pass, and decides.
+"""Evaluates a model: scores it and the champion on the same test rows in one pass, and decides.
 
-evaluate calls it, and publish again if another run is promoted after that. It writes nothing to
-the store.
+The evaluate step calls `judge`. publish calls it again if another run has been promoted since,
+because the verdict compares with a champion that has been replaced. `judge` writes nothing to the
+store, so it can run again at any time.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ import numpy as np
 
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
-from kfp_tfjob.judging.champion_scoring import Opponent
+from kfp_tfjob.judging.champion_scoring import ChampionScorer
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
-from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.gate import ChampionResult, GateDecision, decide
 from kfp_tfjob.judging.gate_columns import check_gate
-from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.judging.own_metrics import Evaluator
@@ -29,7 +29,8 @@ from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import TestData
 from kfp_tfjob.judging.scoring import score, trivial_outputs
 from kfp_tfjob.judging.slices import Slices
-from kfp_tfjob.judging.verdict import build
+from kfp_tfjob.judging.train_test_overlap import leaked_rows, overlap_checks
+from kfp_tfjob.judging.verdict import build_verdict
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.registry.rollback import taken_back
@@ -49,15 +50,15 @@ _INTERVAL_CONFIDENCE = 0.9  # for an empty gate, which sets none
 
 
 @dataclass(frozen=True)
-class Given:
-    """What is judged.
+class EvaluationRequest:
+    """The model, dataset and gate of an evaluation.
 
     Attributes:
         model_name: The name used to look up the champion.
         model: The SavedModel of a run.
         dataset: The dataset with the test rows.
-        gate: As in the form.
-        options: The typed form of the gate; None for an empty one.
+        gate: The gate as the user wrote it.
+        options: The parsed gate; None for an empty one.
     """
 
     model_name: str
@@ -69,37 +70,38 @@ class Given:
     @classmethod
     def parse(
         cls, model_name: str, model_uri: str, dataset_uri: str, gate: Mapping[str, Any]
-    ) -> Given:
+    ) -> EvaluationRequest:
         """Parse a step's parameters.
 
         Args:
             model_name: The model's name.
             model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
             dataset_uri: The prepared dataset.
-            gate: As in the form.
+            gate: The gate as the user wrote it.
 
         Raises:
-            ConfigurationError: Some are wrong; it lists every problem.
+            ConfigurationError: A parameter is invalid; it lists every problem.
         """
-        wrong = Problems(check_model_name(model_name))
-        options = wrong.of(lambda: parse_gate(gate))
-        model = wrong.of(lambda: S3Address.parse(model_uri, "model_uri"))
+        problems = Problems(check_model_name(model_name))
+        options = problems.of(lambda: parse_gate(gate))
+        model = problems.of(lambda: S3Address.parse(model_uri, "model_uri"))
         if model:
-            wrong.of(lambda: run_of(model))
-        dataset = wrong.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
-        if wrong or not (model and dataset):
-            raise ConfigurationError(*wrong)
+            problems.of(lambda: run_of(model))
+        dataset = problems.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
+        if problems or not (model and dataset):
+            raise ConfigurationError(*problems)
         return cls(model_name, model, dataset, dict(gate), options)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A model that was evaluated.
+class Evaluation:
+    """The outcome of an evaluation.
 
     Attributes:
-        verdict: The verdict on it.
-        decision: The decision of the gate.
-        measured: `model`, the champion by its name if it was compared, and `baseline`.
+        verdict: The verdict on the model, as it is stored.
+        decision: The gate's decision.
+        measured: Metrics of `model`, of the champion by its name if it was compared, and of
+            `baseline`.
         data: The test rows.
     """
 
@@ -109,77 +111,89 @@ class Judged:
     data: TestData
 
 
-def judge(store: Store, layout: Layout, given: Given, folder: Path, gpus: int = 0) -> Judged:
-    """Judge a model.
+def judge(
+    store: Store, layout: Layout, request: EvaluationRequest, folder: Path, gpus: int = 0
+) -> Evaluation:
+    """Evaluate a model on the test rows, and decide whether it becomes the champion.
 
     Args:
         store: The store.
-        layout: Where the datasets and models are.
-        given: The model, the dataset and the gate.
+        layout: The addresses of datasets and models.
+        request: The model, the dataset and the gate.
         folder: An empty folder for downloads.
-        gpus: How many GPUs the models may use; without any, they see none.
+        gpus: The number of GPUs for the models; with 0, TensorFlow sees none.
 
     Raises:
         ConfigurationError: There are fewer GPUs, or the gate does not fit the data.
         DataError: The model or the dataset is missing or damaged, or they do not match.
     """
-    _load(gpus)
-    data = TestData.fetch(store, given.dataset, folder / "data")
+    _load_tensorflow(gpus)
+    data = TestData.fetch(store, request.dataset, folder / "data")
     classes = list(data.schema.classes)
-    check_gate(given.gate, data.schema)
-    manifest = _fetched(store, given.model, folder / "run")
+    check_gate(request.gate, data.schema)
+    manifest = _fetch_model(store, request.model, folder / "run")
     challenger_folder = folder / "run" / RUN_MODEL
     digest = exported_weights_sha256(challenger_folder)
-    champion = read_champion(store, layout, given.model_name)
+    champion = read_champion(store, layout, request.model_name)
     challenger = ServedModel(challenger_folder, data.schema, "the model")
 
-    def against(other: Champion, name: str) -> Opponent:
-        return Opponent(store, layout, given.model_name, other, digest, data, folder / name)
+    def load_champion(record: Champion, name: str) -> ChampionScorer:
+        return ChampionScorer(
+            store, layout, request.model_name, record, digest, data, folder / name
+        )
 
-    opponent = against(champion, "champion") if champion else None
-    options = given.options
+    champion_scorer = load_champion(champion, "champion") if champion else None
+    options = request.options
     slices = Slices(options.slices if options else [], data.schema)
-    own = _own(store, options, data, opponent)
-    predictions, baseline = score(data, challenger, opponent, slices, own)
+    evaluator = _read_evaluator(store, options, data, champion_scorer)
+    predictions, baseline = score(data, challenger, champion_scorer, slices, evaluator)
     confidence = options.interval_confidence if options else _INTERVAL_CONFIDENCE
-    rival = opponent.rival(classes, confidence) if opponent else None
-    ours = Measures(predictions, classes, confidence)
-    trivial = Measures(baseline, classes, confidence)
-    if own and options and predictions.finite:
-        same = trivial_outputs(data)
-        ours, rival, trivial = _with_own_metrics(own, options, ours, rival, trivial, same)
-    champions = {rival.name: rival.measures} if rival and rival.measures else {}
-    measured = {"model": ours, **champions, "baseline": trivial}
-    more = failed_checks(data)
-    if found := taken_back(store, layout, given.model_name, digest):
-        left = against(found[0], "taken_back")
+    champion_result = (
+        champion_scorer.champion_result(classes, confidence) if champion_scorer else None
+    )
+    measures = Measures(predictions, classes, confidence)
+    baseline_measures = Measures(baseline, classes, confidence)
+    if evaluator and options and predictions.finite:
+        baseline_output = trivial_outputs(data)
+        measures, champion_result, baseline_measures = _add_user_metrics(
+            evaluator, options, measures, champion_result, baseline_measures, baseline_output
+        )
+    champions = (
+        {champion_result.name: champion_result.measures}
+        if champion_result and champion_result.measures
+        else {}
+    )
+    measured = {"model": measures, **champions, "baseline": baseline_measures}
+    extra_checks = overlap_checks(data)
+    if rolled_back := taken_back(store, layout, request.model_name, digest):
+        scorer = load_champion(rolled_back[0], "taken_back")
         for batch in data.batches():
-            left.predict(batch, challenger.predict(batch.features))
-        more += [_of_history(*found)] if left.same else []
-    decision = decide(options, ours, trivial, rival, slices, more)
-    if compared := decision.comparison:
-        interval = ours.estimate(compared.metric).interval(confidence)
-        ours.settle(compared.metric, compared.without_contradiction(interval))
-    judged = EvaluatedModel(
-        model_name=given.model_name,
-        model_uri=str(given.model),
+            scorer.predict(batch, challenger.predict(batch.features))
+        extra_checks += [_rolled_back_check(*rolled_back)] if scorer.same else []
+    decision = decide(options, measures, baseline_measures, champion_result, slices, extra_checks)
+    if comparison := decision.comparison:
+        interval = measures.estimate(comparison.metric).interval(confidence)
+        measures.settle(comparison.metric, comparison.without_contradiction(interval))
+    evaluated_model = EvaluatedModel(
+        model_name=request.model_name,
+        model_uri=str(request.model),
         run_id=manifest.run_id,
         model_digest=manifest.digest,
         exported_weights_sha256=digest,
-        dataset_uri=str(given.dataset),
+        dataset_uri=str(request.dataset),
         dataset_digest=data.digest,
         schema_digest=data.schema.schema_digest,
-        gate=given.gate,
-        evaluator_digest=own.code.digest if own else "",
-        grouped_by=_group(data),
-        also_in_train=also_in_train(data),
+        gate=request.gate,
+        evaluator_digest=evaluator.code.digest if evaluator else "",
+        grouped_by=_group_column(data),
+        also_in_train=leaked_rows(data),
     )
-    verdict = build(decision, judged, measured, champion, rival)
-    return Judged(verdict, decision, measured, data)
+    verdict = build_verdict(decision, evaluated_model, measured, champion, champion_result)
+    return Evaluation(verdict, decision, measured, data)
 
 
-def _group(data: TestData) -> str:
-    """Return the column of data_options.split.group, and log what it means; empty without one."""
+def _group_column(data: TestData) -> str:
+    """Return the column of data_options.split.group, with a warning; empty without a group."""
     column = str(data.schema.split.get("group", ""))
     if column:
         log.warning(
@@ -191,21 +205,25 @@ def _group(data: TestData) -> str:
     return column
 
 
-def _load(gpus: int) -> None:
-    """Load TensorFlow; the CPU is fast enough for most models, and always available."""
+def _load_tensorflow(gpus: int) -> None:
+    """Load TensorFlow with `gpus` GPUs; a model that needs none must not claim one.
+
+    Raises:
+        ConfigurationError: TensorFlow sees fewer GPUs.
+    """
     load(gpus)
     if not gpus:
         return
     import tensorflow as tf
 
-    found = tf.config.list_physical_devices("GPU")
-    for gpu in found:
-        tf.config.experimental.set_memory_growth(gpu, True)  # two models share it
-    if len(found) < gpus:
+    devices = tf.config.list_physical_devices("GPU")
+    for device in devices:
+        tf.config.experimental.set_memory_growth(device, True)  # two models share it
+    if len(devices) < gpus:
         raise ConfigurationError(
             Problem(
                 "evaluate cannot see its GPUs",
-                received=f"{len(found)} GPUs",
+                received=f"{len(devices)} GPUs",
                 expected=f"{gpus}, as pod.evaluate.gpus requests",
                 fix="compile the YAML with an image for GPUs (--gpu), and check"
                 " pod.evaluate.gpu_resource and the node's device plugin",
@@ -218,7 +236,7 @@ def run_of(model: S3Address) -> S3Address:
     """Return the run that a model belongs to; its manifest verifies the model.
 
     Raises:
-        ConfigurationError: The address is not that of a model in a run's output.
+        ConfigurationError: The address is not the one of a model in a run's output.
     """
     key = model.key.removesuffix(f"/{RUN_MODEL}")
     if key == model.key:
@@ -233,67 +251,76 @@ def run_of(model: S3Address) -> S3Address:
     return S3Address(model.bucket, key)
 
 
-def _own(
-    store: Store, options: GateOptions | None, data: TestData, opponent: Opponent | None
+def _read_evaluator(
+    store: Store,
+    options: GateOptions | None,
+    data: TestData,
+    champion_scorer: ChampionScorer | None,
 ) -> Evaluator | None:
-    """Return what computes the user's own metrics; None without them."""
+    """Return the evaluator of the user's metrics; None without `gate.evaluator`."""
     if not (options and options.evaluator):
         return None
-    own = Evaluator(EvaluatorCode.read(options.evaluator, store), data, options)
-    if opponent:
-        opponent.watch = own.add_champion
-    return own
+    evaluator = Evaluator(EvaluatorCode.read(options.evaluator, store), data, options)
+    if champion_scorer:
+        champion_scorer.on_outputs = evaluator.add_champion
+    return evaluator
 
 
-def _is_first(rival: Rival | None, options: GateOptions) -> bool:
+def _competes_with_baseline(champion: ChampionResult | None, options: GateOptions) -> bool:
     """Return whether the model must beat the baseline instead of a champion."""
     replaced = options.incompatible_champion == "treat_as_first"
-    first = rival is None or (replaced and not rival.same)
+    first = champion is None or (replaced and not champion.same)
     return first and options.first_model == "beat_baseline"
 
 
-def _with_own_metrics(
-    own: Evaluator,
+def _add_user_metrics(
+    evaluator: Evaluator,
     options: GateOptions,
     model: Measures,
-    rival: Rival | None,
+    champion: ChampionResult | None,
     baseline: Measures,
-    same: np.ndarray,
-) -> tuple[Measures, Rival | None, Measures]:
-    """Return model, champion and baseline with the user's own metrics.
+    baseline_output: np.ndarray,
+) -> tuple[Measures, ChampionResult | None, Measures]:
+    """Return model, champion and baseline with the user's metrics.
 
     Args:
-        own: What computes them.
+        evaluator: The user's function.
         options: The gate.
-        model: The model.
-        rival: The champion.
-        baseline: The baseline; they have no value for it unless it decides.
-        same: What it predicts for each row.
+        model: The model's metrics.
+        champion: The champion's result.
+        baseline: The baseline's metrics; the user's metrics are NaN unless the baseline decides.
+        baseline_output: The baseline's prediction, which is the same for each row.
     """
 
-    def of(found: Predictions, numbers: Mapping[str, float]) -> Measures:
-        return Measures(found, model.classes, model.confidence, numbers)
+    def measure(metrics: Predictions, numbers: Mapping[str, float]) -> Measures:
+        return Measures(metrics, model.classes, model.confidence, numbers)
 
-    model = of(*own.of_model(model.predictions))
-    if rival and rival.measures:
-        found = own.of_other(rival.name, rival.measures.predictions)
-        rival = replace(rival, measures=of(*found))
-    elif is_own(options.primary_metric) and _is_first(rival, options):
-        return model, rival, of(*own.of_other("the baseline", baseline.predictions, same))
-    unknown = dict.fromkeys(filter(is_own, model.names), math.nan)
-    return model, rival, of(baseline.predictions, unknown)
+    model = measure(*evaluator.model_metrics(model.predictions))
+    if champion and champion.measures:
+        metrics = evaluator.reference_metrics(champion.name, champion.measures.predictions)
+        champion = replace(champion, measures=measure(*metrics))
+    elif is_own(options.primary_metric) and _competes_with_baseline(champion, options):
+        return (
+            model,
+            champion,
+            measure(
+                *evaluator.reference_metrics("the baseline", baseline.predictions, baseline_output)
+            ),
+        )
+    undefined = dict.fromkeys(filter(is_own, model.names), math.nan)
+    return model, champion, measure(baseline.predictions, undefined)
 
 
-def _of_history(left: Champion, rollback: Champion) -> Check:
+def _rolled_back_check(withdrawn: Champion, rollback: Champion) -> Check:
     """Return the check that fails for a model that a user has rolled back."""
     text = (
-        f"same model as version {left.version}, which {rollback.by} rolled back to version"
+        f"same model as version {withdrawn.version}, which {rollback.by} rolled back to version"
         f" {rollback.version} on {rollback.at[:10]}: {rollback.why}"
     )
     return Check("taken_back", False, text)
 
 
-def _fetched(store: Store, model: S3Address, folder: Path) -> Manifest:
+def _fetch_model(store: Store, model: S3Address, folder: Path) -> Manifest:
     """Download a model, and return its run's manifest."""
     source = run_of(model)
     manifest = pull(store, source, folder, _is_model)

@@ -1,6 +1,8 @@
-"""Computes every metric of a model: which module knows it, and all of them at once.
+"""All metrics of one model: finds the module that computes a metric, and caches its estimate.
 
-Each estimate comes with its uncertainty (estimates.py).
+Means of a value for each row, such as the log loss, are computed here; metrics of the confusion
+matrix in confusion_metrics.py, metrics of ranks in ranking_metrics.py. Each estimate comes with its
+uncertainty (estimates.py).
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from kfp_tfjob.judging.confusion_metrics import MOST_SHOWN_CLASSES, Cells
 from kfp_tfjob.judging.estimates import (
     Estimate,
     Measured,
-    counting,
     label_shares,
     mean,
     unknown,
     weights_of,
+    with_positive_weight,
 )
 from kfp_tfjob.judging.predictions import (
     CHUNK,
@@ -39,12 +41,12 @@ from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
 _OF_CELLS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
 _OF_CURVES = ("auc", "average_precision")
 _SHOWN_TOP = 5
-_LABEL_GROUPS = 64
+_LABEL_GROUPS = 64  # labels per row that a shuffle of a regression considers: 512 bytes a row
 _Floats = NDArray[np.float64]
 
 
 class Measures:
-    """One model's metrics; what several of them need is computed once.
+    """One model's metrics; intermediate results such as the confusion matrix are cached.
 
     Args:
         predictions: The model's predictions.
@@ -62,7 +64,7 @@ class Measures:
     ) -> None:
         self.predictions, self.classes = predictions, classes
         self.confidence, self.numbers = confidence, numbers or {}
-        self._known: dict[str, Estimate] = {}
+        self._estimates: dict[str, Estimate] = {}
 
     @cached_property
     def cells(self) -> Cells:
@@ -72,7 +74,7 @@ class Measures:
 
     @cached_property
     def curves(self) -> list[Curve]:
-        """The curve of every class with scores; of two classes, only of class 1."""
+        """The curve of every class with scores; for two classes, only the curve of class 1."""
         assert isinstance(self.predictions, ClassPredictions)
         return curves_of(self.predictions)
 
@@ -84,12 +86,12 @@ class Measures:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The task's metrics, the most important first, and those of the user's own."""
+        """The task's metrics, the most important first, then the user's metrics."""
         own = (*self.predictions.own, *self.numbers)
         if not isinstance(self.predictions, ClassPredictions):
             return REGRESSION + own
-        more = self.predictions.classes > _SHOWN_TOP
-        top = (f"top_{_SHOWN_TOP}_accuracy",) if more else ()
+        has_top = self.predictions.classes > _SHOWN_TOP
+        top = (f"top_{_SHOWN_TOP}_accuracy",) if has_top else ()
         return CLASSIFICATION + top + own
 
     @property
@@ -100,7 +102,7 @@ class Measures:
         return all(curve.exact for curve in self.curves)
 
     def label(self, metric: str) -> str:
-        """Return a metric's name for people, with its class if it is only about one of two."""
+        """Return a metric's display name, with the class if it describes one of two classes."""
         return labelled(metric, self.classes or ())
 
     def estimate(self, metric: str) -> Estimate:
@@ -108,16 +110,16 @@ class Measures:
 
         Args:
             metric: A name from CLASSIFICATION or REGRESSION, `top_<k>_accuracy`,
-                `precision/<class>`, `recall/<class>`, `f1/<class>`, or one of the user's own with a
-                value for each row.
+                `precision/<class>`, `recall/<class>`, `f1/<class>`, or a user metric with a value
+                for each row.
 
         Returns:
             The estimate. Its value is NaN if the metric does not belong to the task, a prediction
             is not finite, or the test rows do not define the metric (an AUC with only one class).
         """
-        if metric not in self._known:
-            self._known[metric] = self._estimate(metric)
-        return self._known[metric]
+        if metric not in self._estimates:
+            self._estimates[metric] = self._estimate(metric)
+        return self._estimates[metric]
 
     @cached_property
     def measured(self) -> dict[str, Measured]:
@@ -125,17 +127,17 @@ class Measures:
         return {name: Measured.of(self.estimate(name), self.confidence) for name in self.names}
 
     def settle(self, metric: str, interval: tuple[float, float]) -> None:
-        """Show another interval of a metric: one that a comparison knows better."""
-        for shown in (self.measured, self.class_metrics):
-            if metric in shown:
-                shown[metric] = Measured(shown[metric].value, *interval)
+        """Replace a metric's displayed interval by one from a comparison, which is more precise."""
+        for displayed in (self.measured, self.class_metrics):
+            if metric in displayed:
+                displayed[metric] = Measured(displayed[metric].value, *interval)
 
     @cached_property
     def class_metrics(self) -> dict[str, Measured]:
         """Precision, recall and F1 of each class, up to 30 classes."""
         classes = self.classes or []
-        shown = classes if len(classes) <= MOST_SHOWN_CLASSES else []
-        names = [f"{kind}/{name}" for name in shown for kind in PER_CLASS]
+        displayed = classes if len(classes) <= MOST_SHOWN_CLASSES else []
+        names = [f"{kind}/{name}" for name in displayed for kind in PER_CLASS]
         return {name: Measured.of(self.estimate(name), self.confidence) for name in names}
 
     def _estimate(self, metric: str) -> Estimate:
@@ -143,7 +145,7 @@ class Measures:
         if predictions.rows == 0 or not predictions.finite:
             return unknown(metric, predictions)
         if metric in predictions.own:
-            return _own(predictions, metric)
+            return _user_metric(predictions, metric)
         if metric in self.numbers:
             return Estimate(metric, self.numbers[metric], predictions, None, predictions.rows)
         if isinstance(predictions, ValuePredictions):
@@ -157,24 +159,24 @@ class Measures:
         if metric in _OF_CURVES:
             return ranking_metrics.estimate(predictions, self.curves, metric)
         if metric == "log_loss":
-            relabeled = _relabeled(predictions, _losses_by_label)
+            relabeled = _classification_terms(predictions, _losses_by_label)
             return mean(metric, predictions, lambda chunk: chunk.losses, relabeled=relabeled)
         if metric == "brier":
-            relabeled = _relabeled(predictions, _square_errors_by_label)
+            relabeled = _classification_terms(predictions, _square_errors_by_label)
             return mean(metric, predictions, lambda chunk: chunk.square_errors, relabeled=relabeled)
         if metric == "ece":
             return Estimate(metric, self.calibration.error, predictions, None, predictions.rows)
         if top := top_k(metric):
-            return _top(predictions, metric, top)
+            return _top_k_accuracy(predictions, metric, top)
         return unknown(metric, predictions)
 
 
-def _own(predictions: Predictions, metric: str) -> Estimate:
+def _user_metric(predictions: Predictions, metric: str) -> Estimate:
     share = predictions.own[metric].dtype == bool
     return mean(metric, predictions, lambda chunk: chunk.own_values(metric), proportion=share)
 
 
-def _top(predictions: ClassPredictions, metric: str, k: int) -> Estimate:
+def _top_k_accuracy(predictions: ClassPredictions, metric: str, k: int) -> Estimate:
     if predictions.rank is None:
         return mean(metric, predictions, lambda chunk: np.ones(chunk.rows), proportion=True)
 
@@ -184,10 +186,10 @@ def _top(predictions: ClassPredictions, metric: str, k: int) -> Estimate:
     return mean(metric, predictions, found, proportion=True)
 
 
-def _relabeled(
+def _classification_terms(
     predictions: ClassPredictions, by_label: Callable[[ClassPredictions], _Floats]
 ) -> LabelTerms | None:
-    """Return what the mean of a value of each row would be with other labels.
+    """Return the mean of a row's value as a function of the labels; None without all scores.
 
     Args:
         predictions: The model's predictions.
@@ -195,7 +197,7 @@ def _relabeled(
     """
     if predictions.scores.shape[1] == 0:
         return None  # only the probabilities of the true classes are kept
-    predictions = counting(predictions)
+    predictions = with_positive_weight(predictions)
     shares, spreads = label_shares(predictions)
 
     def blocks() -> Iterator[tuple[NDArray[np.int64], _Floats]]:
@@ -223,7 +225,7 @@ def _square_errors_by_label(chunk: ClassPredictions) -> _Floats:
 
 def _regression(predictions: ValuePredictions, metric: str) -> Estimate:
     if metric == "mae":
-        relabeled = _with_values(predictions, np.abs)
+        relabeled = _regression_terms(predictions, np.abs)
         return mean(metric, predictions, lambda chunk: np.abs(chunk.errors), relabeled=relabeled)
     if metric == "mean_error":
         return mean(metric, predictions, lambda chunk: chunk.errors)
@@ -233,17 +235,24 @@ def _regression(predictions: ValuePredictions, metric: str) -> Estimate:
         "mse",
         predictions,
         lambda chunk: chunk.errors**2,
-        relabeled=_with_values(predictions, np.square),
+        relabeled=_regression_terms(predictions, np.square),
     )
     if metric == "rmse":
         rmse = math.sqrt(square.value)
-        return _linear(square, metric, rmse, 1 / (2 * rmse) if rmse else 0.0)
+        return _transform_mse(square, metric, rmse, 1 / (2 * rmse) if rmse else 0.0)
     return _r2(predictions, square)
 
 
-def _linear(square: Estimate, metric: str, value: float, slope: float) -> Estimate:
-    """Return a function of the mean squared error, by its slope."""
-    rule, relabeled = square.rule, square.relabeled
+def _transform_mse(square: Estimate, metric: str, value: float, slope: float) -> Estimate:
+    """Return the estimate of a differentiable function of the mean squared error.
+
+    Args:
+        square: The mean squared error.
+        metric: The function's name.
+        value: The function's value.
+        slope: The function's derivative at the mean squared error.
+    """
+    influence, relabeled = square.influence, square.relabeled
     if relabeled is not None:
         blocks, expected = relabeled.blocks, value + slope * (relabeled.mean - square.value)
         relabeled = replace(
@@ -255,17 +264,16 @@ def _linear(square: Estimate, metric: str, value: float, slope: float) -> Estima
         square,
         metric=metric,
         value=value,
-        rule=None if rule is None else lambda chunk: slope * rule(chunk),
+        influence=None if influence is None else lambda chunk: slope * influence(chunk),
         relabeled=relabeled,
     )
 
 
-def _with_values(predictions: ValuePredictions, loss: Callable[[_Floats], _Floats]) -> LabelTerms:
-    """Return what the mean loss would be if each row had the label of another one.
-
-    Of many rows, the labels are grouped by quantiles.
-    """
-    predictions = counting(predictions)
+def _regression_terms(
+    predictions: ValuePredictions, loss: Callable[[_Floats], _Floats]
+) -> LabelTerms:
+    """Return the mean loss as a function of the labels, which are grouped by quantiles."""
+    predictions = with_positive_weight(predictions)
     labels, shares, spreads = _label_groups(predictions)
 
     def blocks() -> Iterator[tuple[NDArray[np.int64], _Floats]]:
@@ -292,18 +300,19 @@ def _r2(predictions: ValuePredictions, square: Estimate) -> Estimate:
     first = float(predictions.labels[0])
 
     def labels(chunk: ValuePredictions) -> NDArray[np.float64]:
-        # From the first, so that equal labels have no variance: a weighted mean is rounded.
+        # Relative to the first label, so that equal labels have a variance of exactly 0. A weighted
+        # mean is rounded.
         return chunk.labels.astype(float) - first
 
-    middle = mean("mean", predictions, labels).value
-    spread = mean("variance", predictions, lambda chunk: (labels(chunk) - middle) ** 2)
-    of_spread, of_square = spread.rule, square.rule
-    if not spread.value > 0 or of_spread is None or of_square is None:
+    center = mean("mean", predictions, labels).value
+    spread = mean("variance", predictions, lambda chunk: (labels(chunk) - center) ** 2)
+    spread_influence, square_influence = spread.influence, square.influence
+    if not spread.value > 0 or spread_influence is None or square_influence is None:
         return unknown("r2", predictions)
     share = square.value / spread.value
-    made = _linear(square, "r2", 1 - share, -1 / spread.value)
+    r2 = _transform_mse(square, "r2", 1 - share, -1 / spread.value)
 
-    def rule(chunk: ValuePredictions) -> NDArray[np.float64]:
-        return (share * of_spread(chunk) - of_square(chunk)) / spread.value
+    def influence(chunk: ValuePredictions) -> NDArray[np.float64]:
+        return (share * spread_influence(chunk) - square_influence(chunk)) / spread.value
 
-    return replace(made, rule=rule)
+    return replace(r2, influence=influence)

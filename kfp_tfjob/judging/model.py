@@ -1,4 +1,4 @@
-"""What is kept of a model's outputs, and the digest that identifies it."""
+"""A model's identity and outputs: the digest of its weights, and its predictions of a batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from kfp_tfjob.storage.layout import SAVED_MODEL
 
 
 def predictions_of(schema: Schema, batch: Batch, outputs: np.ndarray) -> Predictions:
-    """Return what is kept of a model's outputs for a batch, as `ServedModel.predict` makes them."""
+    """Return the predictions of a batch.
+
+    Args:
+        schema: The content of schema.json, which says whether the task is a regression.
+        batch: The test rows.
+        outputs: `ServedModel.predict` of these rows.
+    """
     kind = ValuePredictions if schema.task == "regression" else ClassPredictions
     return kind.of(batch.labels, outputs, batch.weights)
 
@@ -41,26 +47,26 @@ def exported_weights_sha256(folder: Path) -> str:
     digest = hashlib.sha256()
     names: list[str] = []
     if (folder / "variables" / "variables.index").exists():
-        with _readable():
+        with _translate_read_errors():
             reader = tf.train.load_checkpoint(str(folder / "variables" / "variables"))
             shapes = reader.get_variable_to_shape_map()
-        # The object graph is stored with the variables, but it is not a weight.
+        # The object graph is stored among the variables, but it is not a weight.
         names = sorted(name for name in shapes if name != "_CHECKPOINTABLE_OBJECT_GRAPH")
     for name in names:
-        with _readable():
+        with _translate_read_errors():
             tensor = reader.get_tensor(name)
         value = np.ascontiguousarray(tensor)
         data = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
         digest.update(f"{name}\0{value.dtype}\0{value.shape}\0{len(data)}\0".encode())
         digest.update(data)
     if not names:
-        with _readable():
+        with _translate_read_errors():
             digest.update((folder / SAVED_MODEL).read_bytes())
     return digest.hexdigest()
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
+def _translate_read_errors() -> Iterator[None]:
     """Turn TensorFlow's errors about a model's files into a DataError."""
     import tensorflow as tf
 

@@ -1,8 +1,10 @@
-"""Metrics of the user's own, from the labels and predictions of the test rows.
+"""User metrics: the numbers that `gate.evaluator` computes from the test rows.
 
-`gate.evaluator` names the function. It is called once for the model, once for the champion, and
-for the baseline if that decides. For each metric it returns a number, or a value for each row, of
-which the mean is the metric. It runs in the process of the step, so it sees the store's keys.
+`gate.evaluator` names the user's function. `judge` calls it once for the model, once for the
+champion, and for the baseline if that decides. For each metric, the function returns a number, or
+a value for each row whose mean is the metric. Only values by row can be compared between two
+models, because a single number carries no uncertainty. The function runs in the step's process, so
+it sees the store's keys.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import choices, counted, nearest
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
-_MOST = 50  # metrics
+_MOST = 50  # metrics; each adds a row to the report
 _DICT = "a dict of names and numbers, or arrays with a value for each row: {'profit': 12.5}"
 Values = NDArray[Any]
-_Kind = TypeVar("_Kind", bound=Predictions)
+_PredictionsT = TypeVar("_PredictionsT", bound=Predictions)
 
 
 class _RefusedError(Exception):
-    """What is asked for or returned cannot be used: received, expected, fix."""
+    """An argument or a return value of the function is invalid: received, expected, fix."""
 
 
 class Evaluator:
-    """Keeps what the function may ask for while the rows are scored, and calls it.
+    """Collects the function's arguments while the rows are scored, and calls the function.
 
     Args:
         code: The function.
@@ -51,109 +53,122 @@ class Evaluator:
         self._labels: list[np.ndarray] = []
         self._weights: list[np.ndarray] = []
         self._outputs: list[np.ndarray] = []
-        self._of_champion: list[np.ndarray] = []
-        self._kinds: dict[str, str] = {}
+        self._champion_outputs: list[np.ndarray] = []
+        self._metric_kinds: dict[str, str] = {}
 
     def add(self, batch: Batch, outputs: np.ndarray) -> None:
-        """Keep a batch of the model."""
+        """Collect a batch of test rows and the model's outputs for them."""
         self._labels.append(batch.labels)
         if batch.weights is not None:
             self._weights.append(batch.weights)
         self._outputs.append(outputs)
 
     def add_champion(self, outputs: np.ndarray) -> None:
-        """Keep the outputs of the champion for a batch."""
-        self._of_champion.append(outputs)
+        """Collect the champion's outputs for a batch."""
+        self._champion_outputs.append(outputs)
 
-    def of_model(self, predictions: _Kind) -> tuple[_Kind, dict[str, float]]:
-        """Return the predictions with the values of each row, and the metrics that are numbers.
+    def model_metrics(self, predictions: _PredictionsT) -> tuple[_PredictionsT, dict[str, float]]:
+        """Return the predictions with the metrics by row, and the metrics that are numbers.
 
         Args:
-            predictions: Those of the model.
+            predictions: The model's predictions.
 
         Raises:
             DataError: The function fails, returns something else, or only a number for a metric
                 that needs a value for each row.
         """
-        found, numbers = self._metrics(predictions, np.concatenate(self._outputs))
-        self._kinds = _kinds(found, numbers)
+        measured, numbers = self._metrics(predictions, np.concatenate(self._outputs))
+        self._metric_kinds = _metric_kinds(measured, numbers)
         for name in filter(is_own, self._options.by_row):
-            if name not in found.own:
+            if name not in measured.own:
                 primary = name == self._options.primary_metric
                 use = "which compares models" if primary else "for which slices have a threshold"
-                others = choices(found.own, nearest(name, found.own)) or "no metric"
-                raise self._failed(
-                    f"{self._kinds.get(name, 'nothing')} for {name}; a value for each row for"
-                    f" {others}",
+                alternatives = choices(measured.own, nearest(name, measured.own)) or "no metric"
+                raise self._failure(
+                    f"{self._metric_kinds.get(name, 'nothing')} for {name}; a value for each row"
+                    f" for {alternatives}",
                     f"a value for each row for {name}, {use}",
                     f"return an array with one value per row for {name.removeprefix(OWN)!r}",
                 )
-        return found, numbers
+        return measured, numbers
 
-    def of_other(
-        self, who: str, predictions: _Kind, row: np.ndarray | None = None
-    ) -> tuple[_Kind, dict[str, float]]:
-        """Return the same for the champion or the baseline, after the model.
+    def reference_metrics(
+        self, who: str, predictions: _PredictionsT, row: np.ndarray | None = None
+    ) -> tuple[_PredictionsT, dict[str, float]]:
+        """Return the metrics of the champion or the baseline; call `model_metrics` first.
 
         Args:
-            who: Its name in messages.
-            predictions: Its predictions.
-            row: What the baseline predicts for each row: (classes,) probabilities, or () a value;
+            who: The model's name in messages, for example `champion 3`.
+            predictions: The model's predictions.
+            row: The baseline's prediction for each row: (classes,) probabilities, or () a value;
                 None for the champion.
+
+        Returns:
+            The predictions with the metrics by row, and the metrics that are numbers.
 
         Raises:
             DataError: The function fails, or returns other metrics than for the model.
         """
         if row is None:
-            outputs = np.concatenate(self._of_champion)
+            outputs = np.concatenate(self._champion_outputs)
         else:
-            # A copy: the function may change its arguments in place.
+            # Not a view: the function may change its arguments in place.
             outputs = np.full((predictions.rows, *row.shape), row, np.float32)
-        found, numbers = self._metrics(predictions, outputs)
-        kinds, expected = _kinds(found, numbers), self._kinds
-        differ = [it for it in {**expected, **kinds} if kinds.get(it) != expected.get(it)]
+        measured, numbers = self._metrics(predictions, outputs)
+        kinds, model_kinds = _metric_kinds(measured, numbers), self._metric_kinds
+        differ = [
+            metric
+            for metric in {**model_kinds, **kinds}
+            if kinds.get(metric) != model_kinds.get(metric)
+        ]
         if differ:
-            said = [f"{it} is {kinds.get(it, 'missing')}" for it in differ]
-            of_model = [f"{it} is {expected.get(it, 'missing')}" for it in differ]
-            raise self._failed(
-                f"for {who}: {choices(said)}",
-                f"as for the model: {choices(of_model)}",
+            received = [f"{metric} is {kinds.get(metric, 'missing')}" for metric in differ]
+            expected_kinds = [
+                f"{metric} is {model_kinds.get(metric, 'missing')}" for metric in differ
+            ]
+            raise self._failure(
+                f"for {who}: {choices(received)}",
+                f"as for the model: {choices(expected_kinds)}",
                 "return the same names, each as a number or as a value for each row, for every"
                 " model",
             )
-        return found, numbers
+        return measured, numbers
 
-    def _metrics(self, predictions: _Kind, outputs: np.ndarray) -> tuple[_Kind, dict[str, float]]:
-        function = self._users(self.code.load)
+    def _metrics(
+        self, predictions: _PredictionsT, outputs: np.ndarray
+    ) -> tuple[_PredictionsT, dict[str, float]]:
+        function = self._call_user_code(self.code.load)
         try:
             arguments = self._arguments(function, outputs)
-            returned = self._users(lambda: function(**arguments))
+            returned = self._call_user_code(lambda: function(**arguments))
             numbers, values = checked(returned, predictions.rows)
         except _RefusedError as error:
-            raise self._failed(*error.args) from error
-        own = {}
-        for name, column in values.items():
-            is_share = ((column == 0) | (column == 1)).all()
-            own[f"{OWN}{name}"] = column.astype(bool if is_share else np.float64)
+            raise self._failure(*error.args) from error
+        row_metrics = {}
+        for name, row_values in values.items():
+            is_share = ((row_values == 0) | (row_values == 1)).all()
+            row_metrics[f"{OWN}{name}"] = row_values.astype(bool if is_share else np.float64)
         lower = self._options.direction == "minimize"
         minimize = frozenset({self._options.primary_metric} if lower else ())
-        found = replace(predictions, own=own, minimize=minimize)
-        return found, {f"{OWN}{name}": value for name, value in numbers.items()}
+        measured = replace(predictions, own=row_metrics, minimize=minimize)
+        return measured, {f"{OWN}{name}": value for name, value in numbers.items()}
 
-    def _users(self, call: Callable[[], Any]) -> Any:
-        """Return what the user's code returns; only its errors are the user's."""
+    def _call_user_code(self, call: Callable[[], Any]) -> Any:
+        """Call the user's code; turn its errors, and only its errors, into a DataError."""
         try:
             return call()
         except MemoryError:
             raise  # the step names the option that gives it more
         except (Exception, SystemExit) as error:
             fix = "correct the function; see the log for details"
-            raise self._failed(self.code.said(error)[:2000], _DICT, fix) from error
+            raise self._failure(self.code.said(error)[:2000], _DICT, fix) from error
 
     def _arguments(self, function: Callable[..., Any], outputs: np.ndarray) -> dict[str, Any]:
-        """Return the arguments that the function takes."""
-        taken = inspect.signature(function).parameters
-        free = any(it.kind is it.VAR_KEYWORD for it in taken.values())
+        """Return the keyword arguments that the function takes."""
+        parameters = inspect.signature(function).parameters
+        takes_any = any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+        )
         classes = list(self._data.schema.classes)
         labels, weights = self._labels, self._weights
         makers: dict[str, Callable[[], Any]] = {
@@ -163,7 +178,7 @@ class Evaluator:
             "features": self._features,
             "classes": lambda: classes,
         }
-        return {name: make() for name, make in makers.items() if name in taken or free}
+        return {name: make() for name, make in makers.items() if name in parameters or takes_any}
 
     def _features(self) -> Mapping[str, NDArray[Any]]:
         data = self._data
@@ -171,7 +186,7 @@ class Evaluator:
             paths = [str(path) for path in data.raw]
             return {name: of_parquet(paths, name) for name in data.schema.names}
         if data.schema.picture is None:
-            parts = [it.features for it in data.batches()]
+            parts = [batch.features for batch in data.batches()]
             return {
                 name: np.concatenate([part[name] for part in parts]) for name in data.schema.names
             }
@@ -181,18 +196,22 @@ class Evaluator:
             "remove the argument features",
         )
 
-    def _failed(self, received: str, expected: str, fix: str) -> DataError:
-        what = f"{PATH} {self.code.module}:{self.code.function} failed"
-        return DataError(Problem(what, received, expected, fix, PATH))
+    def _failure(self, received: str, expected: str, fix: str) -> DataError:
+        summary = f"{PATH} {self.code.module}:{self.code.function} failed"
+        return DataError(Problem(summary, received, expected, fix, PATH))
 
 
-def _kinds(found: Predictions, numbers: Mapping[str, float]) -> dict[str, str]:
-    """Return the kind of each metric, as text."""
-    return dict.fromkeys(numbers, "a number") | dict.fromkeys(found.own, "a value for each row")
+def _metric_kinds(predictions: Predictions, numbers: Mapping[str, float]) -> dict[str, str]:
+    """Return `a number` or `a value for each row` by metric."""
+    return dict.fromkeys(numbers, "a number") | dict.fromkeys(
+        predictions.own, "a value for each row"
+    )
 
 
 def of_parquet(paths: Sequence[str], name: str) -> NDArray[Any]:
-    """Return a column of Parquet files without missing values; rows with the same text share it.
+    """Return a (rows,) column of Parquet files, with each distinct string stored once.
+
+    The column has no missing values.
 
     Args:
         paths: The files, in order.
@@ -200,40 +219,42 @@ def of_parquet(paths: Sequence[str], name: str) -> NDArray[Any]:
     """
     from pyarrow import parquet, types
 
-    kind = parquet.read_schema(paths[0]).field(name).type
-    texts = [] if types.is_integer(kind) or types.is_floating(kind) else [name]
-    files = [parquet.ParquetFile(path, read_dictionary=texts) for path in paths]
-    chunks = [it for file in files for it in file.read(columns=[name]).column(name).chunks]
-    if texts:
-        values = [(it.dictionary.to_numpy(False), it.indices.to_numpy()) for it in chunks]
-        return np.concatenate([known[codes] for known, codes in values])
-    found = np.concatenate([it.to_numpy(zero_copy_only=False) for it in chunks])
+    column_type = parquet.read_schema(paths[0]).field(name).type
+    dictionary_columns = (
+        [] if types.is_integer(column_type) or types.is_floating(column_type) else [name]
+    )
+    files = [parquet.ParquetFile(path, read_dictionary=dictionary_columns) for path in paths]
+    chunks = [chunk for file in files for chunk in file.read(columns=[name]).column(name).chunks]
+    if dictionary_columns:
+        encoded = [(chunk.dictionary.to_numpy(False), chunk.indices.to_numpy()) for chunk in chunks]
+        return np.concatenate([dictionary[indices] for dictionary, indices in encoded])
+    column = np.concatenate([chunk.to_numpy(zero_copy_only=False) for chunk in chunks])
     # Numbers were rounded to float32: as floats of 64 bits, none would equal 0.1.
-    return found.astype(np.float32) if types.is_floating(kind) else found
+    return column.astype(np.float32) if types.is_floating(column_type) else column
 
 
 def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Values]]:
-    """Return the metrics that are numbers, NaN for one without a value, and those by row.
+    """Return the metrics that are numbers, NaN if not finite, and the (rows,) metrics by row.
 
     Args:
-        returned: What the function returned.
+        returned: The return value of the user's function.
         rows: The number of rows.
 
     Raises:
-        _RefusedError: It is something else.
+        _RefusedError: The return value is not a dict of metrics, or a metric is invalid.
     """
     if not isinstance(returned, Mapping):
         kind = type(returned)
         raise _RefusedError(f"a {kind.__module__}.{kind.__qualname__}", _DICT, "return a dict")
     if not returned or len(returned) > _MOST:
-        said = f"{len(returned)} metrics"
+        received = f"{len(returned)} metrics"
         raise _RefusedError(
-            said,
+            received,
             f"1 to {_MOST} metrics",
             "return at least one metric, and only those that you need",
         )
-    numbers_found: dict[str, float] = {}
-    by_row: dict[str, Values] = {}
+    numbers_by_name: dict[str, float] = {}
+    values_by_name: dict[str, Values] = {}
     for name, value in returned.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _RefusedError(
@@ -242,16 +263,16 @@ def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Value
                 " @ and %",
                 "rename the metric",
             )
-        number = _number(value, rows)
+        number = _as_number(value, rows)
         if number is None:
-            by_row[name] = _by_row(name, value, rows)
+            values_by_name[name] = _as_row_values(name, value, rows)
         else:
-            numbers_found[name] = number if math.isfinite(number) else math.nan
-    return numbers_found, by_row
+            numbers_by_name[name] = number if math.isfinite(number) else math.nan
+    return numbers_by_name, values_by_name
 
 
-def _number(value: Any, rows: int) -> float | None:
-    """Return a number; None for anything else."""
+def _as_number(value: Any, rows: int) -> float | None:
+    """Return a scalar as a float; None if the value is no scalar, or is a bool."""
     if isinstance(value, np.ndarray) and value.size == 1 and value.shape != (rows,):
         value = value.item()
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
@@ -259,23 +280,25 @@ def _number(value: Any, rows: int) -> float | None:
     return float(value)
 
 
-def _by_row(name: str, value: Any, rows: int) -> Values:
-    """Return the (rows,) values of a metric."""
-    kind = type(value)
-    wrong = f"{name} is a {kind.__module__}.{kind.__qualname__}"
+def _as_row_values(name: str, value: Any, rows: int) -> Values:
+    """Return a metric's (rows,) finite values."""
+    given_type = type(value)
+    wrong = f"{name} is a {given_type.__module__}.{given_type.__qualname__}"
     expected = f"a number, or an array of {rows:,} numbers, one for each row"
     try:
-        found = np.asarray(value)
+        values = np.asarray(value)
     except (TypeError, ValueError):  # lists of different lengths
-        found = np.empty(0, object)
-    if found.dtype.kind not in "biuf" or not found.ndim:
-        more = f" of {found.dtype}" if isinstance(value, np.ndarray) else ""
-        raise _RefusedError(wrong + more, expected, "convert it with float() or np.asarray()")
-    if found.shape != (rows,):
-        size = counted(len(found), "value") if found.ndim == 1 else f"the shape {found.shape}"
+        values = np.empty(0, object)
+    if values.dtype.kind not in "biuf" or not values.ndim:
+        element_type = f" of {values.dtype}" if isinstance(value, np.ndarray) else ""
+        raise _RefusedError(
+            wrong + element_type, expected, "convert it with float() or np.asarray()"
+        )
+    if values.shape != (rows,):
+        size = counted(len(values), "value") if values.ndim == 1 else f"the shape {values.shape}"
         fix = "return one value per row, in the rows' order"
         raise _RefusedError(f"{name} has {size}", expected, fix)
-    wrong = np.flatnonzero(~np.isfinite(found))
+    wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
         raise _RefusedError(
             f"{name} is not finite in {len(wrong):,} of {counted(rows, 'row')}, first in row"
@@ -283,4 +306,4 @@ def _by_row(name: str, value: Any, rows: int) -> Values:
             "a finite number for each row; the first row is row 1",
             "give these rows a number, for example 0",
         )
-    return found
+    return values

@@ -1,8 +1,8 @@
-"""A model's predictions for the test rows, by row.
+"""A model's predictions for all test rows, as columns in memory.
 
-Every metric is computed from these rows at the end, so no result depends on the batch size. Two
-compared models predict the same rows in the same order. They are in memory: 10 bytes a row of two
-classes, 140 of 30 classes. Metrics read them in chunks, whose temporary arrays are larger.
+Every metric is computed from these columns at the end, so no result depends on the batch size, and
+two models are compared row by row. Predictions take 10 bytes a row for two classes and 140 for 30.
+Metrics read them in chunks, because their temporary arrays are larger.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ MOST_RANK = 255
 # The float32 epsilon, at which scikit-learn clips too: log(0) would outweigh all other rows.
 _LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
 CHUNK = 262_144  # rows that are computed at once: 2 MB for each float64 array
-_Kind = TypeVar("_Kind", bound="_ByRow")
+_RowPredictionsT = TypeVar("_RowPredictionsT", bound="RowPredictions")
 Column = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class _ByRow:
-    """What every kind of predictions has.
+class RowPredictions:
+    """Columns that predictions of every task have.
 
     Attributes:
         labels: (rows,) the true class or value of each row.
         weights: (rows,) float32, how much each row counts; None where all count the same.
-        own: By the name of a user's own metric, its (rows,) values: float64, or bool where
-            all are 0 or 1.
-        minimize: Those of them for which a lower value is better.
+        own: A user metric's (rows,) values by its name: float64, or bool if all are 0 or 1.
+        minimize: The user metrics whose lower values are better.
     """
 
     labels: Column
@@ -48,45 +47,45 @@ class _ByRow:
         """The number of rows."""
         return len(self.labels)
 
-    def __getitem__(self: _Kind, rows: slice | NDArray[Any]) -> _Kind:
-        """Return some rows: consecutive ones, those with these numbers, or where this is true."""
+    def __getitem__(self: _RowPredictionsT, rows: slice | NDArray[Any]) -> _RowPredictionsT:
+        """Return a subset of rows, by slice, by indices or by a (rows,) mask."""
         columns = {name: column[rows] for name, column in self.columns().items()}
         own = {name: column[rows] for name, column in self.own.items()}
         return replace(self, own=own, **columns)
 
-    def chunks(self: _Kind, size: int = CHUNK) -> Iterator[_Kind]:
+    def chunks(self: _RowPredictionsT, size: int = CHUNK) -> Iterator[_RowPredictionsT]:
         """Yield all rows in order."""
         for start in range(0, self.rows, size):
             yield self[start : start + size]
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns by name, but for those of the user's own metrics."""
-        values = {it.name: getattr(self, it.name) for it in fields(self)}
-        return {name: it for name, it in values.items() if isinstance(it, np.ndarray)}
+        """Return the columns by name, without user metrics."""
+        values = {declared.name: getattr(self, declared.name) for declared in fields(self)}
+        return {name: column for name, column in values.items() if isinstance(column, np.ndarray)}
 
     def own_values(self, metric: str) -> NDArray[np.float64]:
-        """Return the (rows,) values of a user's own metric."""
+        """Return the (rows,) values of a user metric."""
         return self.own[metric].astype(np.float64)
 
     @cached_property
     def not_finite(self) -> tuple[int, int]:
-        """(the number of rows whose prediction is not a number, the first of them from 1)."""
-        wrong = np.flatnonzero(~np.isfinite(self.shown))
+        """The number of rows whose prediction is not finite, and the first of them, from 1."""
+        wrong = np.flatnonzero(~np.isfinite(self.checked_values))
         return len(wrong), int(wrong[0]) + 1 if len(wrong) else 0
 
     @property
-    def shown(self) -> Column:
-        """(rows,) what is not finite where the prediction is not."""
+    def checked_values(self) -> Column:
+        """(rows,) a value that is finite exactly if the row's prediction is."""
         raise NotImplementedError
 
     @property
     def constant(self) -> bool:
         """Whether there are several rows, and the prediction is the same for all of them."""
-        return self.rows > 1 and bool((self.answers == self.answers[:1]).all())
+        return self.rows > 1 and bool((self.outputs == self.outputs[:1]).all())
 
     @property
-    def answers(self) -> Column:
-        """(rows, ...) what the model predicts."""
+    def outputs(self) -> Column:
+        """(rows, ...) the model's outputs, as far as they are stored."""
         raise NotImplementedError
 
     @property
@@ -96,12 +95,12 @@ class _ByRow:
 
 
 @dataclass(frozen=True)
-class ClassPredictions(_ByRow):
+class ClassPredictions(RowPredictions):
     """A classifier on the test rows.
 
     Attributes:
         labels: (rows,) the true class of each row, in the smallest type that holds the classes.
-        predicted: (rows,) the most probable class; the first one in a tie.
+        predicted: (rows,) the most probable class; in a tie, the first of them.
         true_probability: (rows,) float32, the probability given to the true class; NaN where any
             probability of the row is not a number.
         scores: float32, (rows, 1) with the probability of class 1 for two classes,
@@ -109,8 +108,8 @@ class ClassPredictions(_ByRow):
         classes: The number of classes.
         confidence: (rows,) float32, the highest probability; None for two classes.
         squares: (rows,) float32, the sum of the squared probabilities; None for two classes.
-        rank: (rows,) uint8, how many classes rank before the true one, at most 255; in a tie the
-            later class is first, as in scikit-learn. None for two classes.
+        rank: (rows,) uint8, the number of classes that rank before the true class, at most 255. In
+            a tie, the later class ranks first, as in scikit-learn. None for two classes.
     """
 
     predicted: Column
@@ -128,42 +127,42 @@ class ClassPredictions(_ByRow):
         """Build from (rows,) labels, (rows, classes) probabilities and (rows,) weights."""
         probabilities = np.asarray(probabilities, np.float32)
         rows, classes = probabilities.shape
-        small = np.min_scalar_type(classes - 1)
-        labels = np.asarray(labels).astype(small)
-        every = np.arange(rows)
-        true = probabilities[every, labels]
+        label_type = np.min_scalar_type(classes - 1)
+        labels = np.asarray(labels).astype(label_type)
+        row_numbers = np.arange(rows)
+        true_probability = probabilities[row_numbers, labels]
         predicted = probabilities.argmax(axis=1)
-        more: dict[str, Any] = {}
+        ranking_columns: dict[str, Any] = {}
         if classes == 2:
             scores = probabilities[:, 1:]
         else:
             scores = probabilities[:, : classes if classes <= MOST_SCORED_CLASSES else 0]
-            before = (probabilities > true[:, None]).sum(axis=1)
-            later = np.arange(classes) > labels[:, None]
-            before += ((probabilities == true[:, None]) & later).sum(axis=1)
-            more = {
-                "confidence": probabilities[every, predicted],
+            rank = (probabilities > true_probability[:, None]).sum(axis=1)
+            is_later = np.arange(classes) > labels[:, None]
+            rank += ((probabilities == true_probability[:, None]) & is_later).sum(axis=1)
+            ranking_columns = {
+                "confidence": probabilities[row_numbers, predicted],
                 "squares": np.einsum("ij,ij->i", probabilities, probabilities),
-                "rank": np.minimum(before, MOST_RANK).astype(np.uint8),
+                "rank": np.minimum(rank, MOST_RANK).astype(np.uint8),
             }
-        true[~np.isfinite(probabilities).all(axis=1)] = np.nan
+        true_probability[~np.isfinite(probabilities).all(axis=1)] = np.nan
         return cls(
             labels,
             None if weights is None else np.asarray(weights, np.float32),
-            predicted.astype(small),
-            true,
+            predicted.astype(label_type),
+            true_probability,
             scores.copy(),
             classes,
-            **more,
+            **ranking_columns,
         )
 
     @property
-    def shown(self) -> Column:
+    def checked_values(self) -> Column:
         """(rows,) not finite where the prediction is not."""
         return self.true_probability
 
     @property
-    def answers(self) -> Column:
+    def outputs(self) -> Column:
         """(rows, scores) the probabilities that are kept; (rows, 2) for more than 30 classes."""
         if self.confidence is None or self.scores.shape[1]:
             return self.scores
@@ -178,7 +177,8 @@ class ClassPredictions(_ByRow):
     def square_errors(self) -> NDArray[np.float64]:
         """(rows,) the Brier score of each row.
 
-        Two classes: the squared error of the probability of class 1. More: its sum over classes.
+        For two classes, it is the squared error of class 1's probability; for more, the sum of the
+        squared errors over all classes.
         """
         if self.classes == 2:
             return (self.scores[:, 0].astype(np.float64) - self.labels) ** 2
@@ -187,11 +187,11 @@ class ClassPredictions(_ByRow):
 
     @property
     def cells(self) -> NDArray[np.int64]:
-        """(rows,) the place of each row in the flat confusion matrix."""
+        """(rows,) the index of each row's cell in the flat confusion matrix."""
         return self.labels.astype(np.int64) * self.classes + self.predicted
 
     def scored_classes(self) -> Iterator[int]:
-        """Yield every class with a curve; of two classes, only class 1."""
+        """Yield the index of every class with a curve; for two classes, only 1."""
         first = 1 if self.classes == 2 else 0
         yield from range(first, first + self.scores.shape[1])
 
@@ -201,7 +201,7 @@ class ClassPredictions(_ByRow):
 
 
 @dataclass(frozen=True)
-class ValuePredictions(_ByRow):
+class ValuePredictions(RowPredictions):
     """A regression on the test rows.
 
     Attributes:
@@ -223,12 +223,12 @@ class ValuePredictions(_ByRow):
         )
 
     @property
-    def shown(self) -> Column:
+    def checked_values(self) -> Column:
         """(rows,) not finite where the prediction is not."""
         return self.values
 
     @property
-    def answers(self) -> Column:
+    def outputs(self) -> Column:
         """(rows,) the predicted values."""
         return self.values
 
@@ -239,7 +239,7 @@ class ValuePredictions(_ByRow):
 
 
 def log_losses(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the log loss of true classes with these probabilities, in nats."""
+    """Return the (rows,) log losses of true classes with these probabilities, in nats."""
     return -np.log(np.clip(probabilities, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY))
 
 
@@ -247,8 +247,12 @@ Predictions = ClassPredictions | ValuePredictions
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
-    """Return the predictions of all batches."""
+    """Concatenate the predictions of all batches, in order."""
     columns = [part.columns() for part in parts]
     return replace(
-        parts[0], **{name: np.concatenate([it[name] for it in columns]) for name in columns[0]}
+        parts[0],
+        **{
+            name: np.concatenate([part_columns[name] for part_columns in columns])
+            for name in columns[0]
+        },
     )

@@ -1,4 +1,9 @@
-"""Reads the prepared dataset for evaluate: its schema, statistics and test rows."""
+"""The test split of a prepared dataset: its schema, statistics and rows in batches.
+
+If columns are encoded, the dataset also stores its test rows raw, as Parquet, so that challenger
+and champion each encode them with their own signature. Otherwise, the shards contain the raw
+values. Called by judge.py.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +35,15 @@ if TYPE_CHECKING:
 
 SPLIT = "test"
 BATCH = 4096  # rows
-_VALUES = 2_000_000  # of a batch of a table with many columns; raw strings take about 60 bytes
-_PICTURES = 64  # of a batch: each is decoded to its file's size
+_VALUES = 2_000_000  # in a batch of a wide table; raw strings take about 60 bytes each: 120 MB
+_PICTURES = 64  # in a batch, because an image is decoded at its full size
 
 
 class Batch(NamedTuple):
-    """Some test rows.
+    """A batch of test rows.
 
     Attributes:
-        features: What `ServedModel.predict` takes: a (batch,) array by column.
+        features: A (batch,) array by column, the argument of `ServedModel.predict`.
         labels: (batch,) the true classes or values.
         weights: (batch,) float32, how much each row counts; None where all count the same.
     """
@@ -56,10 +61,10 @@ class TestData:
         digest: The dataset's digest, as in `dataset_digest`.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
-        shards: The TFRecord files of the test split, in order; none if there is a raw file.
-        rows: The number of rows of the split.
-        raw: The Parquet files with the raw columns of the test split, in order; none if the shards
-            have the raw values.
+        shards: The TFRecord files of the test split, in order; empty if there are raw files.
+        rows: The number of test rows.
+        raw: The Parquet files with the raw columns of the test split, in order; empty if the shards
+            contain the raw values.
         trained_on: The shards of the test split with the same bytes as a shard of another split.
         contents: Size and checksum of each shard of the test split.
         address: The dataset's address.
@@ -80,7 +85,7 @@ class TestData:
         """Download the test split to `folder` and verify it.
 
         Raises:
-            DataError: The dataset is incomplete, or it has no test rows.
+            DataError: The dataset is incomplete, or it contains no test rows.
         """
         manifest = pull(store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
@@ -100,31 +105,44 @@ class TestData:
         pull(store, dataset, folder, set(names).__contains__)
         paths = tuple(below(folder, name) for name in names)
         shards, tables = ((), paths) if raw else (paths, ())
-        found = _contents(manifest, split.shards)
-        repeated = _shared(found, _contents(manifest, _others(schema)))
+        contents = _shard_contents(manifest, split.shards)
+        repeated = _shared_shards(
+            contents, _shard_contents(manifest, _shards_of_other_splits(schema))
+        )
         digest = dataset_digest(dataset, manifest)
-        parts = (schema, statistics, shards, split.rows, tables, repeated, found)
-        return cls(digest, *parts, address=str(dataset))
+        return cls(
+            digest,
+            schema,
+            statistics,
+            shards,
+            split.rows,
+            raw=tables,
+            trained_on=repeated,
+            contents=contents,
+            address=str(dataset),
+        )
 
-    def seen_in(self, store: Store, dataset: S3Address) -> tuple[str, ...]:
-        """Return the test shards that are shards for training in another dataset.
+    def test_shards_used_by(self, store: Store, dataset: S3Address) -> tuple[str, ...]:
+        """Return the names of test shards that another dataset uses for training or validation.
 
         Args:
-            store: The store of that dataset.
-            dataset: The dataset; if it was deleted, no rows are returned.
+            store: The store of the other dataset.
+            dataset: The other dataset; if it was deleted, the result is empty.
         """
         try:
             manifest = store.read_manifest(dataset / MANIFEST)
             schema = Schema.from_bytes(store.read(dataset / SCHEMA))
         except (DataError, InvalidDocumentError):
             return ()
-        return _shared(self.contents, _contents(manifest, _others(schema)))
+        return _shared_shards(
+            self.contents, _shard_contents(manifest, _shards_of_other_splits(schema))
+        )
 
     def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Yield the rows in order.
 
         Args:
-            size: The most rows of a batch; of a wide table, it has fewer.
+            size: The most rows in a batch; for a wide table, a batch is smaller.
 
         Raises:
             DataError: A record does not parse, a label or a weight is impossible, or the number of
@@ -134,48 +152,48 @@ class TestData:
         rows = 0
         size = max(1, min(size, _VALUES // len(self.schema.features)))
         if self.schema.picture:
-            batches = self._pictures(min(size, _PICTURES))
+            batches = self._read_images(min(size, _PICTURES))
         else:
-            batches = self._raw(size) if self.raw else self._packed(size)
-        for batch in _ahead(batches):
+            batches = self._read_raw(size) if self.raw else self._read_packed(size)
+        for batch in _read_ahead(batches):
             labels, weights = batch.labels, batch.weights
             rows += len(labels)
             if classes and (labels.min() < 0 or labels.max() >= len(classes)):
-                raise self._corrupt(
+                raise self._mismatch(
                     f"labels from {labels.min()} to {labels.max()}",
                     f"class numbers from 0 to {len(classes) - 1}",
                 )
             if weights is not None and not (np.isfinite(weights) & (weights >= 0)).all():
                 wrong = weights[~(np.isfinite(weights) & (weights >= 0))][0]
-                raise self._corrupt(f"the weight {wrong}", "weights that are numbers, 0 or more")
+                raise self._mismatch(f"the weight {wrong}", "weights that are numbers, 0 or more")
             yield batch
         if rows != self.rows:
-            raise self._corrupt(f"{rows} rows", f"{self.rows} rows")
+            raise self._mismatch(f"{rows} rows", f"{self.rows} rows")
 
-    def _packed(self, size: int) -> Iterator[Batch]:
-        """Yield rows of numbers.
+    def _read_packed(self, size: int) -> Iterator[Batch]:
+        """Yield rows of numbers from the shards.
 
-        The values are taken from their places in the records of prepare_data, which is ten times as
-        fast as to parse them. The files were verified when they were downloaded, so the checksums
-        of the records are not looked at again.
+        prepare_data's records have a fixed layout, so values are sliced at their byte offsets,
+        which is ten times as fast as parsing. The files were verified when they were downloaded, so
+        the records' checksums are not verified again.
         """
         names, classes = self.schema.names, self.schema.label.classes
         count = None if classes is None else len(classes)
         layout = Layout.of(self.schema.encoding.lengths, count, bool(self._weight))
         for shard in self.shards:
             records = TFRecords([shard], self.address)
-            for at in range(0, len(records), size):
-                rows = np.arange(at, min(at + size, len(records)))
+            for start in range(0, len(records), size):
+                rows = np.arange(start, min(start + size, len(records)))
                 try:
-                    found = layout.decode(records.take(rows))
+                    columns = layout.decode(records.take(rows))
                 except DamagedRecordError as error:
-                    raise self._corrupt(str(error), "records that match schema.json") from error
-                weights = found["weight"][:, 0] if self._weight else None
-                features = dict(zip(names, found["features"].T, strict=True))
-                yield Batch(features, found["label"][:, 0], weights)
+                    raise self._mismatch(str(error), "records that match schema.json") from error
+                weights = columns["weight"][:, 0] if self._weight else None
+                features = dict(zip(names, columns["features"].T, strict=True))
+                yield Batch(features, columns["label"][:, 0], weights)
 
-    def _pictures(self, size: int) -> Iterator[Batch]:
-        """Yield the files of images."""
+    def _read_images(self, size: int) -> Iterator[Batch]:
+        """Yield rows with an image's encoded bytes as the only feature."""
         import tensorflow as tf
 
         parts = {
@@ -190,41 +208,45 @@ class TestData:
             for batch in parsed.prefetch(2):
                 yield Batch({PICTURE: batch[PICTURE].numpy()}, batch["label"].numpy())
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            raise self._corrupt(error.message[:500], "records that match schema.json") from error
+            raise self._mismatch(error.message[:500], "records that match schema.json") from error
 
-    def _raw(self, size: int) -> Iterator[Batch]:
-        """Yield rows with (batch,) arrays by column as features."""
-        types = {it.name: it.column_type for it in self.schema.features}
+    def _read_raw(self, size: int) -> Iterator[Batch]:
+        """Yield rows with raw columns from the Parquet files."""
+        types = {feature.name: feature.column_type for feature in self.schema.features}
         label = self.schema.label.name
-        number = np.int64 if self._is_classification else np.float32
-        wanted = [*types, label, *([self._weight] if self._weight else [])]
+        label_type = np.int64 if self._is_classification else np.float32
+        column_names = [*types, label, *([self._weight] if self._weight else [])]
         for path in self.raw:
-            for batch in self._parquet(path, wanted, size):
-                columns = {name: it.raw_values(batch[name]) for name, it in types.items()}
-                labels = batch[label].to_numpy(zero_copy_only=False).astype(number)
+            for batch in self._read_parquet(path, column_names, size):
+                columns = {
+                    name: column_type.raw_values(batch[name]) for name, column_type in types.items()
+                }
+                labels = batch[label].to_numpy(zero_copy_only=False).astype(label_type)
                 weights = None
                 if self._weight:
                     weights = batch[self._weight].to_numpy(zero_copy_only=False)
                     weights = weights.astype(np.float32)
                 yield Batch(columns, labels, weights)
 
-    def _parquet(self, path: Path, columns: Sequence[str], size: int) -> Iterator[pa.RecordBatch]:
+    def _read_parquet(
+        self, path: Path, columns: Sequence[str], size: int
+    ) -> Iterator[pa.RecordBatch]:
         from pyarrow import ArrowException, parquet
 
-        expected, read = f"the columns {listed(columns, 10)}", None
+        expected, reader = f"the columns {listed(columns, 10)}", None
         while True:
             try:
-                if read is None:
+                if reader is None:
                     file = parquet.ParquetFile(path)
                     if missing := set(columns).difference(file.schema_arrow.names):
-                        raise self._corrupt(f"no column {sorted(missing)[0]!r}", expected)
-                    read = file.iter_batches(size)
-                batch = next(read, None)
+                        raise self._mismatch(f"no column {sorted(missing)[0]!r}", expected)
+                    reader = file.iter_batches(size)
+                batch = next(reader, None)
             except MemoryError:
                 raise
             except (ArrowException, OSError) as error:
                 received = f"{type(error).__name__}: {error}"[:500]
-                raise self._corrupt(received, expected) from error
+                raise self._mismatch(received, expected) from error
             if batch is None:
                 return
             yield batch
@@ -235,10 +257,10 @@ class TestData:
 
     @property
     def _weight(self) -> str:
-        """The column with the weights of the rows; empty where all count the same."""
+        """The name of the weight column; empty where all rows count the same."""
         return self.schema.weight.name if self.schema.weight else ""
 
-    def _corrupt(self, received: str, expected: str) -> DataError:
+    def _mismatch(self, received: str, expected: str) -> DataError:
         return DataError(
             Problem(
                 f"the test rows of dataset {self.digest} do not match its schema",
@@ -249,8 +271,8 @@ class TestData:
         )
 
 
-def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the batches; a thread reads each one while the one before it is used."""
+def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the batches; a thread reads the next batch while the caller uses the current one."""
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, batches, None)
         while (batch := following.result()) is not None:
@@ -258,21 +280,21 @@ def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
             yield batch
 
 
-def _contents(manifest: Manifest, keys: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Return size and checksum of these objects."""
-    wanted = set(keys)
-    objects = [item for item in manifest.objects if item.key in wanted]
-    return {item.key: (item.size, item.crc64nvme) for item in objects}
+def _shard_contents(manifest: Manifest, keys: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Return the size and CRC-64/NVME of each object by key."""
+    wanted_keys = set(keys)
+    objects = [stored for stored in manifest.objects if stored.key in wanted_keys]
+    return {stored.key: (stored.size, stored.crc64nvme) for stored in objects}
 
 
-def _shared(
-    test: Mapping[str, tuple[int, str]], others: Mapping[str, tuple[int, str]]
+def _shared_shards(
+    test: Mapping[str, tuple[int, str]], training: Mapping[str, tuple[int, str]]
 ) -> tuple[str, ...]:
-    """Return the test shards that others have, too, under any name."""
-    contents = set(others.values())
+    """Return the test shards whose content is also in `training`, under any key."""
+    contents = set(training.values())
     return tuple(key for key, content in test.items() if content in contents)
 
 
-def _others(schema: Schema) -> list[str]:
-    """Return the shards of the splits other than SPLIT."""
-    return [key for name, it in schema.splits.items() if name != SPLIT for key in it.shards]
+def _shards_of_other_splits(schema: Schema) -> list[str]:
+    """Return the keys of the shards of train and validation."""
+    return [key for name, split in schema.splits.items() if name != SPLIT for key in split.shards]

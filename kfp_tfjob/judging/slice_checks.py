@@ -1,8 +1,10 @@
-"""Judges a model slice by slice: against its thresholds, and against the champion.
+"""Evaluates a model slice by slice: against its thresholds, and against the champion.
 
 A slice fails against the champion only if chance does not explain the loss. Many slices have many
 chances to look bad, so their p-values are corrected by Holm's method (1979): if the model is as
 good as the champion in every slice, one fails with a probability of at most 1 - confidence.
+
+Called by gate.py after all rows are scored.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ _MOST_NAMED = 4  # slices in a sentence
 
 @dataclass(frozen=True)
 class SliceResult(VerdictSlice):
-    """What was found in one slice; numbers that are not known are NaN.
+    """A slice's metrics and state; unknown numbers are NaN.
 
     Attributes:
         value: The primary metric of the model.
-        champion: Its value for the champion.
+        champion: The primary metric of the champion.
         gain: How much better the model is.
         chance: The p-value of the loss after Holm's correction.
         sign: 1 if a higher value of the primary metric is better, else -1.
@@ -51,7 +53,7 @@ def judge_slices(
     champion: Measures | None,
     against: str,
 ) -> tuple[list[Check], list[SliceResult]]:
-    """Judge every slice.
+    """Evaluate every slice.
 
     Args:
         options: The gate.
@@ -62,60 +64,69 @@ def judge_slices(
         against: The champion's name.
 
     Returns:
-        The checks, and what was found in each slice.
+        The checks, and every slice's result.
     """
     results: list[tuple[Slice, SliceResult]] = []
     compared: dict[int, tuple[float, Comparison]] = {}
     for part in slices.parts(model.predictions, champion and champion.predictions):
-        result, comparison = _of_part(part, options, metric, model.classes)
+        result, comparison = _evaluate_slice(part, options, metric, model.classes)
         if comparison is not None and comparison.known:
             compared[len(results)] = (comparison.chance_of_loss(options.margin), comparison)
         results.append((part.source, result))
     chances = holm([uncorrected for uncorrected, _ in compared.values()])
     level = round(1 - options.confidence, 9)
-    for place, corrected in zip(compared, chances, strict=True):
-        source, result = results[place]
+    for index, corrected in zip(compared, chances, strict=True):
+        source, result = results[index]
         state = "fail" if corrected < level else result.state
-        results[place] = source, replace(result, chance=corrected, state=state)
+        results[index] = source, replace(result, chance=corrected, state=state)
     checks: list[Check] = []
-    never: list[Check] = []
-    for one in options.slices:
-        of_one = [result for source, result in results if source == one]
-        checks += [_threshold(name, it, one, of_one) for name, it in one.thresholds.items()]
-        never += _never_compared(one, of_one, metric) if champion is not None else []
-    checks += never
-    everyone = [result for _, result in results]
-    if champion is not None and everyone:
-        if compared or not never:
-            checks.append(_against(everyone, metric, against, level, options.margin))
-    elif everyone and not any(one.thresholds for one in options.slices):
+    incomparable: list[Check] = []
+    for declared in options.slices:
+        slice_results = [result for source, result in results if source == declared]
+        checks += [
+            _threshold_check(name, threshold, declared, slice_results)
+            for name, threshold in declared.thresholds.items()
+        ]
+        incomparable += (
+            _incomparable_checks(declared, slice_results, metric) if champion is not None else []
+        )
+    checks += incomparable
+    slice_results = [result for _, result in results]
+    if champion is not None and slice_results:
+        if compared or not incomparable:
+            checks.append(_champion_check(slice_results, metric, against, level, options.margin))
+    elif slice_results and not any(declared.thresholds for declared in options.slices):
         text = "the slices are only shown, because there is no champion to compare them with"
         checks.append(Check("slices", True, text, metric))
-    return checks, everyone
+    return checks, slice_results
 
 
 def worst_first(results: Sequence[SliceResult]) -> list[SliceResult]:
-    """Return slices by state, then by how much worse than the champion or the other slices."""
+    """Sort slices by state, then by gain over the champion, or by value without a champion."""
 
-    def place(it: SliceResult) -> tuple[int, float]:
-        value = it.gain if math.isfinite(it.gain) else it.sign * it.value
-        known = ("fail", "pass", "insufficient").index(it.state)
-        return known, value if math.isfinite(value) else math.inf
+    def rank(slice_result: SliceResult) -> tuple[int, float]:
+        merit = (
+            slice_result.gain
+            if math.isfinite(slice_result.gain)
+            else slice_result.sign * slice_result.value
+        )
+        state_rank = ("fail", "pass", "insufficient").index(slice_result.state)
+        return state_rank, merit if math.isfinite(merit) else math.inf
 
-    return sorted(results, key=place)
+    return sorted(results, key=rank)
 
 
 def holm(chances: Sequence[float]) -> list[float]:
     """Return the p-values of several tests after Holm's correction, in the same order."""
-    order = sorted(range(len(chances)), key=lambda place: chances[place])
-    corrected, least = [0.0] * len(chances), 0.0
-    for step, place in enumerate(order):
-        least = max(least, min(1.0, (len(chances) - step) * chances[place]))
-        corrected[place] = least
+    order = sorted(range(len(chances)), key=lambda index: chances[index])
+    corrected, floor = [0.0] * len(chances), 0.0
+    for step, index in enumerate(order):
+        floor = max(floor, min(1.0, (len(chances) - step) * chances[index]))
+        corrected[index] = floor
     return corrected
 
 
-def _of_part(
+def _evaluate_slice(
     part: Part, options: GateOptions, metric: str, classes: list[str] | None
 ) -> tuple[SliceResult, Comparison | None]:
     state = "insufficient"
@@ -125,102 +136,128 @@ def _of_part(
     model = Measures(part.model, classes)
     limits = part.source.thresholds
     thresholds = {name: model.estimate(name).value for name in limits}
-    found = model.estimate(metric)
-    if any(math.isfinite(it) and not limits[name].passes(it) for name, it in thresholds.items()):
+    estimate = model.estimate(metric)
+    if any(
+        math.isfinite(metric_value) and not limits[name].passes(metric_value)
+        for name, metric_value in thresholds.items()
+    ):
         state = "fail"
-    elif math.isfinite(found.value) and found.support >= LEAST_ROWS:
+    elif math.isfinite(estimate.value) and estimate.effective_sample_size >= LEAST_ROWS:
         state = "pass"
     result = replace(
         result,
         state=state,
-        value=found.value,
-        interval=found.interval(options.interval_confidence),
+        value=estimate.value,
+        interval=estimate.interval(options.interval_confidence),
         thresholds=thresholds,
-        sign=found.sign,
+        sign=estimate.sign,
     )
     if part.champion is None:
         return result, None
     champion = Measures(part.champion, classes)
     comparison = compare(model, champion, metric, options.confidence)
-    return replace(result, champion=comparison.other, gain=comparison.gain), comparison
+    return replace(result, champion=comparison.reference, gain=comparison.gain), comparison
 
 
-def _never_compared(source: Slice, results: list[SliceResult], metric: str) -> list[Check]:
-    """Return the failed check of a column none of whose slices can be evaluated; otherwise none."""
-    # The AUC of one class has no value, nor the recall of a class without rows.
-    undefined = [it for it in results if it.rows >= source.min_rows and math.isnan(it.value)]
-    known = any(math.isfinite(it.chance) for it in results)
-    if source.thresholds or known or not undefined:
+def _incomparable_checks(source: Slice, results: list[SliceResult], metric: str) -> list[Check]:
+    """Return one failed check if the metric is undefined in all of a column's slices."""
+    # The AUC is undefined for one class, as is the recall of a class without rows.
+    undefined = [
+        slice_result
+        for slice_result in results
+        if slice_result.rows >= source.min_rows and math.isnan(slice_result.value)
+    ]
+    any_compared = any(math.isfinite(slice_result.chance) for slice_result in results)
+    if source.thresholds or any_compared or not undefined:
         return []
     text = (
         f"slices of {source.column} cannot be compared: {metric} has no value in"
-        f" {_rows(undefined)}; compare by a metric that they have, give them thresholds, or remove"
-        " them"
+        f" {_name_slices(undefined)}; compare by a metric that they have, give them thresholds,"
+        " or remove them"
     )
     return [Check("slices", False, text, metric, threshold=source.column)]
 
 
-def _threshold(
+def _threshold_check(
     metric: str, threshold: Threshold, source: Slice, results: list[SliceResult]
 ) -> Check:
-    """Check a threshold in all slices of a column."""
+    """Check a threshold in all of a column's slices."""
     limits = threshold.model_dump(exclude_none=True)
-    judged = {
-        it.name: value
-        for it in results
-        if math.isfinite(value := it.thresholds.get(metric, math.nan))
+    evaluated = {
+        slice_result.name: value
+        for slice_result in results
+        if math.isfinite(value := slice_result.thresholds.get(metric, math.nan))
     }
-    left = _left([it for it in results if it.name not in judged], metric, "not judged")
+    omitted = _omitted_suffix(
+        [slice_result for slice_result in results if slice_result.name not in evaluated],
+        metric,
+        "not judged",
+    )
     column = source.column
-    if not judged:
+    if not evaluated:
         text = (
-            f"{metric} could not be evaluated in any slice of {column}{left or ': there is none'}"
+            f"{metric} could not be evaluated in any slice of"
+            f" {column}{omitted or ': there is none'}"
         )
         return Check("slice_threshold", False, text, metric, threshold=limits)
-    worst = min(judged, key=lambda name: threshold.slack(judged[name]))
-    failed = {name: value for name, value in judged.items() if not threshold.passes(value)}
+    worst = min(evaluated, key=lambda name: threshold.slack(evaluated[name]))
+    failed = {name: value for name, value in evaluated.items() if not threshold.passes(value)}
     if failed:
         named = listed([f"{name} ({number(value)})" for name, value in failed.items()], _MOST_NAMED)
         text = f"{metric} is not {threshold} in {named}"
     else:
         text = (
-            f"{metric} is {threshold} in {counted(len(judged), 'slice')} of {column}, the worst is"
-            f" {worst} with {number(judged[worst])}"
+            f"{metric} is {threshold} in {counted(len(evaluated), 'slice')} of {column}, the worst"
+            f" is {worst} with {number(evaluated[worst])}"
         )
     return Check(
-        "slice_threshold", not failed, text + left, metric, judged[worst], threshold=limits
+        "slice_threshold", not failed, text + omitted, metric, evaluated[worst], threshold=limits
     )
 
 
-def _against(
+def _champion_check(
     results: list[SliceResult], metric: str, against: str, level: float, accepted: float
 ) -> Check:
-    """Check that no slice is worse than the champion: that no p-value is below the level."""
+    """Check that no slice is worse than the champion, so that no p-value is below the level."""
     margin = f" by more than {accepted:g}" if accepted else ""
-    compared = [it for it in results if math.isfinite(it.chance)]
-    left = _left([it for it in results if not math.isfinite(it.chance)], metric, "not compared")
+    compared = [slice_result for slice_result in results if math.isfinite(slice_result.chance)]
+    omitted = _omitted_suffix(
+        [slice_result for slice_result in results if not math.isfinite(slice_result.chance)],
+        metric,
+        "not compared",
+    )
     if not compared:
-        return Check("slices", True, f"no slice could be compared{left}", metric)
-    worst = min(compared, key=lambda it: it.gain)
-    failed = sorted((it for it in compared if it.chance < level), key=lambda it: it.chance)
+        return Check("slices", True, f"no slice could be compared{omitted}", metric)
+    worst = min(compared, key=lambda slice_result: slice_result.gain)
+    failed = sorted(
+        (slice_result for slice_result in compared if slice_result.chance < level),
+        key=lambda slice_result: slice_result.chance,
+    )
     if failed:
         named = [
-            f"{it.name} ({number(it.value)}, not {number(it.champion)}; p {chance(it.chance)})"
-            for it in failed
+            f"{slice_result.name} ({number(slice_result.value)}, not"
+            f" {number(slice_result.champion)}; p {chance(slice_result.chance)})"
+            for slice_result in failed
         ]
         text = f"{metric} is worse than that of {against}{margin} in {listed(named, _MOST_NAMED)}"
     else:
-        many = counted(len(compared), "slice")
+        slice_count = counted(len(compared), "slice")
         text = (
-            f"{metric} is not worse than that of {against}{margin}, beyond chance, in any of {many}"
+            f"{metric} is not worse than that of {against}{margin}, beyond chance, in any of"
+            f" {slice_count}"
         )
-    return Check("slices", not failed, text + left, metric, worst.gain, threshold=level)
+    return Check("slices", not failed, text + omitted, metric, worst.gain, threshold=level)
 
 
-def _left(results: list[SliceResult], metric: str, what: str) -> str:
-    """Return which slices were omitted, as the end of a sentence; empty without any."""
-    return f"; {what}, with too few rows or no {metric}: {_rows(results)}" if results else ""
+def _omitted_suffix(results: list[SliceResult], metric: str, heading: str) -> str:
+    """Return the omitted slices as the end of a sentence; empty if there are none."""
+    return (
+        f"; {heading}, with too few rows or no {metric}: {_name_slices(results)}" if results else ""
+    )
 
 
-def _rows(results: list[SliceResult]) -> str:
-    return listed([f"{it.name} ({counted(it.rows, 'row')})" for it in results], _MOST_NAMED)
+def _name_slices(results: list[SliceResult]) -> str:
+    return listed(
+        [f"{slice_result.name} ({counted(slice_result.rows, 'row')})" for slice_result in results],
+        _MOST_NAMED,
+    )

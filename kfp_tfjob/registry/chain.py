@@ -1,8 +1,8 @@
-"""Proves a model's champion: champion record, version, manifest, verdict, and each file.
+"""Verifies a model's champion: champion record, version, manifest, verdict, and each file.
 
-The record names the version and the SHA-256 of its manifest; the manifest has the checksum of each
-file, among them the verdict; the verdict must bless exactly this model. Any link that is broken is
-an error: an unverified version is never served.
+The record names the version and its manifest's SHA-256. The manifest lists each file's checksum,
+including the verdict's. The verdict must bless exactly this model. A broken link is an error, so an
+unverified version is never served. Called by the servers, by rollbacks, and by `models show`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from kfp_tfjob.uploader import pull
 
 @dataclass(frozen=True)
 class Proven:
-    """A champion whose records agree.
+    """A champion whose records agree; its files are checked by `fetch`.
 
     Attributes:
         model_name: The model.
         champion: The record.
         version: The version's folder.
-        manifest: The manifest of that folder.
-        verdict: The verdict in it.
+        manifest: That folder's manifest.
+        verdict: The verdict in that folder.
     """
 
     model_name: str
@@ -50,17 +50,17 @@ class Proven:
 
     @property
     def serving(self) -> int:
-        """Its number in the folder that servers read."""
+        """The number of its folder below `serving/`."""
         return self.champion.served_as
 
     @property
     def files(self) -> list[ManifestObject]:
-        """The files of the SavedModel, with keys below the version's folder."""
-        return [item for item in self.manifest.objects if item.key.startswith(f"{MODEL}/")]
+        """The SavedModel's files, with keys relative to the version's folder."""
+        return [file for file in self.manifest.objects if file.key.startswith(f"{MODEL}/")]
 
 
 def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Proven | None:
-    """Prove a champion's records; `fetch` proves its files.
+    """Verify a champion's records; `fetch` verifies its files.
 
     Args:
         store: The store.
@@ -83,64 +83,66 @@ def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Pro
     if champion is None:
         return None
     version = layout.model(model_name).version(champion.version)
-    # The bucket may be a copy of the one that the record names; the rest may not differ.
+    # The bucket may be a copy, under another name; the folder in it must be the recorded one.
     if champion.version_uri.split("/")[-4:] != str(version).split("/")[-4:]:
         raise _broken(model_name, champion, f"its record names {champion.version_uri}")
     manifest = manifest_of(store, version)
     if manifest is None:
         raise _broken(model_name, champion, f"{version} has no {MANIFEST}")
     DataError.raise_if(
-        names.problems([item.key for item in manifest.objects], f"the manifest of {version}")
+        names.problems([file.key for file in manifest.objects], f"the manifest of {version}")
     )
-    for problem in _of_manifest(champion, manifest):
+    for problem in _manifest_mismatches(champion, manifest):
         raise _broken(model_name, champion, problem)
-    verdict = _verdict(store, version, manifest, model_name, champion)
-    for problem in _of_verdict(model_name, champion, verdict):
+    verdict = _read_verdict(store, version, manifest, model_name, champion)
+    for problem in _verdict_mismatches(model_name, champion, verdict):
         raise _broken(model_name, champion, problem)
     if not verdict.blessed:
-        for problem in _of_person(store, layout, model_name, champion):
+        for problem in _missing_promotion(store, layout, model_name, champion):
             raise _broken(model_name, champion, f"its verdict does not bless it, and {problem}")
     return Proven(model_name, champion, version, manifest, verdict)
 
 
 def fetch(store: Store, proven: Proven, folder: Path) -> None:
-    """Fetch a champion's files: `model/`, and schema, statistics and verdict beside it.
+    """Download a champion's files: `model/`, its schema, its statistics and its verdict.
 
     Args:
         store: The store.
         proven: The champion.
-        folder: Where to; files that are already right stay.
+        folder: The destination; files that already match the manifest are not fetched again.
 
     Raises:
         DataError: A file is missing or damaged, or the version has changed.
     """
-    found = pull(store, proven.version, folder)
-    if found.digest != proven.manifest.digest:
+    manifest = pull(store, proven.version, folder)
+    if manifest.digest != proven.manifest.digest:
         raise _broken(proven.model_name, proven.champion, "its manifest changed while it was read")
-    DataError.raise_if(sha256_problems(proven.version, folder, found.objects))
+    DataError.raise_if(sha256_problems(proven.version, folder, manifest.objects))
 
 
 def sha256_problems(
     version: S3Address, folder: Path, objects: Iterable[ManifestObject]
 ) -> Iterator[Problem]:
-    """Yield the fetched files whose SHA-256 is not that of the manifest.
+    """Yield a problem for each fetched file whose SHA-256 differs from its manifest entry.
+
+    The store checks the crc64nvme while it fetches; that does not detect a deliberate change.
 
     Args:
-        version: Where they are from.
-        folder: Where they are.
-        objects: Their entries in the manifest.
+        version: The version's folder in the store.
+        folder: The local folder with the fetched files.
+        objects: The files' entries in the manifest; one without a SHA-256 is skipped.
     """
-    for item in objects:
-        if item.sha256 and item.sha256 != file_sha256(folder / item.key):
+    for file in objects:
+        if file.sha256 and file.sha256 != file_sha256(folder / file.key):
             yield Problem(
-                f"{version / item.key} does not match its manifest",
+                f"{version / file.key} does not match its manifest",
                 received="a different SHA-256",
-                expected=item.sha256,
+                expected=file.sha256,
                 fix="do not use it, because it was altered",
             )
 
 
-def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
+def _manifest_mismatches(champion: Champion, manifest: Manifest) -> Iterator[str]:
     """Yield the ways in which a manifest does not match the champion."""
     if champion.manifest_sha256 != manifest.digest:
         yield (
@@ -154,29 +156,31 @@ def _of_manifest(champion: Champion, manifest: Manifest) -> Iterator[str]:
             yield f"its manifest has a different {name}"
     if manifest.details.get("metrics") != dict(champion.metrics):
         yield "its manifest has different metrics"
-    if f"{MODEL}/{SAVED_MODEL}" not in {item.key for item in manifest.objects}:
+    if f"{MODEL}/{SAVED_MODEL}" not in {file.key for file in manifest.objects}:
         yield f"its manifest has no {MODEL}/{SAVED_MODEL}"
 
 
-def _verdict(
+def _read_verdict(
     store: Store, version: S3Address, manifest: Manifest, model_name: str, champion: Champion
 ) -> ModelVerdict:
-    """Return the verdict in a version's folder, as its manifest proves it."""
-    item = next((it for it in manifest.objects if it.key == VERDICT), None)
-    if item is None:
+    """Return the verdict in a version's folder, checked against the manifest."""
+    entry = next((file for file in manifest.objects if file.key == VERDICT), None)
+    if entry is None:
         raise _broken(model_name, champion, f"its manifest has no {VERDICT}")
     try:
-        data = store.read(version / VERDICT)
-        store.prove(version / VERDICT, item)
-        if item.sha256 and hashlib.sha256(data).hexdigest() != item.sha256:
+        content = store.read(version / VERDICT)
+        store.prove(version / VERDICT, entry)
+        if entry.sha256 and hashlib.sha256(content).hexdigest() != entry.sha256:
             raise _broken(model_name, champion, f"its {VERDICT} does not match its manifest")
-        return documents.read(ModelVerdict, data)
+        return documents.read(ModelVerdict, content)
     except (ObjectNotFoundError, documents.InvalidDocumentError) as error:
         raise _broken(model_name, champion, f"its {VERDICT} cannot be read: {error}") from error
 
 
-def _of_verdict(model_name: str, champion: Champion, verdict: ModelVerdict) -> Iterator[str]:
-    """Yield how a verdict is not one that made this version the champion."""
+def _verdict_mismatches(
+    model_name: str, champion: Champion, verdict: ModelVerdict
+) -> Iterator[str]:
+    """Yield the fields in which a verdict is about another model, run or dataset."""
     expected = {
         "model_name": model_name,
         "run_id": champion.run_id,
@@ -189,17 +193,19 @@ def _of_verdict(model_name: str, champion: Champion, verdict: ModelVerdict) -> I
             yield f"its verdict is about a different {name}"
 
 
-def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion) -> Iterator[str]:
-    """Yield why no person has overruled a champion's verdict.
+def _missing_promotion(
+    store: Store, layout: Layout, model_name: str, champion: Champion
+) -> Iterator[str]:
+    """Yield a problem unless a person promoted a champion against its verdict.
 
-    A rollback does not overrule it: it brings back what was the champion, so there must be an
-    earlier record of the person.
+    A rollback is no such decision. It restores an earlier champion, so an earlier record must show
+    that a person promoted this version.
     """
     if champion.action == PROMOTE:
         return
     if champion.action == ROLLBACK:
-        for it in champions(store, layout, model_name, below=champion.number):
-            if (it.action, it.version, it.trained_by, it.manifest_sha256) == (
+        for record in champions(store, layout, model_name, below=champion.number):
+            if (record.action, record.version, record.trained_by, record.manifest_sha256) == (
                 PROMOTE,
                 champion.version,
                 champion.trained_by,
@@ -209,11 +215,11 @@ def _of_person(store: Store, layout: Layout, model_name: str, champion: Champion
     yield "no earlier record shows that a user did"
 
 
-def _broken(model_name: str, champion: Champion, what: str) -> DataError:
+def _broken(model_name: str, champion: Champion, mismatch: str) -> DataError:
     return DataError(
         Problem(
             f"champion {champion.version} of {model_name} cannot be verified",
-            received=what,
+            received=mismatch,
             expected="a champion record, a version, a manifest and a verdict that agree",
             fix="publish a new version, or roll back: kfp-tfjob models rollback",
         )

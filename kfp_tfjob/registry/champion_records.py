@@ -1,4 +1,8 @@
-"""Reads the champion records of a model, the newest first."""
+"""Reads a model's champion records, the newest first.
+
+A model's champions are numbered records, `champions/<n>.json`; the highest number is the champion.
+A record is created once and never changed, so a reader needs no lock.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,14 @@ def champions(
 ) -> Iterator[Champion]:
     """Yield champion records, the newest first.
 
-    The first ones cost one request each, so a caller that stops early has read few. More are read
-    ahead, several at once.
+    The first records cost one request each, so a caller that stops early reads only a few. Later
+    records are read ahead, several at once.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
-        most: How many; 0 for all.
+        most: The number of records; 0 for all.
         above: Only records with a higher number.
         below: Only records with a lower number; 0 for all.
 
@@ -36,7 +40,7 @@ def champions(
         DataError: A record is damaged; the error says how to restore or remove it.
     """
     numbers = store.numbers(layout.model(model_name).champions)
-    numbers = [it for it in numbers if above < it and not (below and it >= below)]
+    numbers = [number for number in numbers if above < number and not (below and number >= below)]
 
     def read(number: int) -> Champion:
         return read_record(store, layout, model_name, number)
@@ -50,7 +54,7 @@ def champions(
 def record_of(
     store: Store, layout: Layout, model_name: str, trained_by: tuple[str, str], after: int
 ) -> Champion | None:
-    """Return the newest record that makes a run's model the champion; None without one.
+    """Return the newest record that makes a run's model the champion; None if there is none.
 
     Args:
         store: The store.
@@ -59,5 +63,5 @@ def record_of(
         trained_by: The run and its task's key.
         after: The number of the champion that the run was evaluated against; 0 for none.
     """
-    found = champions(store, layout, model_name, above=after)
-    return next((it for it in found if it.trained_by == trained_by), None)
+    records = champions(store, layout, model_name, above=after)
+    return next((record for record in records if record.trained_by == trained_by), None)

@@ -1,6 +1,7 @@
-"""What happened to a model: who made which version the champion, when and why; what was pruned.
+"""A model's history: who made which version the champion, when and why, and who pruned a version.
 
-The champion records and the tombstones are the history: both are only created, never changed.
+There is no separate log. The champion records and the tombstones of pruned versions are the
+history, because both are only created and never changed. Called by `kfp-tfjob models show`.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ class Event:
 
     Attributes:
         action: PUBLISH for a champion by verdict, `rollback`, `promote`, or PRUNE.
-        version: The version; 0 if it is not known.
+        version: The version; 0 if it is unknown.
         at: When, in UTC, by the clock of the program that did it.
         champion: The number of the champion record; 0 for PRUNE.
         serving: The number for servers; 0 for PRUNE.
         run_id: The run that trained the version; empty if it is not known.
         by: The person who did it; empty for a run.
-        why: The person's reason, or those of the verdict.
+        why: The person's reason, or the verdict's reasons.
     """
 
     action: str
@@ -46,7 +47,7 @@ class Event:
 
 
 def history(store: Store, layout: Layout, model_name: str, most: int = 0) -> list[Event]:
-    """Return what happened to a model, the newest first.
+    """Return a model's events, the newest first.
 
     Champions are in the order of their records, regardless of their writers' clocks.
 
@@ -54,29 +55,40 @@ def history(store: Store, layout: Layout, model_name: str, most: int = 0) -> lis
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
-        most: How many champions and how many pruned versions to read; 0 for all of them.
+        most: The number of champions, and the number of pruned versions, to read; 0 for all.
     """
-    place = layout.model(model_name)
+    folder = layout.model(model_name)
 
-    def of_champion(record: Champion) -> Event:
-        return _of_champion(store, layout, model_name, record)
+    def promotion(record: Champion) -> Event:
+        return _promotion_event(store, layout, model_name, record)
 
-    def of_tombstone(number: int) -> Event:
-        stone = read_tombstone(store, place, number)
-        return Event(PRUNE, number, stone.at, run_id=stone.run_id, by=stone.by, why=stone.why)
+    def pruning(version: int) -> Event:
+        tombstone = read_tombstone(store, folder, version)
+        return Event(
+            PRUNE,
+            version,
+            tombstone.at,
+            run_id=tombstone.run_id,
+            by=tombstone.by,
+            why=tombstone.why,
+        )
 
     records = [*champions(store, layout, model_name, most)][::-1]
-    events = [outcome.result() for _, outcome in in_order(of_champion, records)]
-    # The clock of a writer may be ahead: what came after cannot have happened before.
-    times = accumulate((it.at for it in events), max)
-    pruned = in_order(of_tombstone, store.numbers(place.tombstones)[-most:])
-    stones = [outcome.result() for _, outcome in pruned]
-    found = [*zip(times, events, strict=True), *((it.at, it) for it in stones)]
-    found.sort(key=lambda it: (it[0], it[1].champion), reverse=True)
-    return [event for _, event in found]
+    promotions = [outcome.result() for _, outcome in in_order(promotion, records)]
+    # A writer's clock may be ahead. The records' numbers give their order, so a later record is
+    # never sorted before an earlier one.
+    times = accumulate((event.at for event in promotions), max)
+    pruned = in_order(pruning, store.numbers(folder.tombstones)[-most:])
+    prunings = [outcome.result() for _, outcome in pruned]
+    timeline = [
+        *zip(times, promotions, strict=True),
+        *((event.at, event) for event in prunings),
+    ]
+    timeline.sort(key=lambda entry: (entry[0], entry[1].champion), reverse=True)
+    return [event for _, event in timeline]
 
 
-def _of_champion(store: Store, layout: Layout, model_name: str, champion: Champion) -> Event:
+def _promotion_event(store: Store, layout: Layout, model_name: str, champion: Champion) -> Event:
     return Event(
         champion.action or PUBLISH,
         champion.version,
@@ -90,7 +102,7 @@ def _of_champion(store: Store, layout: Layout, model_name: str, champion: Champi
 
 
 def reasons(store: Store, layout: Layout, model_name: str, version: int) -> str:
-    """Return the reasons of a verdict; empty if it cannot be read."""
+    """Return a version's reasons from its verdict; empty if the verdict cannot be read."""
     try:
         return ModelVerdict.read(store, layout.model(model_name).version(version) / VERDICT).reason
     except DataError:

@@ -1,9 +1,10 @@
-"""Keeps other registries up to date; ours is authoritative and never waits for them.
+"""Copies a model's champions to other registries; ours is authoritative and never waits for them.
 
-A mirror is on if the environment or the Secret of the store names its server. It gets the champions
-of a model, the newest twenty versions, each time: so the next run, or `kfp-tfjob models sync`,
-adds what a mirror missed while it was down. A mirror that is down, slow or wrong costs its time
-limit and a line in the log.
+A mirror is enabled if the environment or the store's Secret names its server. Each time, it gets
+the model's newest twenty champion versions, so the next run or `kfp-tfjob models sync` adds the
+versions that a mirror missed while it was down. A mirror that is down, slow or wrong costs its time
+limit and a line in the log; it never fails a run. Called at the end of publish and by the `models`
+commands.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
-RUN_SECONDS = 20.0  # of each mirror at the end of publish
-PERSON_SECONDS = 120.0  # of `models sync`
-_MOST = 20  # versions
-_LONGEST = 500  # characters of a reason: registries limit their values
-# The clients retry for minutes by themselves; the next sync is the retry.
-_QUICK = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+RUN_SECONDS = 20.0  # per mirror at publish's end, where the run waits
+PERSON_SECONDS = 120.0  # per mirror in `models sync`, which a person started for this
+_MAX_VERSIONS = 20  # enough for a rollback; each costs a mirror a few requests
+_MAX_CHARACTERS = 500  # per value, because registries limit the length of their values
+# The clients would retry for minutes by themselves; the next sync is the retry.
+_NO_RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """A registry of others.
+    """Another registry that can hold copies of the champions.
 
     Attributes:
-        name: For people.
-        module: In `registry/mirrors/`.
-        extra: What has to be installed.
-        server: The variable with its server's address.
-        keys: Further variables that its client reads, from the Secret too.
+        name: Its name in messages.
+        module: Its module in `registry/mirrors/`.
+        extra: The optional dependency that contains its client.
+        server: The environment variable with its server's address.
+        keys: Further variables that its client reads, from the environment or the Secret.
     """
 
     name: str
@@ -77,8 +78,8 @@ MIRRORS = (
 )
 
 
-class WantedVersion(TypedDict):
-    """A version that a mirror shall have."""
+class MirrorVersion(TypedDict):
+    """A version that a mirror should contain; JSON for the mirror's process."""
 
     version: int
     uri: str
@@ -86,24 +87,24 @@ class WantedVersion(TypedDict):
     facts: dict[str, str]
 
 
-class Wanted(TypedDict):
-    """What a mirror should have: the number of the champion, and the versions, the oldest first."""
+class MirrorContent(TypedDict):
+    """A mirror's expected content: the champion's version, and all versions, the oldest first."""
 
     model: str
     champion: int
-    versions: list[WantedVersion]
+    versions: list[MirrorVersion]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a mirror.
+    """The outcome of one mirror's update.
 
     Attributes:
-        mirror: Its name.
-        server: The host of its server.
+        mirror: The mirror's name.
+        server: Its server's host name.
         model: The model.
-        done: Whether it is up to date now.
-        said: What was done, or why it was not.
+        done: Whether the mirror is up to date now.
+        said: The client's last line: what it changed, or why it failed.
     """
 
     mirror: str
@@ -116,7 +117,7 @@ class Outcome:
 def sync(
     store: Store, layout: Layout, model_name: str, seconds: float = RUN_SECONDS
 ) -> list[Outcome]:
-    """Bring all mirrors that are configured up to date; never raises for one of them.
+    """Update all configured mirrors; a mirror's failure is logged and returned, never raised.
 
     Args:
         store: The store.
@@ -125,107 +126,114 @@ def sync(
         seconds: The time limit of each mirror.
 
     Returns:
-        The outcome of each; empty if none is configured, or the model has no champion.
+        One outcome per mirror; empty if no mirror is configured or the model has no champion.
     """
     secret = SecretVolume.from_environment()
-    found = {it: os.environ.get(it.server) or secret.get(it.server) for it in MIRRORS}
-    configured = {it: server for it, server in found.items() if server}
+    servers = {
+        mirror: os.environ.get(mirror.server) or secret.get(mirror.server) for mirror in MIRRORS
+    }
+    configured = {mirror: server for mirror, server in servers.items() if server}
     if not configured:
         return []
     outcomes: list[Outcome] = []
     champion = None
     while True:
         try:
-            wanted = _wanted(store, layout, model_name)
-        except Exception as error:  # a mirror fails no run
+            content = _mirror_content(store, layout, model_name)
+        except Exception as error:  # a mirror never fails a run
             is_bug = not isinstance(error, StepError)
             log.warning(
                 "the mirrors of %s cannot be updated: %s", model_name, error, exc_info=is_bug
             )
             return outcomes
-        # Another run may have published meanwhile, and told the mirrors before this one did.
-        if not wanted or wanted["champion"] == champion:
+        # Another run may publish meanwhile and update the mirrors first; its entries would then be
+        # overwritten with older ones. So repeat until the champion stays the same.
+        if not content or content["champion"] == champion:
             return outcomes
-        champion, outcomes = wanted["champion"], []
-        for it, server in configured.items():
-            outcome = _sync(it, server, secret, wanted, seconds)
+        champion, outcomes = content["champion"], []
+        for mirror, server in configured.items():
+            outcome = _sync(mirror, server, secret, content, seconds)
             level = logging.INFO if outcome.done else logging.WARNING
-            log.log(level, "%s at %s: %s", it.name, outcome.server, outcome.said)
+            log.log(level, "%s at %s: %s", mirror.name, outcome.server, outcome.said)
             outcomes.append(outcome)
 
 
 def _sync(
-    mirror: Mirror, server: str, secret: SecretVolume, wanted: Wanted, seconds: float
+    mirror: Mirror, server: str, secret: SecretVolume, content: MirrorContent, seconds: float
 ) -> Outcome:
-    given = {key: os.environ.get(key) or secret.get(key) for key in mirror.keys}
-    given = {mirror.server: server} | {key: value for key, value in given.items() if value}
+    """Update one mirror in a process of its own, which ends at the time limit."""
+    settings = {key: os.environ.get(key) or secret.get(key) for key in mirror.keys}
+    variables = {mirror.server: server} | {key: value for key, value in settings.items() if value}
     host = _host(server)
 
-    def outcome(done: bool, said: str) -> Outcome:
+    def outcome(done: bool, message: str) -> Outcome:
         # A client may repeat its address, with the password in it.
-        said = without_secrets(said.replace(server, host), given.values())
-        return Outcome(mirror.name, host, wanted["model"], done, line(said))
+        message = without_secrets(message.replace(server, host), variables.values())
+        return Outcome(mirror.name, host, content["model"], done, line(message))
 
     command = [sys.executable, "-Pm", "kfp_tfjob.registry.mirrors", mirror.module]
     try:
-        ended = subprocess.run(
+        process = subprocess.run(
             command,
-            input=json.dumps(wanted),
+            input=json.dumps(content),
             capture_output=True,
             text=True,
             errors="replace",
             timeout=seconds,
-            env=_without_keys() | _QUICK | given,
+            env=_environment_without_store() | _NO_RETRIES | variables,
         )
     except subprocess.TimeoutExpired:
         return outcome(False, f"not done within {seconds:.0f} s; the next run or sync continues")
     except OSError as error:
         return outcome(False, f"its client cannot be started: {error}")
-    said = (ended.stdout.strip().splitlines() or ["the client printed nothing"])[-1]
-    if ended.returncode == 3:
+    message = (process.stdout.strip().splitlines() or ["the client printed nothing"])[-1]
+    if process.returncode == 3:  # an ImportError, see mirrors/__main__.py
         fix = f"install the extra {mirror.extra} in the step's image"
-        return outcome(False, f"its client is not installed ({said}). Fix: {fix}")
-    return outcome(ended.returncode == 0, said)
+        return outcome(False, f"its client is not installed ({message}). Fix: {fix}")
+    return outcome(process.returncode == 0, message)
 
 
-def _without_keys() -> dict[str, str]:
-    """Return the environment without what leads to the store: a client of others needs none."""
-    own = ("AWS_", "STORAGE_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(own)}
+def _environment_without_store() -> dict[str, str]:
+    """Return the environment without the store's variables, which a mirror's client never needs."""
+    prefixes = ("AWS_", "STORAGE_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
 
 
-def _wanted(store: Store, layout: Layout, model_name: str) -> Wanted | None:
-    """Return the newest versions that were the champion, as the mirrors get them."""
-    place = layout.model(model_name)
-    pruned = set(store.numbers(place.tombstones))
-    records = list(champions(store, layout, model_name, 3 * _MOST))
+def _mirror_content(store: Store, layout: Layout, model_name: str) -> MirrorContent | None:
+    """Return the newest versions that were the champion; None if the model has no champion."""
+    folder = layout.model(model_name)
+    pruned = set(store.numbers(folder.tombstones))
+    # A version has several records if it was rolled back to, so read more records than versions.
+    records = list(champions(store, layout, model_name, 3 * _MAX_VERSIONS))
     if not records:
         return None
-    versions: dict[int, WantedVersion] = {}
-    for it in records:  # the newest first: that is the one of a version that counts
-        if it.version in versions or len(versions) == _MOST:
+    versions: dict[int, MirrorVersion] = {}
+    for record in records:  # newest first, so a version's newest record counts
+        if record.version in versions or len(versions) == _MAX_VERSIONS:
             continue
-        why = it.why or reasons(store, layout, model_name, it.version)
+        why = record.why or reasons(store, layout, model_name, record.version)
         facts = {
-            "version": it.version,
-            "champion": it.number,
-            "serving": it.served_as,
-            "run_id": it.run_id,
-            "action": it.action or "publish",
-            "by": it.by,
-            "verdict": it.verdict_uri,
-            "dataset_digest": it.dataset_digest,
-            "schema_digest": it.schema_digest,
-            "exported_weights_sha256": it.exported_weights_sha256,
-            "manifest_sha256": it.manifest_sha256,
-            "pruned": "yes" if it.version in pruned else "",
+            "version": record.version,
+            "champion": record.number,
+            "serving": record.served_as,
+            "run_id": record.run_id,
+            "action": record.action or "publish",
+            "by": record.by,
+            "verdict": record.verdict_uri,
+            "dataset_digest": record.dataset_digest,
+            "schema_digest": record.schema_digest,
+            "exported_weights_sha256": record.exported_weights_sha256,
+            "manifest_sha256": record.manifest_sha256,
+            "pruned": "yes" if record.version in pruned else "",
         }
-        facts |= {f"metric.{name}": f"{value:.6g}" for name, value in it.metrics.items()}
-        versions[it.version] = {
-            "version": it.version,
-            "uri": str(place.version(it.version) / MODEL),
-            "why": line(why)[:_LONGEST],
-            "facts": {key: str(value)[:_LONGEST] for key, value in facts.items() if value != ""},
+        facts |= {f"metric.{name}": f"{value:.6g}" for name, value in record.metrics.items()}
+        versions[record.version] = {
+            "version": record.version,
+            "uri": str(folder.version(record.version) / MODEL),
+            "why": line(why)[:_MAX_CHARACTERS],
+            "facts": {
+                key: str(value)[:_MAX_CHARACTERS] for key, value in facts.items() if value != ""
+            },
         }
     return {
         "model": model_name,

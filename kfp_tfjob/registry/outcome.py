@@ -1,4 +1,8 @@
-"""How a run ended without a failure: read once, for every page, command and message."""
+"""How a run ended without a failure, derived from the records that its steps stored.
+
+Every page, command and message asks this module, so they never disagree. Called by the steps'
+summary, finish, notifications and the run list.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +18,22 @@ from kfp_tfjob.storage.training_cache import TrainedRun
 from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
 
 PUBLISHED, NOT_BLESSED, LOST_RACE = "published", "not blessed", "lost the race"
-BLESSED = "blessed"  # publish has still to make it the champion, or was ended before
+BLESSED = "blessed"  # publish has not made it the champion yet, or ended before it did
 UNCHANGED, NOT_EVALUATED = "unchanged", "not evaluated"
-_RESULTS = (PUBLISHED, NOT_BLESSED, LOST_RACE, UNCHANGED, NOT_EVALUATED)
+_FINAL = (PUBLISHED, NOT_BLESSED, LOST_RACE, UNCHANGED, NOT_EVALUATED)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, or what it has come to so far.
+    """A run's outcome, or the part that is stored so far.
 
     Attributes:
         word: PUBLISHED, BLESSED, NOT_BLESSED, LOST_RACE, UNCHANGED, NOT_EVALUATED, or empty.
-        verdict: The verdict in force; None if the newest try of the run evaluated no model.
+        verdict: The verdict in force; None if the run's newest attempt did not evaluate a model.
         record: The newest record that made its model the champion.
-        lost: The record that it lost the race.
-        earlier: The run whose result holds, because nothing has changed since.
-        why_not_evaluated: Why it ended with its verified output.
+        lost: The record that another run was promoted first.
+        earlier: The run whose result still applies, because its inputs are unchanged.
+        why_not_evaluated: Why the run ended after its output was verified, without an evaluation.
     """
 
     word: str = ""
@@ -41,17 +45,17 @@ class Outcome:
 
     @property
     def is_final(self) -> bool:
-        """Whether no step has anything left to do."""
-        return self.word in _RESULTS
+        """Whether every step is finished, so the outcome no longer changes."""
+        return self.word in _FINAL
 
 
 def outcome_of(
     store: Store, layout: Layout, run: RunLayout, trained_by: tuple[str, str]
 ) -> Outcome:
-    """Return the outcome of a run; its verdict names the model.
+    """Return a run's outcome; its verdict names the model.
 
-    A verdict beside a note that a try did not train, or evaluated no model, is that of an earlier
-    try.
+    Two notes say that the newest attempt did not train or did not evaluate. They are read first,
+    because a verdict next to such a note belongs to an earlier attempt.
 
     Args:
         store: The store.
@@ -65,14 +69,15 @@ def outcome_of(
     """
     if earlier := note(store, run.unchanged):
         return Outcome(UNCHANGED, earlier=TrainedRun(**earlier))
-    if told := note(store, run.not_evaluated):
-        return Outcome(NOT_EVALUATED, why_not_evaluated=told["why"])
+    if reason := note(store, run.not_evaluated):
+        return Outcome(NOT_EVALUATED, why_not_evaluated=reason["why"])
     try:
         verdict = verdict_in_force(store, run)
     except ObjectNotFoundError:
         return Outcome()
     if record := record_of(store, layout, verdict.model_name, trained_by, verdict.met):
-        return Outcome(PUBLISHED, verdict, record)  # a person may have done it
+        # Read before `blessed`, because a person may have promoted a model that was not blessed.
+        return Outcome(PUBLISHED, verdict, record)
     if not verdict.blessed:
         return Outcome(NOT_BLESSED, verdict)
     if lost := lost_race(store, run):

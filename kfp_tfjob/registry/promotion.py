@@ -1,9 +1,10 @@
 """Makes a version the champion: one record, which only one of several writers can create.
 
 A hold keeps the version from being pruned at the same time (`prune_versions.py`). It names the
-number of the record. Once another record has that number, the holder can no longer create its own,
-so the hold is void. No time limit would show that: a process may stand still for hours, as on a
-laptop that sleeps, and then continue.
+number of the record that its writer is about to create. Once another record has that number, the
+writer can no longer create its own, so the hold is void. A time limit could not show that, because
+a process may pause for hours, as on a laptop that sleeps, and then continue. Called by publish, by
+rollbacks and by `models promote`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Hold:
 
     Attributes:
         writer: Distinguishes processes that promote the same version.
-        champion: The number of the champion record that its writer wants to create.
+        champion: The number of the champion record that its writer is about to create.
     """
 
     writer: str
@@ -54,49 +55,51 @@ def promote(store: Store, layout: Layout, model_name: str, champion: Champion) -
         champion: The record; `serving` and `at` are filled in here.
 
     Returns:
-        The record that is stored now. On a retry, it is that of the first try.
+        The record that is stored now. On a retry, it is the first attempt's record.
 
     Raises:
         SurpassedError: Another run made a different version the champion.
         DataError: The version was pruned, or the record before it cannot be read.
     """
-    place = layout.model(model_name)
-    hold = place.hold(champion.version)
-    mine = documents.to_bytes(Hold(uuid.uuid4().hex, champion.number))
-    store.write(hold, mine)
+    folder = layout.model(model_name)
+    hold = folder.hold(champion.version)
+    content = documents.to_bytes(Hold(uuid.uuid4().hex, champion.number))
+    store.write(hold, content)
     try:
-        return _promote(store, layout, model_name, champion)
+        return _create_record(store, layout, model_name, champion)
     finally:
-        with suppress(StepError):  # a store that deletes nothing; a void hold keeps no version
+        # Some stores reject deletions. A hold that is left behind is void, so it does no harm.
+        with suppress(StepError):
             # Until the number is taken, another process may still promote this version under it.
-            if store.has(place.champion(champion.number)) and store.read(hold) == mine:
+            if store.has(folder.champion(champion.number)) and store.read(hold) == content:
                 store.delete(hold)
 
 
-def _promote(store: Store, layout: Layout, model_name: str, champion: Champion) -> Champion:
-    place = layout.model(model_name)
-    _require_kept(store, layout, model_name, champion)
-    wanted = replace(
+def _create_record(store: Store, layout: Layout, model_name: str, champion: Champion) -> Champion:
+    """Create the record, or return the one that an earlier attempt of this writer created."""
+    folder = layout.model(model_name)
+    _require_not_pruned(store, layout, model_name, champion)
+    record = replace(
         champion,
-        serving=_serving(store, layout, model_name, champion),
+        serving=_serving_number(store, layout, model_name, champion),
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        store.create(place.champion(wanted.number), wanted.to_bytes(), "application/json")
+        store.create(folder.champion(record.number), record.to_bytes(), "application/json")
     except ObjectExistsError:
-        there = read_record(store, layout, model_name, wanted.number)
-        if not _is_same(there, wanted):
-            raise surpassed(model_name, there) from None
-        wanted = there
-    else:
-        log.info("version %d is the champion of %s", wanted.version, model_name)
-    return wanted
+        existing = read_record(store, layout, model_name, record.number)
+        if not _is_same_decision(existing, record):
+            raise surpassed(model_name, existing) from None
+        return existing
+    log.info("version %d is the champion of %s", record.version, model_name)
+    return record
 
 
 def keep_copy(store: Store, layout: Layout, model_name: str) -> None:
-    """Write champion.json, the copy of the newest record that other programs read."""
+    """Write champion.json, a copy of the newest champion record for other programs."""
     copy, written = layout.model(model_name).champion_copy, None
-    # Another run may be promoted meanwhile, and write its copy before this one does.
+    # Another run may be promoted meanwhile and write its copy first, which this one would replace
+    # with an older record. So repeat until the newest record is the one that was written.
     while (newest := read_champion(store, layout, model_name)) != written:
         assert newest is not None
         store.write(copy, newest.to_bytes(), "application/json")
@@ -104,7 +107,7 @@ def keep_copy(store: Store, layout: Layout, model_name: str) -> None:
 
 
 def surpassed(model_name: str, winner: Champion | None) -> SurpassedError:
-    """Return the error of a run that was evaluated against a champion that is no longer the newest.
+    """Return the error for a run that was evaluated against an earlier champion.
 
     Args:
         model_name: The model.
@@ -120,16 +123,19 @@ def surpassed(model_name: str, winner: Champion | None) -> SurpassedError:
     )
 
 
-def _is_same(there: Champion, wanted: Champion) -> bool:
-    """Return whether a record is that of an earlier try: a person's decision is not a run's."""
-    return (there.trained_by, there.action, there.by) == (
-        wanted.trained_by,
-        wanted.action,
-        wanted.by,
+def _is_same_decision(existing: Champion, record: Champion) -> bool:
+    """Return whether an earlier attempt of the same writer created the existing record.
+
+    A person and a run may promote the same model; those are two decisions.
+    """
+    return (existing.trained_by, existing.action, existing.by) == (
+        record.trained_by,
+        record.action,
+        record.by,
     )
 
 
-def _require_kept(store: Store, layout: Layout, model_name: str, champion: Champion) -> None:
+def _require_not_pruned(store: Store, layout: Layout, model_name: str, champion: Champion) -> None:
     if store.has(layout.model(model_name).tombstone(champion.version)):
         raise DataError(
             Problem(
@@ -140,16 +146,20 @@ def _require_kept(store: Store, layout: Layout, model_name: str, champion: Champ
         )
 
 
-def _serving(store: Store, layout: Layout, model_name: str, champion: Champion) -> int:
-    """Return the number for servers, which load the highest; 0 if it is that of the version."""
-    place = layout.model(model_name)
-    before = 0
+def _serving_number(store: Store, layout: Layout, model_name: str, champion: Champion) -> int:
+    """Return the champion's folder number below `serving/`; 0 if it is the version's number.
+
+    Servers load the folder with the highest number, so it must be above all earlier ones.
+    """
+    folder = layout.model(model_name)
+    previous = 0
     if champion.number > 1:
         try:
-            before = read_record(store, layout, model_name, champion.number - 1).served_as
+            previous = read_record(store, layout, model_name, champion.number - 1).served_as
         except ObjectNotFoundError:
-            pass  # removed by a person
-    highest = max(before, *served_numbers(store, place), 0)
+            pass  # a person removed it; the folders' numbers still count
+    highest = max(previous, *served_numbers(store, folder), 0)
     if champion.version > highest:
         return 0
-    return max(highest, *numbers_of(store, place)) + 1
+    # Also above all versions, so that no later version gets this number for servers.
+    return max(highest, *numbers_of(store, folder)) + 1

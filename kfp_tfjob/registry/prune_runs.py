@@ -1,13 +1,14 @@
 """Deletes old checkpoints, runs and datasets that are no longer needed.
 
-A run is as old as its newest object. What stays:
+A run is as old as its newest object. These stay:
 
-- all but the checkpoints of a run whose version exists, and the version's dataset;
-- the verdicts with which `when_unchanged: skip` may save a training;
+- a run whose version exists, without its checkpoints, and the version's dataset;
+- verdicts with which `when_unchanged: skip` may save training;
 - runs that may still be running, and their datasets.
 
 Before a run uses a dataset, it renews a note and then looks for a tombstone. A prune writes the
-tombstone and then looks at the note. So one of them sees the other.
+tombstone and then looks at the note. So at least one of them sees the other. Called by
+`kfp-tfjob runs prune`; prepare_data calls `use_dataset`.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ from kfp_tfjob.uploader.parallel import each
 
 log = logging.getLogger(__name__)
 
-# What a prune deletes, in this order.
+# The kinds of deletion, in the order in which a prune does them.
 KINDS = ("checkpoints", "training", "run", "dataset")
 _CHECKPOINTS, _TRAINING, _RUN, _DATASET = KINDS
-_OF_KIND = {_CHECKPOINTS: RUN_CHECKPOINTS, _TRAINING: RUN_TRAINING}
+_OBJECTS_OF_KIND = {_CHECKPOINTS: RUN_CHECKPOINTS, _TRAINING: RUN_TRAINING}
 _WHY = {
     _CHECKPOINTS: "its published version contains the model",
     _TRAINING: "when_unchanged needs only its verdict",
@@ -67,23 +68,23 @@ _WHY = {
     _DATASET: "nothing needs it",
 }
 _LONGEST_RUN = timedelta(days=365)  # the longest that train_options allow
-_ROUNDED = timedelta(seconds=2)  # a store may round the time of an object up
-_WAIT = 5.0  # seconds
+_ROUNDED = timedelta(seconds=2)  # a store may round an object's time up
+_WAIT = 5.0  # seconds between two looks at a tombstone; a prune deletes a dataset in seconds
 _DIGEST = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """What can be deleted of a run, or a dataset.
+    """A dataset, a run, or a part of a run, that can be deleted.
 
     Attributes:
-        kind: One of KINDS; `training` is all that a run has trained, without its verdict.
+        kind: One of KINDS; `training` is everything that a run has trained, but not its verdict.
         name: The run id, or the dataset's digest.
         why: Why it is not needed.
-        files: How many objects.
+        files: The number of objects.
         size: Bytes.
         newest: When the newest object of the run or the dataset was written.
-        folders: Where its objects are.
+        folders: The folders that contain its objects.
     """
 
     kind: str
@@ -102,57 +103,58 @@ class _Stored:
     folders: set[S3Address] = field(default_factory=set)
     objects: list[tuple[str, Listed]] = field(default_factory=list)
     at: datetime = datetime.min.replace(tzinfo=UTC)
-    is_pruned: bool = False  # by a prune that was killed, or one at this moment
+    is_pruned: bool = False  # by a prune that was killed, or by one that runs now
 
-    def add(self, folder: S3Address, item: Listed) -> None:
+    def add(self, folder: S3Address, file: Listed) -> None:
         self.folders.add(folder)
-        key = item.address.key[len(folder.key) + 1 :]
+        key = file.address.key[len(folder.key) + 1 :]
         if key == PRUNED:
             self.is_pruned = True
         else:
-            self.objects.append((key, item))
-            self.at = max(self.at, item.modified)
+            self.objects.append((key, file))
+            self.at = max(self.at, file.modified)
 
-    def add_record(self, folder: S3Address, item: Listed) -> None:
-        """Add a record that is not in the folder."""
+    def add_record(self, folder: S3Address, record: Listed) -> None:
+        """Add a record that is stored outside the folder."""
         self.folders.add(folder)
-        self.objects.append(("", item))
-        self.at = max(self.at, item.modified)
+        self.objects.append(("", record))
+        self.at = max(self.at, record.modified)
 
     @property
     def may_run(self) -> bool:
-        """Whether a task began an attempt after the last record of how it or the run ended."""
+        """Whether a task began an attempt after the last record of its end or the run's end."""
         begun, ended = dict[str, datetime](), defaultdict[str, datetime](lambda: _Stored.at)
-        for key, it in self.objects:
+        for key, file in self.objects:
             *folders, name = key.split("/")
             task = "/".join(folders[:2]) if folders[:1] == [TASKS] else ""
             if RUN_END.fullmatch(key):
-                ended[task] = max(ended[task], it.modified)
+                ended[task] = max(ended[task], file.modified)
             elif folders[-1:] == [ATTEMPTS] and (attempt_record(name) or (0, 1))[1] == 0:
-                begun[task] = max(begun.get(task, it.modified), it.modified)
+                begun[task] = max(begun.get(task, file.modified), file.modified)
         return not self.is_pruned and any(
             at > max(ended[task], ended[""]) for task, at in begun.items()
         )
 
     def deletion(self, kind: str, name: str) -> Deletion:
-        part = [it for key, it in self.objects if _is_of(kind, key)]
-        size, folders = sum(it.size for it in part), tuple(sorted(self.folders))
-        return Deletion(kind, name, _WHY[kind], len(part), size, self.at, folders)
+        files = [file for key, file in self.objects if _is_of_kind(kind, key)]
+        size, folders = sum(file.size for file in files), tuple(sorted(self.folders))
+        return Deletion(kind, name, _WHY[kind], len(files), size, self.at, folders)
 
 
 def plan(store: Store, layout: Layout, seconds: float) -> list[Deletion]:
-    """Return what can be deleted, in the order of KINDS.
+    """Return the possible deletions, in the order of KINDS.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
-        seconds: How old a run or a dataset must be.
+        seconds: The age that a run or a dataset must have.
 
     Raises:
         DataError: A champion record is damaged.
     """
     runs, datasets = _runs(store, layout), _datasets(store, layout)
-    now = _now(store, (it for run in (*runs.values(), *datasets.values()) for _, it in run.objects))
+    all_stored = (*runs.values(), *datasets.values())
+    now = _store_time(store, (file for stored in all_stored for _, file in stored.objects))
     before = now - timedelta(seconds=seconds)
     old = {
         run_id: run
@@ -167,65 +169,77 @@ def plan(store: Store, layout: Layout, seconds: float) -> list[Deletion]:
         **dict.fromkeys(needed.compared & old.keys(), _TRAINING),
         **dict.fromkeys(needed.published & old.keys(), _CHECKPOINTS),
     }
-    found = [run.deletion(kinds[run_id], run_id) for run_id, run in old.items()]
+    deletions = [run.deletion(kinds[run_id], run_id) for run_id, run in old.items()]
     try:
-        kept = (run for run_id, run in runs.items() if kinds.get(run_id, "") in ("", _CHECKPOINTS))
-        for _, digests in each(lambda run: _datasets_of(store, run), kept):
+        # A run that stays, at most without its checkpoints, still needs its dataset.
+        kept_runs = (
+            run for run_id, run in runs.items() if kinds.get(run_id, "") in ("", _CHECKPOINTS)
+        )
+        for _, digests in each(lambda run: _dataset_digests(store, run), kept_runs):
             needed.datasets |= digests.result()
     except DataError as error:
         log.warning("no dataset is deleted, because a run may use any of them: %s", error)
         datasets = {}
     for digest, dataset in datasets.items():
         if digest not in needed.datasets and dataset.at < before:
-            found.append(dataset.deletion(_DATASET, digest))
-    stored = runs | datasets
-    found = [it for it in found if it.files or stored[it.name].is_pruned]
-    return sorted(found, key=lambda it: (KINDS.index(it.kind), it.name))
+            deletions.append(dataset.deletion(_DATASET, digest))
+    # Without files, only a killed prune's tombstone is left to delete.
+    by_name = runs | datasets
+    deletions = [
+        deletion for deletion in deletions if deletion.files or by_name[deletion.name].is_pruned
+    ]
+    return sorted(deletions, key=lambda deletion: (KINDS.index(deletion.kind), deletion.name))
 
 
 def execute(
     store: Store, layout: Layout, planned: Iterable[Deletion]
 ) -> Iterator[tuple[Deletion, str]]:
-    """Delete what a plan names, and yield each with why it was not deleted; empty if it was.
+    """Do a plan's deletions; yield each with the reason why it was not done, empty if it was.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         planned: From `plan`.
     """
-    for it in planned:
+    for deletion in planned:
+        is_dataset = deletion.kind == _DATASET
         tombstone = {
-            _RUN: it.folders[0] / PRUNED,
-            _DATASET: layout.dataset_tombstone(it.name),
-        }.get(it.kind)
-        if tombstone and not _mark(store, tombstone, it.kind == _DATASET):
-            yield it, "another prune began to delete it less than 10 minutes ago"
+            _RUN: deletion.folders[0] / PRUNED,
+            _DATASET: layout.dataset_tombstone(deletion.name),
+        }.get(deletion.kind)
+        if tombstone and not _create_tombstone(store, tombstone, alone=is_dataset):
+            yield deletion, "another prune began to delete it less than 10 minutes ago"
             continue
+        # Listed again after the tombstone, because a run may have used it since the plan was made.
         stored = _Stored()
-        for folder in it.folders:
-            for item in store.list(folder):
-                stored.add(folder, item)
-        at = max(stored.at, _used_at(store, layout, it.name)) if it.kind == _DATASET else stored.at
-        if at > it.newest + _ROUNDED:
+        for folder in deletion.folders:
+            for file in store.list(folder):
+                stored.add(folder, file)
+        at = max(stored.at, _used_at(store, layout, deletion.name)) if is_dataset else stored.at
+        if at > deletion.newest + _ROUNDED:
             if tombstone:
                 store.delete(tombstone)
-            yield it, "it has been used since the plan was made"
+            yield deletion, "it has been used since the plan was made"
             continue
-        found = [item.address for key, item in stored.objects if _is_of(it.kind, key)]
-        delete_all(store, (address for address in found if address.name == MANIFEST))
-        found.sort(key=lambda address: f"/{CHECKPOINTS}/" not in address.key)
-        delete_all(store, (address for address in found if address.name != MANIFEST))
-        if it.kind == _DATASET:
-            store.delete(layout.dataset_in_use(it.name))
+        addresses = [
+            file.address for key, file in stored.objects if _is_of_kind(deletion.kind, key)
+        ]
+        # A folder without its manifest is incomplete for every reader, so manifests go first.
+        delete_all(store, (address for address in addresses if address.name == MANIFEST))
+        addresses.sort(key=lambda address: f"/{CHECKPOINTS}/" not in address.key)
+        delete_all(store, (address for address in addresses if address.name != MANIFEST))
+        if is_dataset:
+            store.delete(layout.dataset_in_use(deletion.name))
         if tombstone:
             store.delete(tombstone)
-        if it.kind == _RUN:
-            store.delete(layout.folder_record(it.name))  # last: without it, the rest is not found
-        yield it, ""
+        if deletion.kind == _RUN:
+            # The record of its folder goes last, because the next prune finds the rest through it.
+            store.delete(layout.folder_record(deletion.name))
+        yield deletion, ""
 
 
 def use_dataset(store: Store, layout: Layout, digest: str, run_id: str) -> None:
-    """Note that a run uses a dataset, if it exists; wait while a prune deletes it."""
+    """Write the note that a run uses a dataset, if it exists; wait while a prune deletes it."""
     tombstone = layout.dataset_tombstone(digest)
     note = json.dumps({"run_id": run_id}).encode()
     while True:
@@ -240,12 +254,20 @@ def use_dataset(store: Store, layout: Layout, digest: str, run_id: str) -> None:
             time.sleep(_WAIT)
 
 
-def _is_of(kind: str, key: str) -> bool:
-    return kind not in _OF_KIND or bool(_OF_KIND[kind].fullmatch(key))
+def _is_of_kind(kind: str, key: str) -> bool:
+    """Return whether a deletion of this kind includes the object with this key."""
+    return kind not in _OBJECTS_OF_KIND or bool(_OBJECTS_OF_KIND[kind].fullmatch(key))
 
 
-def _mark(store: Store, tombstone: S3Address, alone: bool) -> bool:
-    """Write a tombstone; return False if another prune has just done so and must be alone."""
+def _create_tombstone(store: Store, tombstone: S3Address, alone: bool) -> bool:
+    """Write a tombstone; return False if another prune has just written it.
+
+    Args:
+        store: The store.
+        tombstone: Its address.
+        alone: Whether only one prune may delete this at a time. Otherwise, an existing tombstone is
+            replaced.
+    """
     body = json.dumps({"prune": uuid.uuid4().hex}).encode()
     try:
         store.create(tombstone, body, "application/json")
@@ -263,88 +285,97 @@ def _used_at(store: Store, layout: Layout, digest: str) -> datetime:
         return _Stored.at
 
 
-def _now(store: Store, objects: Iterable[Listed]) -> datetime:
-    """Return the time by the clock of the store."""
-    for it in objects:
+def _store_time(store: Store, objects: Iterable[Listed]) -> datetime:
+    """Return the time by the store's clock; it is read from the response for any of the objects."""
+    for file in objects:
         try:
-            return clock(store.head(it.address))
+            return clock(store.head(file.address))
         except ObjectNotFoundError:
-            continue  # it has just been deleted
+            continue  # it was deleted since it was listed
     return datetime.now(UTC)
 
 
 def _runs(store: Store, layout: Layout) -> dict[str, _Stored]:
-    """Return the objects of all runs, wherever output_uri puts their folders."""
-    top, found = layout.root / RUNS, defaultdict[str, _Stored](_Stored)
-    placed: dict[str, tuple[S3Address, str]] = {}
-    for run_id, outcome in each(lambda it: find(store, layout, it).base, run_ids(store, layout)[0]):
+    """Return all runs' objects by run id, wherever output_uri puts the runs' folders."""
+    top, runs = layout.root / RUNS, defaultdict[str, _Stored](_Stored)
+    recorded: dict[str, tuple[S3Address, str]] = {}  # a folder's address and run id, by its key
+    recorded_ids, _ = run_ids(store, layout)
+    for run_id, outcome in each(lambda run_id: find(store, layout, run_id).base, recorded_ids):
         try:
-            placed[outcome.result().key] = outcome.result(), run_id
+            recorded[outcome.result().key] = outcome.result(), run_id
         except DataError as error:
             log.warning("a run is kept, because it cannot be read: %s", error)
-    records = {layout.folder_record(run_id): base for base, run_id in placed.values()}
-    for item in store.list(top):
-        if base := records.get(item.address):
-            found[placed[base.key][1]].add_record(base, item)
+    records = {layout.folder_record(run_id): base for base, run_id in recorded.values()}
+    for file in store.list(top):
+        if base := records.get(file.address):
+            runs[recorded[base.key][1]].add_record(base, file)
             continue
-        parts = item.address.key[len(top.key) + 1 :].split("/")
-        above = (f"{top.key}/{'/'.join(parts[:end])}" for end in range(1, len(parts)))
+        parts = file.address.key[len(top.key) + 1 :].split("/")
+        parents = (f"{top.key}/{'/'.join(parts[:end])}" for end in range(1, len(parts)))
         folder, run_id = next(
-            (placed[it] for it in above if it in placed), (top / parts[0], parts[0])
+            (recorded[parent] for parent in parents if parent in recorded),
+            (top / parts[0], parts[0]),
         )
-        # What another folder has is of a run whose record is damaged or lost.
-        if folder.key in placed or RUN_OBJECT.fullmatch("/".join(parts[1:])):
-            found[run_id].add(folder, item)
-    return found
+        # Other objects stay: their run's folder record is damaged or lost.
+        if folder.key in recorded or RUN_OBJECT.fullmatch("/".join(parts[1:])):
+            runs[run_id].add(folder, file)
+    return runs
 
 
 def _datasets(store: Store, layout: Layout) -> dict[str, _Stored]:
-    """Return the objects of all datasets, each with the note of its last use, by digest."""
-    top, found = layout.root / DATASETS, defaultdict[str, _Stored](_Stored)
-    for item in store.list(top):
-        digest = item.address.key[len(top.key) + 1 :].partition("/")[0]
-        noted = item.address.name.removesuffix(".json")
+    """Return all datasets' objects by digest, each with the note of its last use."""
+    top, datasets = layout.root / DATASETS, defaultdict[str, _Stored](_Stored)
+    for file in store.list(top):
+        digest = file.address.key[len(top.key) + 1 :].partition("/")[0]
+        # The digest, if this object is a tombstone or the note of a dataset's last use.
+        noted = file.address.name.removesuffix(".json")
         if _DIGEST.fullmatch(digest):
-            found[digest].add(top / digest, item)
-        elif item.address == layout.dataset_tombstone(noted):
-            found[noted].folders.add(top / noted)
-            found[noted].is_pruned = True
-        elif item.address == layout.dataset_in_use(noted):
-            found[noted].add_record(top / noted, item)
-    return found
+            datasets[digest].add(top / digest, file)
+        elif file.address == layout.dataset_tombstone(noted):
+            datasets[noted].folders.add(top / noted)
+            datasets[noted].is_pruned = True
+        elif file.address == layout.dataset_in_use(noted):
+            datasets[noted].add_record(top / noted, file)
+    return datasets
 
 
 @dataclass
 class _Needed:
-    """What models need: runs with a version, runs whose verdict counts, and datasets."""
+    """The objects that models need.
+
+    Attributes:
+        published: Ids of runs with a version.
+        compared: Ids of runs whose verdict a later run may use instead of training.
+        datasets: Digests of datasets.
+    """
 
     published: set[str] = field(default_factory=set)
     compared: set[str] = field(default_factory=set)
     datasets: set[str] = field(default_factory=set)
 
     def add(self, store: Store, layout: Layout, name: str, old: Collection[str]) -> None:
-        """Add what a model needs.
+        """Add the runs and datasets that a model needs.
 
         Args:
             store: The store.
             layout: Everything below output_uri.
             name: The model.
-            old: The runs whose verdict is looked at.
+            old: The ids of the runs whose verdicts are read.
         """
-        place = layout.model(name)
-        there = set(numbers_of(store, place)) - set(store.numbers(place.tombstones))
-        records = {it.number: it for it in champions(store, layout, name)}
-        for it in records.values():
-            if it.version in there:
-                self.published.add(it.run_id)
-                self.datasets.add(it.dataset_digest)
-        for number in there:
-            self.published.add(claimed_by(store, place, number)[0])
-            verdict = _json(store, place.version(number) / VERDICT)
+        folder = layout.model(name)
+        existing = set(numbers_of(store, folder)) - set(store.numbers(folder.tombstones))
+        records = {record.number: record for record in champions(store, layout, name)}
+        for record in records.values():
+            if record.version in existing:
+                self.published.add(record.run_id)
+                self.datasets.add(record.dataset_digest)
+        for number in existing:
+            self.published.add(claimed_by(store, folder, number)[0])
+            verdict = _read_json(store, folder.version(number) / VERDICT)
             self.datasets.add(str(verdict.get("dataset_digest")))
 
-        def counts(digest: str) -> str:
-            """Return the run whose verdict a run with these inputs would use; or nothing."""
+        def reusable_run(digest: str) -> str:
+            """Return the id of the run whose verdict applies to these inputs; empty without one."""
             run = training_cache.newest(store, layout, name, digest)
             if not run or run.run_id not in old:
                 return ""
@@ -352,32 +383,34 @@ class _Needed:
                 verdict = verdict_in_force(store, RunLayout(S3Address.parse(run.run_uri)))
             except DataError:
                 return ""
-            number = verdict.met + verdict.blessed  # the model it published, or lost to
-            met = records.get(number)
-            return run.run_id if not number or (met and met.version in there) else ""
+            # The record of the model that it published, or of the champion that it lost to.
+            number = verdict.met + verdict.blessed
+            champion = records.get(number)
+            applies = not number or (champion and champion.version in existing)
+            return run.run_id if applies else ""
 
-        for _, outcome in each(counts, store.folders(place.trained)):
-            self.compared.add(outcome.result())
+        for _, run_id in each(reusable_run, store.folders(folder.trained)):
+            self.compared.add(run_id.result())
 
 
-def _datasets_of(store: Store, run: _Stored) -> set[str]:
-    """Return the digests of the datasets that a run has used, by its claims and its verdicts."""
-    found = set()
-    for key, item in run.objects:
+def _dataset_digests(store: Store, run: _Stored) -> set[str]:
+    """Return the digests of the datasets in a run's task claims and verdicts."""
+    digests = set()
+    for key, file in run.objects:
         *_, folder, name = f"/{key}".split("/")
         if folder == ATTEMPTS and (attempt_record(name) or (0, 1))[1] == 0:
-            inputs = _json(store, item.address).get("inputs") or {}
-            found.add(str(inputs.get("data", "")).rpartition("/")[2])
+            inputs = _read_json(store, file.address).get("inputs") or {}
+            digests.add(str(inputs.get("data", "")).rpartition("/")[2])
         elif (folder, name) == (EVALUATION, VERDICT):
-            found.add(str(_json(store, item.address).get("dataset_digest")))
-    return found
+            digests.add(str(_read_json(store, file.address).get("dataset_digest")))
+    return digests
 
 
-def _json(store: Store, address: S3Address) -> dict[str, Any]:
-    """Return a record of any version; empty if there is none.
+def _read_json(store: Store, address: S3Address) -> dict[str, Any]:
+    """Return a record as a dict, whichever release wrote it; empty if it does not exist.
 
     Raises:
-        DataError: It is damaged.
+        DataError: The record is damaged.
     """
     try:
         return documents.parse_object(store.read(address))

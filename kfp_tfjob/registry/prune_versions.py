@@ -1,11 +1,11 @@
-"""Deletes versions that are no longer needed: first a tombstone, then the manifest, then the rest.
+"""Deletes versions that are no longer needed: after a tombstone, the manifest, then other files.
 
-What stays: the champion, the champions that a rollback may need, versions that a run may be about
-to promote, and every record. The number of a pruned version is never used again.
+It keeps the champion, the champions that a rollback may need, versions that a run may be about to
+promote, and every record. A pruned version's number is never used again.
 
-A rollback and a prune of the same version cannot both succeed. Each writes its own note first
-(`promotion.py` a hold, this module a tombstone), and stops if it then finds the other's. What is
-decisive is read by its key, because a listing may be late.
+A rollback and a prune of the same version cannot both succeed. Each first writes its own note
+(`promotion.py` a hold, this module a tombstone), and then stops if it sees the other's. Decisive
+records are read by their keys, because a listing may be late. Called by `kfp-tfjob models prune`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from kfp_tfjob.storage.layout import MANIFEST, SAVED_MODEL, VERSION_CLAIM, Layou
 from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.uploader.parallel import each
 
-_OLD_HOLD_SECONDS = 3600  # holds of earlier versions do not say when they are void
-TOMBSTONE_SECONDS = 600  # until then, the prune that wrote it may take it back
+# Holds of earlier releases do not name a record, so only their age shows that they are void.
+_OLD_HOLD_SECONDS = 3600
+# The prune that wrote a tombstone checks the version again and may still withdraw the tombstone. An
+# older tombstone was left by a prune that was killed.
+TOMBSTONE_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,13 @@ class Tombstone:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A version, or a folder for servers, that can be deleted.
+    """A version, or a folder that servers read, that can be deleted.
 
     Attributes:
         version: The version; 0 for a folder for servers.
         serving: The number of a folder for servers; 0 for a version.
         why: Why it is not needed.
-        files: How many objects.
+        files: The number of objects.
         size: Bytes.
     """
 
@@ -72,12 +75,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """What a prune would do.
+    """The versions that a prune would delete and keep.
 
     Attributes:
         model_name: The model.
-        candidates: What it would delete.
-        kept: Why each other version stays, by its number.
+        candidates: The versions and folders for servers to delete.
+        kept: The reason why each other version stays, by its number.
     """
 
     model_name: str
@@ -88,103 +91,107 @@ class PruningPlan:
 def plan(
     store: Store, layout: Layout, model_name: str, keep: int, hours: float = 24
 ) -> PruningPlan:
-    """Return what can be deleted of a model.
+    """Return a model's versions that can be deleted, and the reasons why the others stay.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
-        keep: How many earlier champions stay for a rollback, at least 1.
-        hours: A version that was never the champion stays so long after its claim: its run may be
-            about to promote it.
+        keep: The number of earlier champions to keep for a rollback, at least 1.
+        hours: The time after its claim for which a version that was never the champion stays,
+            because its run may be about to promote it.
 
     Raises:
         DataError: A champion record is damaged.
     """
-    place = layout.model(model_name)
-    records = _all(store, layout, model_name)
+    folder = layout.model(model_name)
+    records = _all_records(store, layout, model_name)
     kept, newest = _needed(records, keep), records[0].number if records else 0
-    ever = {it.version for it in records}
-    objects = _by_number(store, place.versions)
+    promoted = {record.version for record in records}
     candidates = []
-    for number, found in sorted(objects.items()):
-        there = [it for it in found if it.address.name != VERSION_CLAIM or len(found) == 1]
-        pruned = store.has(place.tombstone(number))
-        if number in kept or (pruned and all(it.address.name == VERSION_CLAIM for it in found)):
+    for number, objects in sorted(_objects_by_number(store, folder.versions).items()):
+        # A pruned version's claim stays, so that its number is never used again.
+        files = [file for file in objects if file.address.name != VERSION_CLAIM]
+        pruned = store.has(folder.tombstone(number))
+        if number in kept or (pruned and not files):
             continue
-        if _held_for(store, place, number) > newest:
+        if _held_for(store, folder, number) > newest:
             kept[number] = "is about to become the champion"
-        elif number in ever or pruned:
+        elif number in promoted or pruned:
             why = "left over from a pruned version" if pruned else "an earlier champion"
-            candidates.append(_candidate(number, 0, why, there))
-        elif (old := age(store, _first(place.version(number), found))) < hours * 3600:
+            candidates.append(_candidate(number, 0, why, files or objects))
+        elif (old := age(store, _first(folder.version(number), objects))) < hours * 3600:
             kept[number] = f"may be in flight: it began {old / 3600:.1f} h ago"
-        elif not any(it.address.name != VERSION_CLAIM for it in found):
+        elif not files:
             kept[number] = "is a number without files"
         else:
-            complete = any(it.address == place.version(number) / MANIFEST for it in found)
+            complete = any(file.address == folder.version(number) / MANIFEST for file in files)
             why = "it was never the champion" if complete else "it was never completed"
-            candidates.append(_candidate(number, 0, why, there))
-    needed = {it.served_as for it in records[:2]}  # a server may still be loading the newest
-    for number, found in sorted(_by_number(store, place.serving).items()):
+            candidates.append(_candidate(number, 0, why, files))
+    # Servers read the second newest until they have loaded the newest.
+    needed = {record.served_as for record in records[:2]}
+    for number, objects in sorted(_objects_by_number(store, folder.serving).items()):
         if number not in needed and number < max(needed, default=0):
-            candidates.append(_candidate(0, number, "servers read a higher number", found))
+            candidates.append(_candidate(0, number, "servers read a higher number", objects))
     return PruningPlan(model_name, tuple(candidates), kept)
 
 
 def execute(
     store: Store, layout: Layout, planned: PruningPlan, keep: int, by: str
 ) -> Iterator[tuple[Candidate, str]]:
-    """Delete what a plan names, and yield each with why it was not deleted; empty if it was.
+    """Delete a plan's candidates; yield each with the reason why it was kept, empty if deleted.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         planned: From `plan`; each version is checked again after its tombstone was written.
         keep: As for `plan`.
-        by: Who does it.
+        by: The person who prunes, for the history.
     """
-    place = layout.model(planned.model_name)
-    records = _all(store, layout, planned.model_name)
-    for it in planned.candidates:
-        if it.serving:
-            _delete(store, place.servable(it.serving), first=SAVED_MODEL)
-            yield it, ""
+    folder = layout.model(planned.model_name)
+    records = _all_records(store, layout, planned.model_name)
+    for candidate in planned.candidates:
+        if candidate.serving:
+            _delete_folder(store, folder.servable(candidate.serving), first=SAVED_MODEL)
+            yield candidate, ""
             continue
-        run_id, _ = claimed_by(store, place, it.version)
+        run_id, _ = claimed_by(store, folder, candidate.version)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        body = (json.dumps(asdict(Tombstone(run_id, by, now, it.why)), indent=1) + "\n").encode()
-        mine, tombstone = True, place.tombstone(it.version)
+        record = Tombstone(run_id, by, now, candidate.why)
+        body = (json.dumps(asdict(record), indent=1) + "\n").encode()
+        created, tombstone = True, folder.tombstone(candidate.version)
         try:
             store.create(tombstone, body, "application/json")
         except ObjectExistsError:
-            mine = False  # of a prune that was killed, or of one at the same time
-        # Before the records: a hold goes after its record is there.
-        held = _held_for(store, place, it.version)
-        records = [*_later(store, layout, planned.model_name, records), *records]
+            created = False  # by a prune that was killed, or by one that runs at the same time
+        # Read before the records, because a hold is deleted once its record exists.
+        held = _held_for(store, folder, candidate.version)
+        records = [*_later_records(store, layout, planned.model_name, records), *records]
         needed, newest = _needed(records, keep), records[0].number if records else 0
-        why = needed.get(it.version, "is about to become the champion" if held > newest else "")
-        if why and mine:
+        why = needed.get(
+            candidate.version, "is about to become the champion" if held > newest else ""
+        )
+        if why and created:
             store.delete(tombstone)
-        elif not why and not mine and age(store, tombstone) < TOMBSTONE_SECONDS:
+        elif not why and not created and age(store, tombstone) < TOMBSTONE_SECONDS:
             why = "was marked by another prune less than 10 minutes ago"
         if why:
-            yield it, f"version {it.version} is kept: it {why}"
+            yield candidate, f"version {candidate.version} is kept: it {why}"
             continue
-        _delete(store, place.version(it.version), first=MANIFEST, but=VERSION_CLAIM)
-        yield it, ""
+        _delete_folder(store, folder.version(candidate.version), first=MANIFEST, keep=VERSION_CLAIM)
+        yield candidate, ""
 
 
-def read_tombstone(store: Store, place: ModelLayout, number: int) -> Tombstone:
-    """Return the record of a pruned version.
+def read_tombstone(store: Store, folder: ModelLayout, number: int) -> Tombstone:
+    """Return a pruned version's tombstone.
 
     Raises:
-        DataError: It is damaged.
+        DataError: The tombstone is damaged.
     """
-    address = place.tombstone(number)
-    data = store.read(address)
+    address = folder.tombstone(number)
+    content = store.read(address)
     try:
-        return documents.read(Tombstone, data)
+        return documents.read(Tombstone, content)
     except documents.InvalidDocumentError as error:
         raise DataError(
             Problem(
@@ -197,28 +204,29 @@ def read_tombstone(store: Store, place: ModelLayout, number: int) -> Tombstone:
 
 
 def _needed(records: list[Champion], keep: int) -> dict[int, str]:
-    """Return why champions are needed, by version.
+    """Return the versions that must stay, each with the reason.
 
     Args:
         records: All champion records, the newest first.
-        keep: How many earlier ones stay.
+        keep: The number of earlier champions to keep.
     """
     if not records:
         return {}
     now, earlier, most = records[0], records[1:], max(keep, 1)
-    newest = dict.fromkeys(it.version for it in earlier if it.version != now.version)
-    # After a rollback, the next one goes further back than the versions that were left.
-    before = dict.fromkeys(it.version for it in walk_back(now, earlier))
-    needed = [*list(newest)[:most], *list(before)[:most]]
-    return {now.version: "is the champion"} | {it: "may be restored by a rollback" for it in needed}
+    newest = dict.fromkeys(record.version for record in earlier if record.version != now.version)
+    # A rollback that follows another one goes back further than the newest versions.
+    rollback_targets = dict.fromkeys(record.version for record in walk_back(now, earlier))
+    needed = [*list(newest)[:most], *list(rollback_targets)[:most]]
+    reasons = dict.fromkeys(needed, "may be restored by a rollback")
+    return {now.version: "is the champion"} | reasons
 
 
-def _held_for(store: Store, place: ModelLayout, version: int) -> float:
-    """Return the number of the champion record that a version is held for; 0 without a hold.
+def _held_for(store: Store, folder: ModelLayout, version: int) -> float:
+    """Return the number of the champion record for which a version is held; 0 without a hold.
 
-    The version is about to become the champion unless a record has that number or a higher one.
+    If no record has that number or a higher one, the version is about to become the champion.
     """
-    address = place.hold(version)
+    address = folder.hold(version)
     try:
         return documents.read(Hold, store.read(address)).champion
     except ObjectNotFoundError:
@@ -227,66 +235,76 @@ def _held_for(store: Store, place: ModelLayout, version: int) -> float:
         return math.inf if age(store, address) < _OLD_HOLD_SECONDS else 0
 
 
-def _all(store: Store, layout: Layout, model_name: str) -> list[Champion]:
+def _all_records(store: Store, layout: Layout, model_name: str) -> list[Champion]:
     """Return all champion records, the newest first."""
     listed = list(champions(store, layout, model_name))
-    return [*_later(store, layout, model_name, listed), *listed]
+    return [*_later_records(store, layout, model_name, listed), *listed]
 
 
-def _later(store: Store, layout: Layout, model_name: str, known: list[Champion]) -> list[Champion]:
-    """Return the records after the newest known one, the newest first."""
-    found: list[Champion] = []
-    number = known[0].number if known else 0
+def _later_records(
+    store: Store, layout: Layout, model_name: str, records: list[Champion]
+) -> list[Champion]:
+    """Return the champion records that follow these, the newest first.
+
+    They are read by their keys, because a listing may lack the newest ones.
+    """
+    later: list[Champion] = []
+    number = records[0].number if records else 0
     while True:
         number += 1
         try:
-            found.insert(0, read_record(store, layout, model_name, number))
+            later.insert(0, read_record(store, layout, model_name, number))
         except ObjectNotFoundError:
-            return found
+            return later
 
 
-def _by_number(store: Store, prefix: S3Address) -> dict[int, list[Listed]]:
-    found: dict[int, list[Listed]] = {}
+def _objects_by_number(store: Store, prefix: S3Address) -> dict[int, list[Listed]]:
+    """Return all objects in the numbered folders below a prefix, by the folder's number."""
+    objects: dict[int, list[Listed]] = {}
     start = len(prefix.key) + 1
-    for item in store.list(prefix):
-        number = item.address.key[start:].partition("/")[0]
+    for file in store.list(prefix):
+        number = file.address.key[start:].partition("/")[0]
         if number.isdecimal():
-            found.setdefault(int(number), []).append(item)
-    return found
+            objects.setdefault(int(number), []).append(file)
+    return objects
 
 
-def _candidate(version: int, serving: int, why: str, found: list[Listed]) -> Candidate:
-    return Candidate(version, serving, why, len(found), sum(it.size for it in found))
+def _candidate(version: int, serving: int, why: str, files: list[Listed]) -> Candidate:
+    return Candidate(version, serving, why, len(files), sum(file.size for file in files))
 
 
-def _first(version: S3Address, found: list[Listed]) -> S3Address:
-    """Return the claim of a version, which is its first object; another one without it."""
-    there = [it.address for it in found]
-    return claim if (claim := version / VERSION_CLAIM) in there else there[0]
+def _first(version: S3Address, objects: list[Listed]) -> S3Address:
+    """Return a version's claim, which is its first object; any other object without a claim."""
+    addresses = [file.address for file in objects]
+    return claim if (claim := version / VERSION_CLAIM) in addresses else addresses[0]
 
 
 def age(store: Store, address: S3Address) -> float:
-    """Return the seconds since an object was written, both times by the clock of the store."""
+    """Return the seconds since an object was written, by the store's clock; 0 without the object.
+
+    Both times are the store's, because this machine's clock may differ from it by minutes.
+    """
     try:
-        reply = store.head(address)
+        response = store.head(address)
     except ObjectNotFoundError:
         return 0.0
-    return (clock(reply) - reply["LastModified"]).total_seconds()
+    return (clock(response) - response["LastModified"]).total_seconds()
 
 
-def clock(reply: dict[str, Any]) -> datetime:
-    """Return the time at which a store replied, by its own clock."""
-    date = reply["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+def clock(response: dict[str, Any]) -> datetime:
+    """Return the time of a store's response, by the store's clock if it sent one."""
+    date = response["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     return parsedate_to_datetime(date) if date else datetime.now(UTC)
 
 
-def _delete(store: Store, folder: S3Address, first: str, but: str = "") -> None:
-    """Delete a folder; without the first object, no reader uses the rest."""
+def _delete_folder(store: Store, folder: S3Address, first: str, keep: str = "") -> None:
+    """Delete a folder's objects except `keep`; once `first` is gone, readers ignore the folder."""
     store.delete(folder / first)
-    delete_all(store, (it.address for it in store.list(folder) if it.address != folder / but))
+    files = (file.address for file in store.list(folder))
+    delete_all(store, (address for address in files if address != folder / keep))
 
 
 def delete_all(store: Store, objects: Iterable[S3Address]) -> None:
-    """Delete objects, several at once."""
+    """Delete objects, several at a time."""
     for _, deleted in each(store.delete, objects):
         deleted.result()

@@ -1,4 +1,9 @@
-"""Makes an earlier champion the champion again, with the same bytes, under the next numbers."""
+"""Makes an earlier champion the champion again, with the same bytes, under the next numbers.
+
+A rollback only adds: a new champion record and a new folder for servers. So it can race with a run
+that publishes, and exactly one of them gets the record's number. A plan is computed and shown
+first, and then executed. Called by `kfp-tfjob models rollback`.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +21,13 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
 
-_REMEMBERED = 20  # records; a user's decision does not hold indefinitely
+# Champion records. A user's decision against a model no longer applies after so many later ones.
+_REMEMBERED = 20
 
 
 @dataclass(frozen=True)
 class RollbackPlan:
-    """A rollback that was not done yet.
+    """A rollback that has not been executed yet.
 
     Attributes:
         model_name: The model.
@@ -40,36 +46,38 @@ class RollbackPlan:
 
 
 def walk_back(now: Champion, earlier: Iterable[Champion]) -> Iterator[Champion]:
-    """Yield the champions before the first time of this one, the newest first.
+    """Yield the champions before this version was first promoted, the newest first.
 
-    A rollback goes back to the first of them that is kept. So going back twice goes further back:
-    versions that a rollback left are passed by. The first time is the record of a verdict, or of a
-    person who promoted it. No more records are read than the caller needs.
+    A rollback restores the first of them that was not pruned. So a second rollback goes further
+    back, instead of returning to the version that the first one left. A version's first promotion
+    is its record by a verdict or by a person; its later records are rollbacks to it. Records are
+    read only as far as the caller needs them.
 
     Args:
         now: The champion.
         earlier: The records before its own, the newest first.
     """
-    began, skipped = now.action != ROLLBACK, []
-    for it in earlier:
-        if it.version == now.version:
-            began, skipped = began or it.action != ROLLBACK, []
-        elif began:
-            yield it
+    passed_promotion, skipped = now.action != ROLLBACK, []
+    for record in earlier:
+        if record.version == now.version:
+            passed_promotion, skipped = passed_promotion or record.action != ROLLBACK, []
+        elif passed_promotion:
+            yield record
         else:
-            skipped.append(it)
-    yield from skipped  # its first record was removed
+            skipped.append(record)
+    # A user removed the record of its first promotion, so its oldest rollback marks the place.
+    yield from skipped
 
 
 def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> RollbackPlan:
-    """Return what a rollback would do, after proving the version that comes back.
+    """Plan a rollback, after verifying the version to restore.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
-        version: The version; 0 for the champion before this one. Going back twice goes further
-            back: a version that was left by a rollback is not chosen.
+        version: The version; 0 for the champion before this one. A version that a rollback replaced
+            is not chosen, so a second rollback goes further back.
 
     Raises:
         ConfigurationError: The model has no such champion, or the version was pruned.
@@ -81,23 +89,24 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
     if version == now.version or (not version and _is_unfinished(store, layout, model_name, now)):
         return RollbackPlan(model_name, now, now)
     pruned = set(store.numbers(layout.model(model_name).tombstones))
-    found = champions(store, layout, model_name, below=now.number)
+    earlier = champions(store, layout, model_name, below=now.number)
     if version:
-        choice = (it for it in found if it.version == version)
+        candidates = (record for record in earlier if record.version == version)
     else:
-        choice = walk_back(now, found)
-    back_to = next((it for it in choice if it.version not in pruned), None)
+        candidates = walk_back(now, earlier)
+    back_to = next((record for record in candidates if record.version not in pruned), None)
 
-    def kept() -> list[Champion]:
+    # Reads all records, so it is called only for an error's message.
+    def restorable() -> list[Champion]:
         records = champions(store, layout, model_name)
-        return [it for it in records if it.version not in pruned]
+        return [record for record in records if record.version not in pruned]
 
     if back_to is None:
-        raise ConfigurationError(_no_target(model_name, now, version, kept(), pruned))
+        raise ConfigurationError(_no_target(model_name, now, version, restorable(), pruned))
     try:
-        proven = _whole(store, layout, model_name, back_to)
+        proven = _verify_files(store, layout, model_name, back_to)
     except DataError as error:
-        raise DataError(_damaged(model_name, back_to, kept(), error)) from error
+        raise DataError(_damaged(model_name, back_to, restorable(), error)) from error
     back_to = replace(back_to, manifest_sha256=proven.manifest.digest)
     return RollbackPlan(model_name, now, back_to)
 
@@ -120,7 +129,7 @@ def execute(store: Store, layout: Layout, planned: RollbackPlan, by: str, why: s
     """
     champion = planned.now
     if not planned.is_done:
-        wanted = replace(
+        record = replace(
             planned.back_to,
             number=planned.now.number + 1,
             serving=0,
@@ -129,7 +138,7 @@ def execute(store: Store, layout: Layout, planned: RollbackPlan, by: str, why: s
             why=why,
         )
         try:
-            champion = promote(store, layout, planned.model_name, wanted)
+            champion = promote(store, layout, planned.model_name, record)
         except SurpassedError as error:
             raise SurpassedError(
                 Problem(
@@ -147,9 +156,9 @@ def execute(store: Store, layout: Layout, planned: RollbackPlan, by: str, why: s
 def taken_back(
     store: Store, layout: Layout, model_name: str, exported_weights_sha256: str
 ) -> tuple[Champion, Champion] | None:
-    """Return the champion with these weights that a rollback replaced, and that rollback.
+    """Return the champion with these weights that a rollback replaced, and the rollback's record.
 
-    A champion that came back since then, or that a better model replaced, is not taken back.
+    If that champion was restored later, or a better model replaced it, no rollback applies.
 
     Args:
         store: The store.
@@ -158,36 +167,36 @@ def taken_back(
         exported_weights_sha256: The digest of the weights.
 
     Returns:
-        Both records; None if no rollback of the newest records replaced these weights. The graph
-        may be another one, so the caller compares what both predict.
+        Both records; None if no rollback in the newest records replaced these weights. The models'
+        graphs may differ, so the caller compares both models' predictions.
     """
-    after = None
-    for it in champions(store, layout, model_name, most=_REMEMBERED):
-        if it.exported_weights_sha256 == exported_weights_sha256:
-            return (it, after) if after and after.action == ROLLBACK else None
-        after = it
+    successor = None
+    for record in champions(store, layout, model_name, most=_REMEMBERED):
+        if record.exported_weights_sha256 == exported_weights_sha256:
+            return (record, successor) if successor and successor.action == ROLLBACK else None
+        successor = record
     return None
 
 
 def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion) -> bool:
-    """Return whether the champion's rollback was killed before servers could see it.
+    """Return whether a rollback was killed between its record and the folder for servers.
 
-    The same command again then finishes it, and does not go further back. A damaged one cannot be
-    finished, so it is left.
+    If the command is repeated, it then completes this rollback instead of going further back. A
+    damaged champion cannot be served, so the next rollback leaves it.
     """
     if now.action != ROLLBACK:
         return False
     try:
-        return not servers_see(store, layout, _whole(store, layout, model_name, now))
+        return not servers_see(store, layout, _verify_files(store, layout, model_name, now))
     except DataError:
         return False
 
 
-def _whole(store: Store, layout: Layout, model_name: str, champion: Champion) -> Proven:
-    """Return a champion whose records agree and whose files are right.
+def _verify_files(store: Store, layout: Layout, model_name: str, champion: Champion) -> Proven:
+    """Verify a champion's records and the checksums of its files.
 
     Raises:
-        DataError: It is damaged.
+        DataError: A record or a file is damaged.
     """
     proven = prove(store, layout, model_name, champion.number)
     assert proven is not None
@@ -195,39 +204,42 @@ def _whole(store: Store, layout: Layout, model_name: str, champion: Champion) ->
     return proven
 
 
-def _damaged(model_name: str, back_to: Champion, kept: list[Champion], error: DataError) -> Problem:
-    known = [it for it in error.problems if isinstance(it, Problem)]
+def _damaged(
+    model_name: str, back_to: Champion, restorable: list[Champion], error: DataError
+) -> Problem:
+    alternatives = _alternatives(restorable, back_to.version)
+    problems = [problem for problem in error.problems if isinstance(problem, Problem)]
     return Problem(
         f"version {back_to.version} of {model_name} cannot be restored, because it is damaged",
-        received="; ".join(f"{it.what}: {it.received}" for it in known),
+        received="; ".join(f"{problem.what}: {problem.received}" for problem in problems),
         expected="a version whose records agree and whose files match their checksums",
-        fix=f"choose another with --to: {_others(kept, back_to.version)}; or promote a run:"
-        " kfp-tfjob models promote",
+        fix=f"choose another with --to: {alternatives}; or promote a run: kfp-tfjob models promote",
     )
 
 
-def _others(kept: list[Champion], version: int) -> str:
-    others = dict.fromkeys(it.version for it in kept if it.version != version)
-    return f"version {listed(map(str, others), 8)}" if others else "none"
+def _alternatives(restorable: list[Champion], version: int) -> str:
+    """Return the restorable versions without `version` as a phrase, such as `version 3, 2`."""
+    versions = dict.fromkeys(record.version for record in restorable if record.version != version)
+    return f"version {listed(map(str, versions), 8)}" if versions else "none"
 
 
 def _no_target(
-    model_name: str, now: Champion, version: int, kept: list[Champion], pruned: set[int]
+    model_name: str, now: Champion, version: int, restorable: list[Champion], pruned: set[int]
 ) -> Problem:
-    known = _others(kept, now.version)
+    alternatives = _alternatives(restorable, now.version)
     if not version:
         return Problem(
             f"no champion of {model_name} before version {now.version} is left",
             expected="an earlier champion that was not pruned",
-            fix=f"choose one with --to: {known}"
-            if known != "none"
+            fix=f"choose one with --to: {alternatives}"
+            if alternatives != "none"
             else "to replace it, promote a run: kfp-tfjob models promote",
         )
-    was = "was pruned" if version in pruned else "was never the champion"
+    state = "was pruned" if version in pruned else "was never the champion"
     return Problem(
-        f"version {version} of {model_name} {was}",
+        f"version {version} of {model_name} {state}",
         received=f"--to {version}",
-        expected=f"a champion that still exists: {known}",
+        expected=f"a champion that still exists: {alternatives}",
         fix="choose one of these"
         if version in pruned
         else "choose one of these, or promote its run: kfp-tfjob models promote",

@@ -1,4 +1,8 @@
-"""Finds the runs that evaluated a model, wherever output_uri puts their folders."""
+"""Finds the runs that evaluated a model.
+
+A template in output_uri may put a run's folder anywhere below the root, so each such run has a
+record of its folder. A run without a record is in `runs/<run_id>`.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """A run, or a task with a key in it, that evaluated a model.
+    """A run that evaluated a model, or one of its tasks with a key.
 
     Attributes:
-        name: The run id and the key; before them `v7-` if it was published as version 7.
+        name: The run id and the key; with the prefix `v7-` if it was published as version 7.
         run: Its folder.
         at: When its verdict was stored.
     """
@@ -34,9 +38,11 @@ class EvaluatedRun:
 
 
 def run_ids(store: Store, layout: Layout) -> tuple[set[str], set[str]]:
-    """Return the ids of the runs with a record of their folder, and those of all runs."""
-    placed = {it.address.name.removesuffix(".json") for it in store.list(layout.folder_records)}
-    return placed, placed | set(store.folders(layout.root / RUNS))
+    """Return the ids of runs with a folder record, and the ids of all runs."""
+    recorded = {
+        record.address.name.removesuffix(".json") for record in store.list(layout.folder_records)
+    }
+    return recorded, recorded | set(store.folders(layout.root / RUNS))
 
 
 def runs_of(store: Store, layout: Layout, model_name: str) -> list[EvaluatedRun]:
@@ -47,28 +53,31 @@ def runs_of(store: Store, layout: Layout, model_name: str) -> list[EvaluatedRun]
         layout: Everything below output_uri.
         model_name: The model.
     """
-    versions = {it.trained_by: it.version for it in champions(store, layout, model_name)}
-    placed, ids = run_ids(store, layout)
+    versions = {
+        champion.trained_by: champion.version for champion in champions(store, layout, model_name)
+    }
+    recorded, ids = run_ids(store, layout)
 
     def evaluated(run_id: str) -> list[EvaluatedRun]:
         try:
-            run = find(store, layout, run_id) if run_id in placed else layout.run(run_id)
+            run = find(store, layout, run_id) if run_id in recorded else layout.run(run_id)
         except DataError as error:
             log.warning("run %s is skipped: %s", run_id, error)
             return []
-        return list(_of_run(store, run, model_name, run_id, versions))
+        return list(_evaluated_tasks(store, run, model_name, run_id, versions))
 
-    found = [it for _, outcome in each(evaluated, sorted(ids)) for it in outcome.result()]
-    return sorted(found, key=lambda it: it.at, reverse=True)
+    runs = [run for _, outcome in each(evaluated, sorted(ids)) for run in outcome.result()]
+    return sorted(runs, key=lambda run: run.at, reverse=True)
 
 
-def _of_run(
+def _evaluated_tasks(
     store: Store,
     run: RunLayout,
     model_name: str,
     run_id: str,
     versions: dict[tuple[str, str], int],
 ) -> Iterator[EvaluatedRun]:
+    """Yield the run's tasks that evaluated the model; a usual run is one task with an empty key."""
     for key in ("", *store.folders(run.tasks)):
         task = run.task(key)
         try:

@@ -1,9 +1,10 @@
 """Puts the champion where model servers look: `serving/<integer>/saved_model.pb`.
 
-Servers such as TensorFlow Serving load the folder with the highest number, as soon as it has a
-SavedModel. So a folder appears only for a champion, after its record, with saved_model.pb last, and
-its number is always above the ones before: a rollback serves the old bytes under the next number.
-The next caller finishes what a killed process left.
+Servers such as TensorFlow Serving load the folder with the highest number as soon as it contains a
+SavedModel. So a folder is written only for a champion, after its record, with saved_model.pb last.
+Its number is always above all earlier ones: a rollback serves the old bytes under the next number.
+If a process is killed, the next caller completes the folder. Called by publish, rollbacks, and
+`models promote` and `sync`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address | None:
-    """Complete the servable folder of the newest champion; files that are right stay as they are.
+    """Complete the newest champion's servable folder; only missing or altered files are copied.
 
-    The number of a folder belongs to one champion, so a file that differs was altered. It is
-    copied again. The copy of the record, champion.json, is written first.
+    A folder's number belongs to one champion, so a file that differs was altered. It is copied
+    again. The copy of the record, champion.json, is written first.
 
     Args:
         store: The store.
@@ -47,60 +48,62 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
     if champion is None:
         return None
     folder = layout.model(model_name).servable(champion.serving)
-    wrong = unserved(store, layout, champion)
-    if not wrong:
+    missing = unserved(store, layout, champion)
+    if not missing:
         return folder
-    if SAVED_MODEL in wrong.values():
+    if SAVED_MODEL in missing.values():
         log.info("copying champion %d to the folder for servers", champion.champion.number)
     else:
-        log.warning("%s was altered: %s is copied again", folder, listed(wrong.values(), 3))
+        log.warning("%s was altered: %s is copied again", folder, listed(missing.values(), 3))
     with tempfile.TemporaryDirectory(prefix="servable-") as scratch:
 
-        def copy(item: ManifestObject) -> None:
-            store.fetch(champion.version / item.key, Path(scratch), item)
-            path = Path(scratch) / item.key
-            DataError.raise_if(sha256_problems(champion.version, Path(scratch), [item]))
-            store.send(path, folder / wrong[item], item.key)
+        def copy(file: ManifestObject) -> None:
+            store.fetch(champion.version / file.key, Path(scratch), file)
+            path = Path(scratch) / file.key
+            DataError.raise_if(sha256_problems(champion.version, Path(scratch), [file]))
+            store.send(path, folder / missing[file], file.key)
             path.unlink()
 
-        store.probe(folder)  # before a server could see anything: it learns to check sums
-        last = [item for item, name in wrong.items() if name == SAVED_MODEL]
-        for part in ([item for item in wrong if item not in last], last):
-            for _, copied in each(copy, part, WORKERS):
+        # Finds out whether the store verifies checksums, before a server can see any file.
+        store.probe(folder)
+        # saved_model.pb makes the folder visible to servers, so it is copied after all others.
+        last = [file for file, name in missing.items() if name == SAVED_MODEL]
+        for files in ([file for file in missing if file not in last], last):
+            for _, copied in each(copy, files, WORKERS):
                 copied.result()
-    log.info("servers find the champion in %s: %s", folder, counted(len(wrong), "file"))
+    log.info("servers find the champion in %s: %s", folder, counted(len(missing), "file"))
     return folder
 
 
 def unserved(store: Store, layout: Layout, champion: Proven) -> dict[ManifestObject, str]:
-    """Return the files of a champion that its servable folder lacks or has with other bytes.
+    """Return a champion's files that its servable folder does not contain, or not with these bytes.
 
-    Files beside them, such as requests to warm up TensorFlow Serving, are left alone.
+    Further files there, such as requests to warm up TensorFlow Serving, are ignored.
 
     Returns:
-        The name in the folder of each; empty if the folder is complete.
+        Each file's name in the folder; empty if the folder is complete.
     """
     folder = layout.model(champion.model_name).servable(champion.serving)
-    sizes = {it.address: it.size for it in store.list(folder)}
-    wanted = {
-        item: item.key.removeprefix(f"{MODEL}/")
-        for item in champion.manifest.objects
-        if item.key == REQUEST or item.key.startswith(f"{MODEL}/")
+    sizes = {listing.address: listing.size for listing in store.list(folder)}
+    names = {
+        file: file.key.removeprefix(f"{MODEL}/")
+        for file in champion.manifest.objects
+        if file.key == REQUEST or file.key.startswith(f"{MODEL}/")
     }
 
-    def is_right(item: ManifestObject) -> bool:
-        address = folder / wanted[item]
-        if sizes.get(address) != item.size:
+    def is_served(file: ManifestObject) -> bool:
+        address = folder / names[file]
+        if sizes.get(address) != file.size:
             return False
         try:
-            return store.entry(address, item.key).crc64nvme == item.crc64nvme
-        except ObjectNotFoundError:  # removed meanwhile
+            return store.entry(address, file.key).crc64nvme == file.crc64nvme
+        except ObjectNotFoundError:  # removed since it was listed
             return False
 
-    found = dict(each(is_right, wanted, WORKERS))
-    return {item: name for item, name in wanted.items() if not found[item].result()}
+    served = dict(each(is_served, names, WORKERS))
+    return {file: name for file, name in names.items() if not served[file].result()}
 
 
 def servers_see(store: Store, layout: Layout, champion: Proven) -> bool:
-    """Return whether servers find a champion's folder: whether its saved_model.pb is there."""
+    """Return whether servers can load a champion's folder, which needs its saved_model.pb."""
     return store.has(layout.model(champion.model_name).servable(champion.serving) / SAVED_MODEL)

@@ -1,11 +1,11 @@
-"""The published versions of a model: their numbers, and whether they are complete.
+"""A model's published versions: their numbers, and whether they are complete.
 
-A version is a folder whose number was claimed with a conditional create. It never changes once its
-manifest is there.
+A version is a folder whose number was claimed with a conditional create. It never changes after its
+manifest has been written.
 
-A retry must find the number that its run has claimed, without reading the claims of all other runs.
-So a run records, before it claims anything, the first number that was free then. Its own claim has
-that number or one of the next. Both are read by their keys, because a listing may be late.
+A retry must find the number that its run has claimed, without reading all other runs' claims. So
+before a run claims a number, it records the first number that is free at that time. Its own claim
+has that number or a later one. Both are read by their keys, because a listing may be late.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kfp_tfjob.uploader.parallel import in_order
 
 @dataclass(frozen=True)
 class FirstTry:
-    """The record of a run's first try to claim a version.
+    """The record of a run's first attempt to claim a version.
 
     Attributes:
         run_id: The run.
@@ -38,60 +38,64 @@ class FirstTry:
 
 def claim(
     store: Store,
-    place: ModelLayout,
+    folder: ModelLayout,
     run_id: str,
     task_key: str = "",
     again: bool = False,
     verdict: str = "",
 ) -> int:
-    """Return the version number of a run or task: the one it has, or the next free one.
+    """Return the version number that a run or task has claimed; claim the next free one if needed.
 
-    The number of requests does not depend on how many versions there are, apart from listings.
+    Apart from listings, the number of requests does not depend on how many versions exist.
 
     Args:
         store: The store.
-        place: The model.
+        folder: The model's folder.
         run_id: The run that trained the version.
         task_key: Its task's key; usually empty.
-        again: Whether the run was evaluated a second time: the version of its first verdict may be
-            complete, and versions never change.
-        verdict: The SHA-256 of a verdict that is not in the version that the run has.
+        again: Whether the run was evaluated a second time. It then needs another number, because
+            the first verdict's version may be complete, and versions never change.
+        verdict: The SHA-256 of a verdict that is not in the run's existing version.
     """
     body: dict[str, str | bool | int] = {"run_id": run_id}
     body |= {"task_key": task_key} if task_key else {}
     body |= {"again": True} if again else {}
     body |= {"verdict": verdict} if verdict else {}
     while True:
-        number = _claim(store, place, run_id, (json.dumps(body) + "\n").encode())
-        if not store.has(place.tombstone(number)):
+        number = _claim(store, folder, run_id, (json.dumps(body) + "\n").encode())
+        if not store.has(folder.tombstone(number)):
             return number
         body["after"] = number  # it was pruned, and its number is never used again
 
 
-def _claim(store: Store, place: ModelLayout, run_id: str, wanted: bytes) -> int:
-    """Return the number of the version that has these bytes as its claim, pruned or not.
+def _claim(store: Store, folder: ModelLayout, run_id: str, body: bytes) -> int:
+    """Return the number of the version whose claim is `body`; claim the next free one if needed.
+
+    A pruned version still has its claim, so its number may be returned.
 
     Raises:
-        DataError: The record of the first try is damaged.
+        DataError: The record of the first attempt is damaged.
     """
     # A rollback serves old bytes under a new number; the next version is above it.
-    free = max((*numbers_of(store, place), *served_numbers(store, place)), default=0) + 1
-    first = _first_number(store, place.first_try(sha256(wanted).hexdigest()), run_id, free)
-    for number, found in in_order(lambda it: _claim_of(store, place, it), range(first, free)):
-        if found.result() == wanted:
+    free = max((*numbers_of(store, folder), *served_numbers(store, folder)), default=0) + 1
+    first = _first_number(store, folder.first_try(sha256(body).hexdigest()), run_id, free)
+    claims = in_order(lambda number: _claim_of(store, folder, number), range(first, free))
+    for number, existing in claims:
+        if existing.result() == body:
             return number
     number = max(first, free)
     while True:
         try:
-            # An own claim that the listing lacks has the same bytes, so this finds it, too.
-            store.create(place.version(number) / VERSION_CLAIM, wanted, "application/json")
+            # If the run's own claim was missing in the listing, this returns its number, because a
+            # create of bytes that already exist succeeds.
+            store.create(folder.version(number) / VERSION_CLAIM, body, "application/json")
             return number
         except ObjectExistsError:
             number += 1
 
 
 def _first_number(store: Store, record: S3Address, run_id: str, free: int) -> int:
-    """Return the number in the record of the first try; create it with `free` if there is none."""
+    """Return the number in the first attempt's record; create the record with `free` if needed."""
     try:
         store.create(record, documents.to_bytes(FirstTry(run_id, free)), "application/json")
         return free
@@ -109,25 +113,25 @@ def _first_number(store: Store, record: S3Address, run_id: str, free: int) -> in
         ) from error
 
 
-def numbers_of(store: Store, place: ModelLayout) -> list[int]:
-    """Return the sorted numbers of all versions, complete or not, pruned ones too."""
-    return _folder_numbers(store, place.versions)
+def numbers_of(store: Store, folder: ModelLayout) -> list[int]:
+    """Return the sorted numbers of all versions, including incomplete and pruned ones."""
+    return _folder_numbers(store, folder.versions)
 
 
-def served_numbers(store: Store, place: ModelLayout) -> list[int]:
-    """Return the sorted numbers of the folders for servers."""
-    return _folder_numbers(store, place.serving)
+def served_numbers(store: Store, folder: ModelLayout) -> list[int]:
+    """Return the sorted numbers of the folders that servers read."""
+    return _folder_numbers(store, folder.serving)
 
 
 def _folder_numbers(store: Store, prefix: S3Address) -> list[int]:
-    """Return the sorted numbers of folders; their listing is shorter than that of all files."""
+    """Return the sorted numbers of folders; listing them is cheaper than listing all files."""
     return sorted(int(name) for name in store.folders(prefix) if name.isdecimal())
 
 
-def claimed_by(store: Store, place: ModelLayout, number: int) -> tuple[str, str]:
-    """Return the run and the key of the task that claimed a version; empty if it is not known."""
+def claimed_by(store: Store, folder: ModelLayout, number: int) -> tuple[str, str]:
+    """Return the run id and task key that claimed a version; empty strings if unknown."""
     try:
-        body = json.loads(_claim_of(store, place, number) or b"{}")
+        body = json.loads(_claim_of(store, folder, number) or b"{}")
         return str(body.get("run_id", "")), str(body.get("task_key", ""))
     except (ValueError, AttributeError):
         return "", ""
@@ -137,7 +141,7 @@ def manifest_of(store: Store, version: S3Address) -> Manifest | None:
     """Return a version's manifest; None if the version is not complete.
 
     Raises:
-        DataError: There is one, and it is damaged.
+        DataError: The manifest is damaged.
     """
     try:
         return store.read_manifest(version / MANIFEST)
@@ -145,8 +149,8 @@ def manifest_of(store: Store, version: S3Address) -> Manifest | None:
         return None
 
 
-def _claim_of(store: Store, place: ModelLayout, number: int) -> bytes | None:
+def _claim_of(store: Store, folder: ModelLayout, number: int) -> bytes | None:
     try:
-        return store.read(place.version(number) / VERSION_CLAIM)
+        return store.read(folder.version(number) / VERSION_CLAIM)
     except ObjectNotFoundError:
         return None

@@ -1,4 +1,8 @@
-"""What is known about the models and their versions, for people and programs."""
+"""Summaries of models and their versions, for people and programs.
+
+A damaged record must not hide the other models. So a summary names the problem of one that cannot
+be read. Called by the `models` commands.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ class ModelRow:
         serving: Its number for servers; 0 without one.
         run_id: The run that trained it.
         at: When it became the champion.
-        versions: How many versions there are, pruned ones left out.
+        versions: The number of versions, without pruned ones.
         metrics: The champion's metrics.
         trouble: Why its records cannot be read; usually empty.
     """
@@ -50,7 +54,7 @@ class VersionRow:
     Attributes:
         version: Its number.
         state: `champion`, `earlier champion`, `complete`, `incomplete` or `pruned`.
-        run_id: The run that trained it; empty if it is not known.
+        run_id: The run that trained it; empty if unknown.
         size: Bytes; 0 if it is not complete.
         uri: Its folder.
     """
@@ -64,17 +68,17 @@ class VersionRow:
 
 @dataclass(frozen=True)
 class Shown:
-    """A model.
+    """A model with its champion, versions and history.
 
     Attributes:
         name: The model.
-        champion: The champion's record; None without one.
-        proof: Empty if the champion's records agree; otherwise what is broken.
+        champion: The champion's record; None if there is none.
+        proof: Empty if the champion's records agree; otherwise the first broken link.
         serving_uri: The folder that servers read; empty if it is not complete.
-        not_served: The files that the folder lacks, or has with other bytes.
+        not_served: The champion's files that are missing or altered in that folder.
         serving_base: The base path for servers.
         versions: The versions, the newest first.
-        history: What happened, the newest first.
+        history: The model's events, the newest first.
     """
 
     name: str
@@ -96,16 +100,16 @@ def require(store: Store, layout: Layout, model_name: str) -> None:
     """Reject the name of a model that does not exist.
 
     Raises:
-        ConfigurationError: There is no such model; the error names one that is similar.
+        ConfigurationError: There is no such model; the error suggests a similar name.
     """
-    known = names(store, layout)
-    if model_name not in known:
-        near = nearest(model_name, known)
+    existing = names(store, layout)
+    if model_name not in existing:
+        near = nearest(model_name, existing)
         raise ConfigurationError(
             Problem(
                 f"there is no model {model_name!r} in {layout.root / MODELS}",
                 received=model_name,
-                expected=listed(known, 8) or "a model; no run has published one yet",
+                expected=listed(existing, 8) or "a model; no run has published one yet",
                 fix=did_you_mean(near, "correct the name, or --output and --endpoint"),
                 suggestion=near,
             )
@@ -113,80 +117,88 @@ def require(store: Store, layout: Layout, model_name: str) -> None:
 
 
 def rows(store: Store, layout: Layout) -> Iterator[ModelRow]:
-    """Yield all models, sorted by name; one that cannot be read says so."""
+    """Yield all models, sorted by name; `trouble` explains why one cannot be read."""
     for _, row in in_order(lambda name: _row(store, layout, name), names(store, layout)):
         yield row.result()
 
 
 def _row(store: Store, layout: Layout, name: str) -> ModelRow:
-    place = layout.model(name)
-    count = len({*numbers_of(store, place)} - {*store.numbers(place.tombstones)})
+    folder = layout.model(name)
+    count = len({*numbers_of(store, folder)} - {*store.numbers(folder.tombstones)})
     try:
-        it = read_champion(store, layout, name)
+        champion = read_champion(store, layout, name)
     except DataError as error:
         return ModelRow(name, versions=count, trouble=str(error))
-    if it is None:
+    if champion is None:
         return ModelRow(name, versions=count)
-    return ModelRow(name, it.version, it.served_as, it.run_id, it.at, count, it.metrics)
+    return ModelRow(
+        name,
+        champion.version,
+        champion.served_as,
+        champion.run_id,
+        champion.at,
+        count,
+        champion.metrics,
+    )
 
 
 def show(store: Store, layout: Layout, model_name: str, most: int) -> Shown:
-    """Return what is known about a model; a champion that cannot be proven says why.
+    """Return a model's champion, versions and history; `proof` explains a champion that is damaged.
 
     Args:
         store: The store.
         layout: Everything below output_uri.
         model_name: The model.
-        most: How many versions and events; 0 for all.
+        most: The number of versions and of events; 0 for all.
 
     Raises:
         DataError: A record is damaged.
     """
-    place = layout.model(model_name)
+    folder = layout.model(model_name)
     champion = read_champion(store, layout, model_name)
-    proof, served, wrong = "", "", ()
+    broken_link, serving_uri, not_served = "", "", ()
     try:
         proven = champion and prove(store, layout, model_name, champion.number)
         if proven:
-            wrong = tuple(sorted(unserved(store, layout, proven).values()))
-            served = "" if wrong else str(place.servable(proven.serving))
+            not_served = tuple(sorted(unserved(store, layout, proven).values()))
+            serving_uri = "" if not_served else str(folder.servable(proven.serving))
     except DataError as error:
-        proof = str(error)
+        broken_link = str(error)
     return Shown(
         model_name,
         champion,
-        proof,
-        served,
-        wrong,
-        str(place.serving),
-        tuple(_versions(store, layout, model_name, champion, most)),
+        broken_link,
+        serving_uri,
+        not_served,
+        str(folder.serving),
+        tuple(_version_rows(store, layout, model_name, champion, most)),
         tuple(history(store, layout, model_name, most)[: most or None]),
     )
 
 
-def _versions(
+def _version_rows(
     store: Store, layout: Layout, model_name: str, champion: Champion | None, most: int
 ) -> Iterator[VersionRow]:
-    place = layout.model(model_name)
-    pruned = set(store.numbers(place.tombstones))
-    numbers = sorted({*numbers_of(store, place), *pruned}, reverse=True)
-    ever = {it.version for it in champions(store, layout, model_name)}
+    folder = layout.model(model_name)
+    pruned = set(store.numbers(folder.tombstones))
+    numbers = sorted({*numbers_of(store, folder), *pruned}, reverse=True)
+    promoted = {record.version for record in champions(store, layout, model_name)}
 
     def row(number: int) -> VersionRow:
-        run_id, _ = claimed_by(store, place, number)
+        run_id, _ = claimed_by(store, folder, number)
         state, size = "pruned", 0
         if number not in pruned:
             try:
-                manifest = manifest_of(store, place.version(number))
+                manifest = manifest_of(store, folder.version(number))
                 size = manifest.size if manifest else 0
                 state = "complete" if manifest else "incomplete"
             except DataError:
                 state = "damaged"
             if champion and number == champion.version:
                 state = "champion" if state == "complete" else f"champion, {state}"
-            elif number in ever:
+            elif number in promoted:
                 state = "earlier champion" if state == "complete" else f"earlier champion, {state}"
-        return VersionRow(number, state, run_id, size, str(place.version(number)))
+        return VersionRow(number, state, run_id, size, str(folder.version(number)))
 
-    for _, found in in_order(row, numbers[: most or None]):
-        yield found.result()
+    for _, version in in_order(row, numbers[: most or None]):
+        yield version.result()

@@ -1,8 +1,8 @@
-"""Writes the predictions of a model as answers in V1 and V2.
+"""Formats a model's predictions as responses in V1 and V2.
 
-V1 has the form of TensorFlow Serving, so a client does not have to change if that server takes
-over: for classification, one object per row with `probabilities` and `class`; for regression, one
-number per row.
+V1 responses have TensorFlow Serving's format, so a client works with either server: for
+classification, one object per row with `probabilities` and `class`; for regression, one number per
+row. Called by protocol.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PROBABILITIES, CLASS, PREDICTION = "probabilities", "class", "prediction"
 
 
 def outputs_of(classes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the outputs of a model as its metadata in V2 lists them; -1 is the number of rows."""
+    """Return a model's outputs for its V2 metadata; -1 is the number of rows."""
     if not classes:
         return [{"name": PREDICTION, "datatype": "FP32", "shape": [-1]}]
     return [
@@ -25,47 +25,51 @@ def outputs_of(classes: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def predictions(classes: tuple[str, ...], values: np.ndarray) -> list[Any]:
-    """Return `predictions` of an answer in V1.
+    """Return the list `predictions` of a V1 response.
 
     Args:
-        classes: The names of the classes; none for a regression.
+        classes: The names of the classes; empty for a regression.
         values: (rows, classes) probabilities, or (rows,) values of a regression.
     """
     if not classes:
-        return _plain(values)
+        return _json_numbers(values)
     return [
         {PROBABILITIES: row, CLASS: name}
-        for row, name in zip(_plain(values), _names(classes, values), strict=True)
+        for row, name in zip(_json_numbers(values), _class_names(classes, values), strict=True)
     ]
 
 
 def tensors(classes: tuple[str, ...], values: np.ndarray) -> list[dict[str, Any]]:
-    """Return the outputs of an answer in V2, their values in row-major order.
+    """Return the outputs of a V2 response, with values in row-major order.
 
     Args:
-        classes: The names of the classes; none for a regression.
-        values: As in `predictions`.
+        classes: The names of the classes; empty for a regression.
+        values: (rows, classes) probabilities, or (rows,) values of a regression.
     """
     shape = list(values.shape)
-    found = [{"shape": shape, "data": _plain(values.reshape(-1))}]
+    contents = [{"shape": shape, "data": _json_numbers(values.reshape(-1))}]
     if classes:
-        names = [name or "" for name in _names(classes, values)]
-        found.append({"shape": shape[:1], "data": names})
-    return [output | item for output, item in zip(outputs_of(classes), found, strict=True)]
+        names = [name or "" for name in _class_names(classes, values)]
+        contents.append({"shape": shape[:1], "data": names})
+    return [
+        metadata | content for metadata, content in zip(outputs_of(classes), contents, strict=True)
+    ]
 
 
-def _names(classes: tuple[str, ...], values: np.ndarray) -> list[str | None]:
+def _class_names(classes: tuple[str, ...], values: np.ndarray) -> list[str | None]:
     """Return the most likely class of each row; None if a probability is not finite."""
-    known = np.asarray(np.isfinite(values).all(axis=1))
+    is_finite = np.asarray(np.isfinite(values).all(axis=1))
     best = values.argmax(axis=1)
-    return [classes[at] if is_known else None for at, is_known in zip(best, known, strict=True)]
+    return [
+        classes[index] if finite else None for index, finite in zip(best, is_finite, strict=True)
+    ]
 
 
-def _plain(values: np.ndarray) -> list[Any]:
-    """Return numbers as JSON has them; null for one that is not finite."""
-    plain = values.astype(np.float32).tolist()
+def _json_numbers(values: np.ndarray) -> list[Any]:
+    """Return a list of numbers, nested like the array; None, JSON's null, if one is not finite."""
+    numbers = values.astype(np.float32).tolist()
     if np.isfinite(values).all():
-        return plain
-    found = values.astype(object)
-    found[~np.isfinite(values)] = None
-    return found.tolist()
+        return numbers
+    with_nulls = values.astype(object)
+    with_nulls[~np.isfinite(values)] = None
+    return with_nulls.tolist()

@@ -1,9 +1,9 @@
-"""Decides how the body of a request for predictions is read.
+"""Sets a prediction request's Content-Type from its path and headers.
 
-kserve and FastAPI go by Content-Type. `curl -d` sets it to that of a form, and other clients omit
-it, although each request has only one meaning: V1 is JSON, and so is V2, unless the header of its
-binary extension says where the JSON ends and the tensors begin. Triton and TensorFlow Serving
-ignore Content-Type, so requests that work there work here.
+kserve and FastAPI parse the body by Content-Type. `curl -d` sends a form's Content-Type, and other
+clients omit it, although a request has only one possible type: V1 is JSON, and so is V2, unless the
+header of its binary extension gives the JSON's length before the tensors. Triton and TensorFlow
+Serving ignore Content-Type, so requests that work there work here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kfp_tfjob.serving.limits import Application, Message, Receive, Send, protoc
 from kfp_tfjob.storage.errors import Problem
 
 JSON_LENGTH = "inference-header-content-length"
-# What messages show.
+# Examples of valid bodies, for messages.
 ROWS = '{"instances": [{COLUMN: VALUE, ...}, ...]}'
 REQUEST = '{"inputs": [{"name": COLUMN, "shape": [ROWS], "datatype": TYPE, "data": [...]}, ...]}'
 BINARY_REQUEST = (
@@ -22,10 +22,10 @@ BINARY_REQUEST = (
 
 
 class BodyType:
-    """An ASGI application that sets the Content-Type of requests for another one.
+    """An ASGI middleware that sets the Content-Type of prediction requests.
 
     Args:
-        app: The application.
+        app: The wrapped application.
     """
 
     def __init__(self, app: Application) -> None:
@@ -38,7 +38,7 @@ class BodyType:
             headers = dict(scope["headers"])
             is_binary = protocol == "v2" and JSON_LENGTH.encode() in headers
             is_event = b"cloudevents" in headers.get(b"content-type", b"") or b"ce-id" in headers
-            if not is_event:  # kserve unwraps it
+            if not is_event:  # kserve unwraps a CloudEvent by its own Content-Type
                 kind = b"application/octet-stream" if is_binary else b"application/json"
                 headers[b"content-type"] = kind
                 scope = {**scope, "headers": list(headers.items())}

@@ -1,9 +1,9 @@
-"""Keeps a local folder at the champion, for a server that follows a folder: TensorFlow Serving.
+"""Mirrors the champion into a local folder, for TensorFlow Serving, which does not read S3.
 
-TensorFlow Serving reads no S3. It loads the highest number below its base path, so the folder gets
-`<number>/saved_model.pb`, with the numbers of the servable folder in the store. The files are
-proven first and appear in one rename. Whatever happens, the current files stay until their
-successor is complete.
+TensorFlow Serving loads the highest number below its base path, so the folder gets
+`<number>/saved_model.pb`, with the numbers of the store's serving folder. Files are verified before
+they appear, in one rename, and the current version stays until its successor is complete. Otherwise
+the server could load half a model. Called by `kfp-tfjob follow`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
-_INCOMING = ".incoming"  # servers read folders with a number as their name
-_WRONG = ".wrong"
+_INCOMING = ".incoming"  # not a number, so servers ignore it
+_REPLACED = ".wrong"
 _LOCK = ".lock"
-_KEPT = 2  # a server may still load the one before
+_KEPT_VERSIONS = 2  # the current one, and the previous one, which a server may still be loading
 
 log = logging.getLogger(__name__)
 
 
 class ChampionFolder:
-    """A folder with a model's champion.
+    """A folder with a model's current champion.
 
     Args:
         store: The store.
-        layout: Everything below output_uri.
+        layout: The addresses below output_uri.
         model_name: The model.
-        folder: The base path of the server for this model; this class alone writes there.
+        folder: The server's base path for this model; only this class writes there.
 
     Raises:
         ConfigurationError: The name is not valid.
@@ -49,21 +49,22 @@ class ChampionFolder:
         ConfigurationError.raise_if(check_model_name(model_name))
         self._store, self._layout = store, layout
         self._model_name, self._folder = model_name, folder
-        self._right: tuple[int, str] | None = None  # number and manifest of what was compared
+        # The number and the manifest's digest of the folder that was compared with its manifest.
+        self._verified: tuple[int, str] | None = None
 
     def update(self) -> int:
         """Fetch the champion if the folder does not have it.
 
-        A folder that another process has left is compared with the manifest once: it may be of
-        another model with the same number, or half written when the node went down.
+        A folder that another process has left is compared with the manifest once. It may contain
+        another model with the same number, or be incomplete because the node went down.
 
         Returns:
-            The number of its folder.
+            The number of the champion's folder.
 
         Raises:
             DataError: There is no champion, it cannot be verified, or its files are damaged.
-            ConfigurationError: The folder cannot be written, has versions of others, or there is no
-                space.
+            ConfigurationError: The folder cannot be written, contains versions that this class did
+                not write, or there is no space.
             StoreUnavailableError: The store is unreachable.
         """
         proven = prove(self._store, self._layout, self._model_name)
@@ -71,11 +72,11 @@ class ChampionFolder:
             raise DataError(no_champion(self._layout, self._model_name))
         target = self._folder / str(proven.serving)
         is_new, incoming = not target.is_dir(), self._folder / _INCOMING
-        right = (proven.serving, proven.manifest.digest)
-        if is_new or incoming.exists() or self._right != right:
+        identity = (proven.serving, proven.manifest.digest)
+        if is_new or incoming.exists() or self._verified != identity:
             try:
                 self._fetch(proven, target, incoming)
-                self._right = right
+                self._verified = identity
             except OSError as error:
                 raise ConfigurationError(
                     Problem(
@@ -93,86 +94,89 @@ class ChampionFolder:
                 self._model_name,
                 proven.champion.version,
             )
-        self._remove_others(proven)
+        self._remove_outdated(proven)
         return proven.serving
 
     def follow(self, seconds: float, ended: threading.Event) -> None:
-        """Look for a new champion until `ended` is set; log what hinders it, each once.
+        """Update the folder until `ended` is set; log each new error once.
 
         Args:
-            seconds: Between two looks.
-            ended: Set to end.
+            seconds: The time between two updates.
+            ended: Set by the caller to stop.
         """
-        told = ""
+        logged = ""
         while not ended.wait(seconds):
             try:
                 self.update()
             except StepError as error:
-                if str(error) != told:
+                if str(error) != logged:
                     log.error("the folder is left unchanged: %s", error)
-                told = str(error)
+                logged = str(error)
             else:
-                told = ""
+                logged = ""
 
     def _fetch(self, proven: Proven, target: Path, incoming: Path) -> None:
         """Fetch a champion into a folder that appears in one rename.
 
-        A second process that keeps the same folder waits, and finds it done: two that write at the
-        same time could mix two versions.
+        A second process with the same folder waits, and then has nothing to do. If two processes
+        wrote at the same time, they could mix two versions.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        if (others := self._numbers()) and not (self._folder / _LOCK).exists():
+        if (foreign := self._numbers()) and not (self._folder / _LOCK).exists():
             raise ConfigurationError(
                 Problem(
                     f"{self._folder} contains versions that this command did not write, and it"
                     " would delete them",
-                    received=listed(map(str, sorted(others)), 5),
+                    received=listed(map(str, sorted(foreign)), 5),
                     expected="an empty folder, or one that this command keeps",
                     fix="choose another folder",
                 )
             )
         with open(self._folder / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_right(target, proven.manifest):
-                _keep_only(incoming, proven.manifest)
+            if not _matches_manifest(target, proven.manifest):
+                _remove_foreign_files(incoming, proven.manifest)
                 fetch(self._store, proven, incoming)
                 if target.exists():
                     log.warning("%s differs from the champion and is replaced", target)
-                    target.rename(incoming / _WRONG)
+                    target.rename(incoming / _REPLACED)
                 (incoming / MODEL).rename(target)
             shutil.rmtree(incoming, ignore_errors=True)
 
     def _numbers(self) -> set[int]:
         return {int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()}
 
-    def _remove_others(self, proven: Proven) -> None:
-        """Remove the folders below the current one but the last, and those of removed records."""
+    def _remove_outdated(self, proven: Proven) -> None:
+        """Remove folders of champions before the previous one, and of removed champion records."""
         current = proven.serving
-        there = self._numbers()
-        outdated = sorted((number for number in there if number < current), reverse=True)
-        outdated = outdated[_KEPT - 1 :] + [number for number in there if number > current]
-        following = self._layout.model(self._model_name).champion(proven.champion.number + 1)
-        if max(there) > current and self._store.has(following):  # the listing was late
+        numbers = self._numbers()
+        outdated = sorted((number for number in numbers if number < current), reverse=True)
+        outdated = outdated[_KEPT_VERSIONS - 1 :] + [
+            number for number in numbers if number > current
+        ]
+        next_record = self._layout.model(self._model_name).champion(proven.champion.number + 1)
+        # A listing may lag behind: if the next champion's record exists, a higher folder is valid.
+        if max(numbers) > current and self._store.has(next_record):
             return
         for number in outdated:
             shutil.rmtree(self._folder / str(number), ignore_errors=True)
 
 
-def _is_right(folder: Path, manifest: Manifest) -> bool:
-    """Return whether a folder has the files of a SavedModel of a manifest; others may be beside."""
-    wanted = [it for it in manifest.objects if it.key.startswith(f"{MODEL}/")]
+def _matches_manifest(folder: Path, manifest: Manifest) -> bool:
+    """Return whether a folder contains the manifest's SavedModel files; it may contain more."""
+    objects = [stored for stored in manifest.objects if stored.key.startswith(f"{MODEL}/")]
     try:
         return folder.is_dir() and all(
-            file_crc64nvme(folder / it.key.removeprefix(f"{MODEL}/")) == it.crc64nvme
-            for it in wanted
+            file_crc64nvme(folder / stored.key.removeprefix(f"{MODEL}/")) == stored.crc64nvme
+            for stored in objects
         )
     except FileNotFoundError:
         return False
 
 
-def _keep_only(folder: Path, manifest: Manifest) -> None:
-    """Remove what is not of a manifest: a process that was killed may have left another version."""
-    wanted = {folder / item.key for item in manifest.objects}
+def _remove_foreign_files(folder: Path, manifest: Manifest) -> None:
+    """Remove files that the manifest does not list; a killed process may have left them."""
+    expected = {folder / stored.key for stored in manifest.objects}
     for path in list(folder.rglob("*")):
-        if path not in wanted and (path.is_symlink() or not path.is_dir()):
+        if path not in expected and (path.is_symlink() or not path.is_dir()):
             path.unlink()

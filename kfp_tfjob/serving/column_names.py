@@ -1,4 +1,8 @@
-"""Checks the columns that options of the command line name."""
+"""Checks the columns that command-line options name.
+
+Called by server.py for --sample-without and by monitor.py for --ignore. Without the check, a typo
+would silently store or report a column that the user excluded.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 
 def check_columns(option: str, names: Iterable[str], columns: Collection[str]) -> None:
-    """Check that a model has all the columns that an option names: a typo would have no effect.
+    """Check that a model has all the columns that an option names.
 
     Args:
-        option: The option.
-        names: What it names.
+        option: The option, for example `--ignore`.
+        names: The option's columns.
         columns: The columns of the model.
 
     Raises:
@@ -23,12 +27,12 @@ def check_columns(option: str, names: Iterable[str], columns: Collection[str]) -
         Problem(
             f"{option} names a column that the model does not have",
             received=repr(name),
-            expected=f"one of {choices(columns, meant)}",
-            fix=did_you_mean(meant, "correct the name, or remove the option"),
+            expected=f"one of {choices(columns, suggestion)}",
+            fix=did_you_mean(suggestion, "correct the name, or remove the option"),
             path=option,
-            suggestion=meant,
+            suggestion=suggestion,
         )
         for name in names
         if name not in columns
-        for meant in [nearest(name, columns)]
+        for suggestion in [nearest(name, columns)]
     )

@@ -1,8 +1,9 @@
-"""Follows a model's champion: a new one takes over when it is proven, loaded and warm.
+"""Follows a model's champion: a new one takes over when it is verified, loaded and warm.
 
-The current one is replaced by one assignment. A request keeps the champion it began with, so
-none is lost, and the old one leaves memory with its last request. A champion that cannot be proven
-or loaded is never used: the previous one stays in use, and the log and a metric say so.
+One assignment replaces the current champion. A request keeps the champion it began with, so no
+request is lost, and the old champion leaves memory with its last request. A champion that cannot be
+verified or loaded is never used. The previous one then stays in use, and the log and a metric
+report it. Started by server.py; protocol.py reads `current` for each request.
 """
 
 from __future__ import annotations
@@ -30,50 +31,50 @@ from kfp_tfjob.storage.store import Store
 if TYPE_CHECKING:
     from kfp_tfjob.serving.metrics import Metrics
 
-# A champion that was rejected is tried again: a person may repair it, or a copy be incomplete. Each
-# try fetches and loads all of it, so the pauses double. In seconds.
+# Seconds until a rejected champion is loaded again, because a person may repair it, or a copy may
+# have been incomplete. Each attempt downloads and loads the whole model, so the pauses double.
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
 
 log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Holds the champion that answers.
+    """Loads a model's champion and replaces it when another one is promoted.
 
     Args:
         store: The store.
-        layout: Where the models are.
+        layout: The addresses of models.
         model_name: The model.
-        metrics: Where to show what happens.
+        metrics: Receives switches, rejected champions and the time of the last poll.
 
     Attributes:
-        current: The champion that answers; None before `start`.
+        current: The champion in use; None before `start`.
     """
 
     def __init__(self, store: Store, layout: Layout, model_name: str, metrics: Metrics) -> None:
         self._store, self._layout, self._model_name = store, layout, model_name
         self._metrics = metrics
         self.current: LoadedModel | None = None
-        # A champion, when to try it again, the pause.
-        self._refused: tuple[Champion | None, float, float] = (None, 0.0, 0.0)
-        self._away = False
-        self._said = ""
+        # The rejected champion, the time of the next attempt, and the pause before it.
+        self._rejected: tuple[Champion | None, float, float] = (None, 0.0, 0.0)
+        self._store_unreachable = False
+        self._last_logged = ""
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Load the champion that the model has now.
+        """Load the model's current champion.
 
         Raises:
-            ConfigurationError: The model has no champion, or does not fit into memory.
-            DataError: It cannot be proven, or this version of the server cannot load it.
+            ConfigurationError: There is no champion, or it does not fit into memory.
+            DataError: It cannot be verified, or this version of the server cannot load it.
             StoreUnavailableError: The store is unreachable.
         """
         proven = prove(self._store, self._layout, self._model_name)
         if proven is None:
             raise ConfigurationError(no_champion(self._layout, self._model_name))
         try:
-            self._take(LoadedModel.of(self._store, proven))
+            self._switch_to(LoadedModel.of(self._store, proven))
         except MemoryError as error:
             raise ConfigurationError(
                 Problem(
@@ -87,102 +88,107 @@ class Follower:
             ) from error
 
     def follow(self, seconds: float) -> None:
-        """Look for a new champion from now on, in a thread.
+        """Start a thread that polls for a new champion.
 
         Args:
-            seconds: Between two looks.
+            seconds: The time between two polls.
         """
         self._thread = threading.Thread(target=self._loop, args=[seconds], name="follow")
         self._thread.daemon = True  # a download must not hold up the server's end
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop to look for new champions."""
+        """Stop polling for new champions."""
         self._end.set()
 
-    def look(self, clock: Callable[[], float] = time.monotonic) -> bool:
-        """Look once for a new champion, and let it take over.
+    def poll(self, clock: Callable[[], float] = time.monotonic) -> bool:
+        """Poll once for a new champion, and switch to it.
+
+        Errors are logged, never raised, because the current champion can still answer.
+
+        Args:
+            clock: The time in seconds.
 
         Returns:
-            Whether one took over.
+            Whether the champion was replaced.
         """
         try:
-            return self._look(clock)
-        except DataError as error:  # of the record itself
-            self._say(str(error))
+            return self._poll(clock)
+        except DataError as error:  # the champion's record is damaged
+            self._log_once(str(error))
         except StepError as error:
-            if not self._away:
+            if not self._store_unreachable:
                 log.warning("the store cannot be read, so the champion is unchanged. %s", error)
-            self._away = True
+            self._store_unreachable = True
         except Exception:
             log.exception("looking for a new champion failed, so the current one stays in use")
         return False
 
-    def _look(self, clock: Callable[[], float]) -> bool:
+    def _poll(self, clock: Callable[[], float]) -> bool:
         assert self.current is not None
         newest = read_champion(self._store, self._layout, self._model_name)
         self._metrics.reached()
-        if self._away:
+        if self._store_unreachable:
             log.warning("the store can be read again")
-            self._away = False
-        now = self.current.champion
-        record = self._layout.model(self._model_name).champion(now.number)
-        if newest is None or (newest.number < now.number and self._store.has(record)):
-            self._say(
-                f"champion {now.number} stays in use, although the newest record that the store"
+            self._store_unreachable = False
+        current = self.current.champion
+        record = self._layout.model(self._model_name).champion(current.number)
+        if newest is None or (newest.number < current.number and self._store.has(record)):
+            self._log_once(
+                f"champion {current.number} stays in use, although the newest record that the store"
                 f" lists is {newest.number if newest else 0}"
             )
             return False
-        # Not their numbers: one whose record was removed leaves its number to the next.
-        if newest == now:
+        # Compare records, not numbers: if a record was removed, the next one gets its number.
+        if newest == current:
             return False
-        refused, again, _ = self._refused
-        if newest == refused and clock() < again:
+        rejected, retry_at, _ = self._rejected
+        if newest == rejected and clock() < retry_at:
             return False
         try:
             proven = prove(self._store, self._layout, self._model_name)
             if proven is None or proven.champion.number < newest.number:
                 return False
-            self._take(LoadedModel.of(self._store, proven))
+            self._switch_to(LoadedModel.of(self._store, proven))
             return True
         except StoreUnavailableError:
             raise
         except StepError as error:
-            self._refuse(newest, str(error), clock)
-        except Exception as error:  # also of TensorFlow, or of a newer program's files
+            self._reject(newest, str(error), clock)
+        except Exception as error:  # TensorFlow's own, or from the files of a newer version
             log.debug("champion %d", newest.number, exc_info=True)
-            self._refuse(newest, f"{type(error).__name__}: {error}", clock)
+            self._reject(newest, f"{type(error).__name__}: {error}", clock)
         return False
 
-    def _refuse(self, champion: Champion, why: str, clock: Callable[[], float]) -> None:
-        """Keep the champion that answers, and try the new one again later."""
+    def _reject(self, champion: Champion, reason: str, clock: Callable[[], float]) -> None:
+        """Keep the current champion, and schedule the next attempt at the new one."""
         assert self.current is not None
         self._metrics.refused(champion.number)
-        refused, _, pause = self._refused
-        pause = min(2 * pause, _LONGEST_PAUSE) if champion == refused else _FIRST_PAUSE
-        if champion != refused:
+        rejected, _, pause = self._rejected
+        pause = min(2 * pause, _LONGEST_PAUSE) if champion == rejected else _FIRST_PAUSE
+        if champion != rejected:
             log.error(
                 "champion %d is rejected, and champion %d stays in use. %s",
                 champion.number,
                 self.current.champion.number,
-                why,
+                reason,
             )
-        self._refused = champion, clock() + pause, pause
-        gc.collect()  # what was loaded of it
+        self._rejected = champion, clock() + pause, pause
+        gc.collect()  # frees the parts that were loaded
 
-    def _take(self, loaded: LoadedModel) -> None:
+    def _switch_to(self, loaded: LoadedModel) -> None:
         switched, self.current = self.current is not None, loaded
         self._metrics.answers(loaded.champion.number, loaded.champion.version, switched)
         self._metrics.reached()
-        self._said = ""
+        self._last_logged = ""
 
     def _loop(self, seconds: float) -> None:
         while not self._end.wait(seconds):
-            if self.look():
+            if self.poll():
                 gc.collect()  # the functions of a SavedModel refer to each other
 
-    def _say(self, text: str) -> None:
-        """Log something once."""
-        if text != self._said:
+    def _log_once(self, text: str) -> None:
+        """Log an error, unless it was the last one logged."""
+        if text != self._last_logged:
             log.error("%s", text)
-        self._said = text
+        self._last_logged = text

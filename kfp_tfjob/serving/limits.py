@@ -1,4 +1,9 @@
-"""Limits on the size of requests, before kserve and on their rows; and the count of requests."""
+"""Limits on a request's bytes, time and rows, as an ASGI middleware before kserve.
+
+kserve reads a whole body into memory and parses it, so one request could exhaust the memory. The
+middleware also counts requests, because it sees even the ones that never reach kserve.
+Installed by server.py; `check_row_count` is called by request_columns.py.
+"""
 
 from __future__ import annotations
 
@@ -20,34 +25,34 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
-MOST_ROWS = 1_000_000  # of one request: small rows take 45 times their JSON in memory
-_CLOSED = 499  # the client left before the answer, as nginx counts it
-# Bodies of open requests together, in largest requests: JSON takes ten times as much when parsed.
-_OPEN = 8
-_OTHER_OBJECTS = 10_000  # in a request, that are no rows: inputs and parameters in V2
-# Seconds for the body of a request: without a byte of it, and in all.
+MOST_ROWS = 1_000_000  # in one request: small rows take 45 times their JSON in memory
+_CLIENT_CLOSED = 499  # nginx's status for a client that left before the response
+# The most bytes of all open bodies, in units of the largest body. Parsed JSON takes ten times as
+# much memory.
+_OPEN_REQUESTS = 8
+_OTHER_OBJECTS = 10_000  # JSON objects in a request that are not rows: inputs and parameters in V2
+# Seconds for a request's body: without a byte, and for the whole body.
 STALLED, LONGEST = 30.0, 300.0
-_BYTES_OF_OBJECT = 64  # tensors in binary have the byte of { or [ in one of 128
+_BYTES_OF_OBJECT = 64  # per { or [ in a body; in binary tensors, 1 of 128 bytes is one by chance
 
 
 class Limits:
-    """An ASGI application around another one.
+    """An ASGI middleware that rejects requests which would exhaust the server.
 
-    A request that says that it is too large is answered before it is read. At most the limit of one
-    without a stated size is kept in memory. If the bodies of all open requests are too large
-    together, a new one is answered with 503 and asked to come again.
-
-    A body that stalls is answered with 408, or a few clients that hang would keep the others out.
-
-    A compressed body is rejected, because it may be much larger than it seems.
-
-    More objects and lists than any request needs are rejected while they arrive, because they take
-    much more memory than their JSON.
+    - A request whose Content-Length is too large is rejected before its body is read; a body
+      without a stated size is read up to the limit.
+    - If the bodies of all open requests are too large together, a new one is answered with 503 and
+      Retry-After.
+    - A body that stalls is answered with 408. Otherwise, a few hanging clients would keep out all
+      other clients.
+    - A compressed body is rejected, because its uncompressed size is unknown.
+    - More objects and lists than any request needs are rejected while they arrive, because they
+      take much more memory than their JSON.
 
     Args:
-        app: The application.
+        app: The wrapped application.
         most: The largest body of a request, in bytes.
-        metrics: Counts the requests for predictions.
+        metrics: Counts the prediction requests.
     """
 
     def __init__(self, app: Application, most: int, metrics: Metrics) -> None:
@@ -59,38 +64,38 @@ class Limits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, size, began_answer = time.perf_counter(), _CLOSED, 0, False
+        began, status, size, began_answer = time.perf_counter(), _CLIENT_CLOSED, 0, False
         refusal: RefusedRequest | None = None
         has_left, objects, has_all = False, 0, False
 
-        async def limited() -> Message:
+        async def receive_limited() -> Message:
             nonlocal size, refusal, has_left, objects, has_all
-            left = began + LONGEST - time.perf_counter()
-            try:  # once the body is there, the application waits for the client to leave
-                async with asyncio.timeout(None if has_all else min(STALLED, left)):
+            remaining = began + LONGEST - time.perf_counter()
+            try:  # after the body, the application waits for the client's disconnect, without limit
+                async with asyncio.timeout(None if has_all else min(STALLED, remaining)):
                     message = await receive()
             except TimeoutError:
                 refusal = self._stalled(size)
                 return {"type": "http.disconnect"}
             has_all |= not message.get("more_body")
             has_left |= message["type"] == "http.disconnect"
-            came = len(message.get("body", b""))
-            size, self._open = size + came, self._open + came
+            received = len(message.get("body", b""))
+            size, self._open = size + received, self._open + received
             objects += sum(map(message.get("body", b"").count, (b"{", b"[")))
             if size > self._most:
                 refusal = self._too_large(size, declared)
             elif objects > max(MOST_ROWS + _OTHER_OBJECTS, self._most // _BYTES_OF_OBJECT):
                 refusal = too_many_rows(objects)
-            elif came and self._open > max(_OPEN * self._most, size):
+            elif received and self._open > max(_OPEN_REQUESTS * self._most, size):
                 refusal = self._busy()
             if not refusal:
                 return message
             return {"type": "http.disconnect"}  # the application stops reading
 
-        async def counted(message: Message) -> None:
+        async def forward(message: Message) -> None:
             nonlocal status, began_answer
             if refusal:
-                return  # what the application makes of the disconnection
+                return  # the application's response to the simulated disconnect
             if message["type"] == "http.response.start":
                 status, began_answer = message["status"], True
             await send(message)
@@ -100,12 +105,12 @@ class Limits:
         encoding = headers.get(b"content-encoding", b"").strip().lower()
         try:
             if encoding not in (b"", b"identity"):
-                refusal = _compressed(encoding)
+                refusal = _refuse_compressed(encoding)
             elif declared.isdigit() and int(declared) > self._most:
                 refusal = self._too_large(int(declared), declared)
             else:
-                await self._app(scope, limited, counted)
-        except Exception:  # also what the application makes of a client that left
+                await self._app(scope, receive_limited, forward)
+        except Exception:  # expected if the client left or the request was rejected
             if not refusal and not has_left:
                 status = HTTPStatus.INTERNAL_SERVER_ERROR
                 raise
@@ -118,11 +123,11 @@ class Limits:
                 self._metrics.answered(protocol, int(status), time.perf_counter() - began)
 
     def _too_large(self, size: int, declared: bytes) -> RefusedRequest:
-        more = "" if declared.isdigit() and int(declared) else "more than "
+        qualifier = "" if declared.isdigit() and int(declared) else "more than "
         return RefusedRequest(
             Problem(
                 "the request is too large",
-                received=f"{more}{sized(size if not more else self._most)}",
+                received=f"{qualifier}{sized(size if not qualifier else self._most)}",
                 expected=f"at most {sized(self._most)}",
                 fix="send the rows in several requests, or start the server with a larger"
                 " --max-request-mb",
@@ -147,7 +152,7 @@ class Limits:
             Problem(
                 "the server is overloaded",
                 received=f"{sized(self._open)} of open requests",
-                expected=f"at most {sized(_OPEN * self._most)}",
+                expected=f"at most {sized(_OPEN_REQUESTS * self._most)}",
                 fix="send the request again after Retry-After seconds, or add replicas",
             ),
             status=HTTPStatus.SERVICE_UNAVAILABLE,
@@ -155,13 +160,13 @@ class Limits:
 
 
 def protocol_of(path: str) -> str:
-    """Return the protocol of a request for predictions; empty for any other request."""
+    """Return `v1` or `v2` for a prediction request's path; empty for any other path."""
     if path.startswith("/v1/models/") and path.endswith(":predict"):
         return "v1"
     return "v2" if path.startswith("/v2/models/") and path.endswith("/infer") else ""
 
 
-def _compressed(encoding: bytes) -> RefusedRequest:
+def _refuse_compressed(encoding: bytes) -> RefusedRequest:
     return RefusedRequest(
         Problem(
             "the request's body is compressed",
@@ -180,19 +185,23 @@ async def _send(send: Send, refusal: RefusedRequest) -> None:
     if refusal.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", b"1"))
     if refusal.status == HTTPStatus.REQUEST_TIMEOUT:
-        headers.append((b"connection", b"close"))  # the rest of the body may still come
+        headers.append((b"connection", b"close"))  # more of the body may still arrive
     await send({"type": "http.response.start", "status": int(refusal.status), "headers": headers})
     await send({"type": "http.response.body", "body": data})
 
 
-def refuse_many(rows: int) -> None:
-    """Reject a request with too many rows."""
+def check_row_count(rows: int) -> None:
+    """Reject a request with too many rows.
+
+    Raises:
+        RefusedRequest: There are more than MOST_ROWS.
+    """
     if rows > MOST_ROWS:
         raise too_many_rows(rows)
 
 
 def too_many_rows(rows: int) -> RefusedRequest:
-    """Return the refusal of so many rows, or so many objects, which may be rows."""
+    """Return the refusal of a request with this many rows, or objects that may be rows."""
     return RefusedRequest(
         Problem(
             "the request has too many rows",

@@ -1,4 +1,8 @@
-"""Where the server listens, and when it gives up clients that are gone or read nothing."""
+"""The server's listening socket, which drops clients that are gone or stop reading.
+
+Without keepalive and a user timeout, each such client would hold a connection and a response in
+memory. Called by server.py.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +11,31 @@ import socket
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-# Seconds: a connection without data before the first probe, between probes, and how many of them.
+# Seconds without data before the first keepalive probe, seconds between probes, and their number: a
+# client is gone after 2 minutes.
 IDLE, _BETWEEN, _PROBES = 60, 15, 4
 
 
 def default_host() -> str:
-    """Return where to listen if the user does not say: in a pod everywhere, else only here."""
+    """Return the default address: all interfaces in a pod, otherwise only this machine."""
     return "0.0.0.0" if os.environ.get("KUBERNETES_SERVICE_HOST") else "127.0.0.1"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a bound socket whose connections end when their client is gone or reads nothing.
+    """Return a bound socket whose connections end when their client is gone or stops reading.
 
     Args:
         host: A name or an address of this machine.
-        port: 0 for any.
+        port: The port; 0 for any free one.
 
     Raises:
         ConfigurationError: The port is taken, or the host is not one of this machine.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(*found[:3])
+        address_info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(*address_info[:3])
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(found[4])
+        bound.bind(address_info[4])
     except OSError as error:
         raise ConfigurationError(
             Problem(
@@ -43,7 +48,7 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": IDLE, "TCP_KEEPINTVL": _BETWEEN, "TCP_KEEPCNT": _PROBES}
-    # Of Linux: an answer that its client does not read would hold its request in memory.
+    # Only on Linux: a response that its client does not read would hold its request in memory.
     options["TCP_USER_TIMEOUT"] = 1000 * (IDLE + _BETWEEN * _PROBES)
     for name, value in options.items():
         if hasattr(socket, name):

@@ -1,4 +1,8 @@
-"""A champion that answers: its SavedModel in memory, and the columns that requests must have."""
+"""A champion in memory: its SavedModel, and the columns that requests must have.
+
+A champion is checked against its record before it answers: schema, weights and signature. The
+follower loads a new one while the previous one still answers.
+"""
 
 from __future__ import annotations
 
@@ -25,29 +29,34 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
 from kfp_tfjob.storage.store import Store
 
-# Rows that a model predicts at once, so a large request needs little memory beside its own.
-_AT_ONCE = 4096
-# The rows of the calls before the first request: TensorFlow compiles and allocates in them.
+# Rows that a model predicts at once, so that a large request needs little additional memory.
+_MOST_ROWS_AT_ONCE = 4096
+# Rows of each prediction before the first request. TensorFlow compiles and allocates during these.
 _WARM_UP = (1, 1, 2, 8, 32, 1)
 
 log = logging.getLogger(__name__)
 
 
 class LoadedModel:
-    """A champion in memory.
+    """A champion in memory, ready to predict.
 
     Args:
-        champion: Its record.
-        folder: Its files, as `registry.chain.fetch` leaves them; not needed afterwards.
+        champion: The champion's record.
+        folder: The files that `registry.chain.fetch` has written; not needed afterwards.
         model_name: The model's name.
 
+    Attributes:
+        champion: The champion's record.
+        model_name: The model's name.
+        columns: The columns that requests must have.
+
     Raises:
-        DataError: The schema, the weights or the signature are not those of the champion.
+        DataError: The schema, the weights or the signature do not match the champion's record.
     """
 
     def __init__(self, champion: Champion, folder: Path, model_name: str) -> None:
         name = f"version {champion.version} of {model_name}"
-        schema = _schema(folder / SCHEMA, name)
+        schema = _read_schema(folder / SCHEMA, name)
         if schema.schema_digest != champion.schema_digest:
             raise DataError(
                 Problem(
@@ -73,13 +82,13 @@ class LoadedModel:
 
     @classmethod
     def of(cls, store: Store, proven: Proven) -> LoadedModel:
-        """Fetch a proven champion, load it, and warm it up.
+        """Download a verified champion, load it, and warm it up.
 
         Raises:
-            DataError: It is damaged, or it cannot predict.
+            DataError: The champion is damaged, or it cannot predict.
         """
         began = time.monotonic()
-        with _new_folder() as folder:
+        with _temporary_folder() as folder:
             fetch(store, proven, folder)
             loaded = cls(proven.champion, folder, proven.model_name)
         for rows in _WARM_UP:
@@ -103,20 +112,24 @@ class LoadedModel:
         Raises:
             DataError: The model failed.
         """
-        if rows.count <= _AT_ONCE:
+        if rows.count <= _MOST_ROWS_AT_ONCE:
             return self._model.predict(rows.features)
-        parts = range(0, rows.count, _AT_ONCE)
+        starts = range(0, rows.count, _MOST_ROWS_AT_ONCE)
         return np.concatenate(
-            [self._model.predict(rows.part(slice(at, at + _AT_ONCE))) for at in parts]
+            [
+                self._model.predict(rows.part(slice(start, start + _MOST_ROWS_AT_ONCE)))
+                for start in starts
+            ]
         )
 
 
 @contextmanager
-def _new_folder() -> Iterator[Path]:
-    """Make an empty folder for a version while it is loaded, and remove it at the end.
+def _temporary_folder() -> Iterator[Path]:
+    """Make an empty folder while a version is loaded, and remove it afterwards.
 
-    A server that is killed cannot, and in a pod the volume outlives the container. The next one has
-    the same process id there, so it finds the folder and removes it.
+    A killed server leaves its folder behind, and in a pod the volume outlives the container. The
+    name contains the process id, which is the same in the next container, so the next server
+    removes the folder.
     """
     folder = Path(tempfile.gettempdir()) / f"kfp-tfjob-serve-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -127,7 +140,7 @@ def _new_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _schema(path: Path, name: str) -> Schema:
+def _read_schema(path: Path, name: str) -> Schema:
     try:
         return Schema.from_bytes(path.read_bytes())
     except InvalidDocumentError as error:

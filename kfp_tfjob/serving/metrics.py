@@ -1,4 +1,4 @@
-"""The Prometheus metrics of the server, at /metrics beside those of kserve.
+"""The server's Prometheus metrics, at /metrics together with kserve's.
 
 All have the label `model_name`. A rate of requests is
 `sum(rate(kfp_tfjob_requests_total{model_name="digits"}[1m]))`.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter, Gauge, Histogram
 
+# Buckets of the latency, from one row of a small model to a request with many rows.
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _REQUESTS = Counter(
     "kfp_tfjob_requests",
@@ -58,20 +59,20 @@ class Metrics:
         _ROWS.labels(self.model_name).inc(rows)
 
     def answers(self, number: int, version: int, switched: bool) -> None:
-        """Show the champion that answers from now on; `switched`: instead of another one."""
+        """Set the champion in use; `switched` tells whether it replaced another one."""
         _CHAMPION.labels(self.model_name).set(number)
         _VERSION.labels(self.model_name).set(version)
         _SWITCHES.labels(self.model_name).inc(switched)
         self.refused(0)
 
     def refused(self, number: int) -> None:
-        """Show the champion that was rejected; 0 for none."""
+        """Set the number of the rejected champion; 0 without one."""
         _REFUSED.labels(self.model_name).set(number)
 
     def reached(self) -> None:
-        """Show that the store was reached just now."""
+        """Set the time of the last successful read from the store to now."""
         _REACHED.labels(self.model_name).set_to_current_time()
 
     def sampled(self, rows: int) -> None:
-        """Count the rows of a sample that was stored."""
+        """Count the rows of a stored sample."""
         _SAMPLED.labels(self.model_name).inc(rows)

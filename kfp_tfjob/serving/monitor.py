@@ -1,4 +1,8 @@
-"""Compares sampled requests with the data that the model was trained on."""
+"""Compares sampled requests with the data that the model was trained on.
+
+Both are counted over the bins that prepare_data stored for train, so monitoring needs no training
+rows. Called by `kfp-tfjob monitor`; the samples come from sampler.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.serving.column_names import check_columns
-from kfp_tfjob.serving.request_counts import Monitored, RequestCounts, shown
+from kfp_tfjob.serving.request_counts import Monitored, RequestCounts, iso_utc
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
@@ -22,7 +26,8 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
-_AT_ONCE, _FILES = 8, 32  # files that are read at once, and that are in memory at once
+# Files that are read in parallel, and files that are in memory at the same time.
+_READERS, _FILES_IN_MEMORY = 8, 32
 
 
 def monitor(
@@ -37,39 +42,49 @@ def monitor(
 
     Args:
         store: The store.
-        layout: Where the models are.
+        layout: The addresses of models.
         model_name: The model.
-        until: The end of the time to look at, UTC.
-        days: Its length.
-        limits: When a column has moved too far.
+        until: The end of the monitored period, UTC.
+        days: The length of the period.
+        limits: The limits beyond which a column has drifted.
 
     Raises:
         ConfigurationError: The model has no champion, or lacks a column that the limits ignore.
-        DataError: There is no sample in that time, or no training data to compare with.
+        DataError: There is no sample in that period, or no training data to compare with.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
     champion = read_champion(store, layout, model_name)
     if champion is None:
         raise ConfigurationError(no_champion(layout, model_name))
-    trained = _trained_on(store, layout, model_name, champion)
-    check_columns("--ignore", limits.ignore if limits else (), trained.schema.names)
+    training = _training_reference(store, layout, model_name, champion)
+    check_columns("--ignore", limits.ignore if limits else (), training.schema.names)
     since = until - timedelta(days=days)
-    found = RequestCounts(trained, limits or Contract())
-    for sample in _samples(store, layout, found, champion, since, until):
-        found.add(sample, since, until)
-    if not found.rows:
-        raise DataError(_no_samples(store, layout, champion, found, model_name, since, until))
-    return found.result(model_name, champion, since, until)
+    counts = RequestCounts(training, limits or Contract())
+    for sample in _read_samples(store, layout, counts, champion, since, until):
+        counts.add(sample, since, until)
+    if not counts.rows:
+        raise DataError(
+            _no_samples_problem(store, layout, champion, counts, model_name, since, until)
+        )
+    return counts.result(model_name, champion, since, until)
 
 
-def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champion) -> Reference:
-    """Return the training data of a champion."""
-    found = reference.of_version(store, layout, model_name, champion)
-    if found and found.schema.has_columns and found.distributions:
-        return found
+def _training_reference(
+    store: Store, layout: Layout, model_name: str, champion: Champion
+) -> Reference:
+    """Return a champion's training data.
+
+    Raises:
+        DataError: The dataset was deleted, consists of images, or lacks distributions.
+    """
+    training = reference.of_version(store, layout, model_name, champion)
+    if training and training.schema.has_columns and training.distributions:
+        return training
     obstacle = f"nothing below {layout.model(model_name).version(champion.version)}"
-    if found:
-        obstacle = "pictures" if not found.schema.has_columns else "no distributions of its columns"
+    if training:
+        obstacle = (
+            "pictures" if not training.schema.has_columns else "no distributions of its columns"
+        )
     raise DataError(
         Problem(
             f"the training data of version {champion.version} of {model_name} cannot be compared"
@@ -81,23 +96,25 @@ def _trained_on(store: Store, layout: Layout, model_name: str, champion: Champio
     )
 
 
-def _samples(
+def _read_samples(
     store: Store,
     layout: Layout,
-    found: RequestCounts,
+    counts: RequestCounts,
     champion: Champion,
     since: datetime,
     until: datetime,
 ) -> Iterator[RequestsSample]:
-    """Yield the samples of the days from `since` to `until`; note those that cannot be read."""
-    place = layout.model(found.trained.model_name)
-    # A file has the day of its first row, and ends within an interval of it.
+    """Yield the samples of the days from `since` to `until`; record unreadable ones in `counts`."""
+    model_layout = layout.model(counts.training.model_name)
+    # A file is stored under the day of its first row, and may contain rows of the next day.
     first = (since - timedelta(hours=1)).date()
     days = (until.date() - first).days
     files = (
-        item
+        stored
         for day in range(days + 1)
-        for item in store.list(place.requests_of_day(champion.version, first + timedelta(days=day)))
+        for stored in store.list(
+            model_layout.requests_of_day(champion.version, first + timedelta(days=day))
+        )
     )
 
     def read(address: S3Address) -> RequestsSample | str:
@@ -106,37 +123,37 @@ def _samples(
         except DataError as error:
             return str(error)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        while some := [it.address for it in islice(files, _FILES)]:
-            for item in pool.map(read, some):
-                if isinstance(item, str):
-                    found.unreadable.append(item)
+    with ThreadPoolExecutor(_READERS) as pool:
+        while addresses := [stored.address for stored in islice(files, _FILES_IN_MEMORY)]:
+            for sample in pool.map(read, addresses):
+                if isinstance(sample, str):
+                    counts.unreadable.append(sample)
                 else:
-                    yield item
+                    yield sample
 
 
-def _no_samples(
+def _no_samples_problem(
     store: Store,
     layout: Layout,
     champion: Champion,
-    found: RequestCounts,
+    counts: RequestCounts,
     model_name: str,
     since: datetime,
     until: datetime,
 ) -> Problem:
-    others = [
+    other_versions = [
         name
         for name in store.folders(layout.model(model_name).requests)
         if name != str(champion.version)
     ]
-    received = f"no row from {shown(since)} to {shown(until)}"
-    if found.unreadable:
+    received = f"no row from {iso_utc(since)} to {iso_utc(until)}"
+    if counts.unreadable:
         received += (
-            f"; {counted(len(found.unreadable), 'sample')} cannot be read, the first because"
-            f" {found.unreadable[0]}"
+            f"; {counted(len(counts.unreadable), 'sample')} cannot be read, the first because"
+            f" {counts.unreadable[0]}"
         )
-    if others:
-        received += f"; there are samples of version {listed(others, 5)}"
+    if other_versions:
+        received += f"; there are samples of version {listed(other_versions, 5)}"
     return Problem(
         f"there is no sample of the requests that version {champion.version} of {model_name}"
         " answered",

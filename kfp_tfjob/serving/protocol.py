@@ -1,4 +1,8 @@
-"""The champion as a model of kserve: requests in V1 and V2 become rows, and predictions answers."""
+"""The champion as a kserve model: requests in V1 and V2 become rows, predictions become responses.
+
+kserve parses the protocols and calls `predict`; everything after that runs in a pool of threads, so
+that the event loop can answer health checks. Built by server.py.
+"""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -31,8 +35,8 @@ from kfp_tfjob.serving.request_columns import Rows
 from kfp_tfjob.storage.errors import DataError, Problem
 
 VERSION_HEADER = "x-model-version"
-Parameters = dict[str, Any] | None  # nothing here reads them
-# Is told of every answered request: the model, its rows and its predictions.
+Parameters = dict[str, Any] | None  # accepted and ignored
+# Called for every answered request with the model, the rows and their predictions.
 Watcher = Callable[[LoadedModel, Rows, np.ndarray], None]
 
 
@@ -46,14 +50,15 @@ class _Output(RequestOutput):
 
 
 class Request(InferenceRequest):
-    """A V2 request whose parsing stops at the first mistake: pydantic would collect gigabytes."""
+    """A V2 request whose parsing stops at the first error; pydantic could collect gigabytes."""
 
     parameters: Parameters = None
     inputs: Annotated[list[_Input], FailFast()]
     outputs: Annotated[list[_Output] | None, FailFast()] = None
 
 
-V2Endpoints.infer.__annotations__["request_body"] = Request | bytes  # what FastAPI reads it into
+# FastAPI parses a body into the annotated type.
+V2Endpoints.infer.__annotations__["request_body"] = Request | bytes
 
 
 class ChampionModel(Model):
@@ -61,12 +66,12 @@ class ChampionModel(Model):
 
     Args:
         name: The model's name.
-        follower: Holds the champion that answers.
+        follower: Provides the current champion.
         metrics: Counts the rows.
-        threads: Requests that are computed at once.
-        watcher: Gets every answered request; None for no watcher.
-        batches: How long a request may wait for others, in seconds, and how many rows do not wait
-            any longer; None to predict each request alone.
+        threads: The number of requests that are computed in parallel.
+        watcher: Called for every answered request; None without a watcher.
+        batches: The longest time in seconds that a request waits for other requests, and the number
+            of rows at which a batch starts at once; None to predict each request alone.
     """
 
     def __init__(
@@ -83,25 +88,25 @@ class ChampionModel(Model):
         self._metrics, self._watcher = metrics, watcher
         # The event loop stays free for health checks while TensorFlow computes.
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")
-        self._batcher = Batcher(_predicted, self._pool, *batches) if batches else None
+        self._batcher = Batcher(_predict_rows, self._pool, *batches) if batches else None
 
     @property
     def ready(self) -> bool:
-        """Whether there is a champion that answers."""
+        """Whether a champion is loaded."""
         return self._follower.current is not None
 
     @ready.setter
     def ready(self, value: bool) -> None:
-        """Ignore what kserve believes: only the follower knows."""
+        """Ignored; readiness comes from the follower."""
 
     @property
     def loaded(self) -> LoadedModel:
-        """The champion that answers."""
+        """The champion in use."""
         assert self._follower.current is not None
         return self._follower.current
 
     def validate(self, payload: Any) -> Any:
-        """Leave the checks to `predict`, which says what is wrong."""
+        """Return the payload unchecked; `predict` checks it with better messages."""
         return payload
 
     async def predict(
@@ -113,15 +118,15 @@ class ChampionModel(Model):
         """Answer one request.
 
         Raises:
-            RefusedRequest: It does not have the model's columns.
+            RefusedRequest: The request does not match the model's columns.
         """
-        loaded = self.loaded  # of the whole request, whatever takes over meanwhile
+        loaded = self.loaded  # read once, so that one champion answers the whole request
         loop = asyncio.get_running_loop()
         if self._batcher:
             rows = await loop.run_in_executor(self._pool, self._rows, loaded, payload)
             values = await self._batcher.predict(loaded, rows)
-            written = (self._pool, self._written, loaded, payload, rows, values)
-            answer = await loop.run_in_executor(*written)
+            build_call = (self._pool, self._build_answer, loaded, payload, rows, values)
+            answer = await loop.run_in_executor(*build_call)
         else:
             answer = await loop.run_in_executor(self._pool, self._answer, loaded, payload)
         if response_headers is not None:
@@ -129,82 +134,86 @@ class ChampionModel(Model):
         return answer
 
     def get_input_types(self) -> list[dict[str, Any]]:
-        """Return the inputs for the metadata of V2."""
+        """Return the inputs for the V2 metadata."""
         return tensors.inputs_of(self.loaded.columns)
 
     def get_output_types(self) -> list[dict[str, Any]]:
-        """Return the outputs for the metadata of V2."""
+        """Return the outputs for the V2 metadata."""
         return answers.outputs_of(self.loaded.columns.classes)
 
     def _answer(self, loaded: LoadedModel, payload: Any) -> Any:
         """Return the answer to a request; runs in a thread of the pool."""
         rows = self._rows(loaded, payload)
-        return self._written(loaded, payload, rows, _predicted(loaded, rows))
+        return self._build_answer(loaded, payload, rows, _predict_rows(loaded, rows))
 
     def _rows(self, loaded: LoadedModel, payload: Any) -> Rows:
         """Return a request's rows."""
         if not isinstance(payload, InferRequest):
             return loaded.columns.of_rows(_instances(payload))
         self._require_version(loaded, payload)
-        self._outputs(loaded, payload)
+        self._requested_outputs(loaded, payload)
         return tensors.read(loaded.columns, payload.inputs)
 
-    def _written(self, loaded: LoadedModel, payload: Any, rows: Rows, values: np.ndarray) -> Any:
-        """Return the answer with the predictions for a request's rows."""
+    def _build_answer(
+        self, loaded: LoadedModel, payload: Any, rows: Rows, values: np.ndarray
+    ) -> Any:
+        """Return the response with the predictions for a request's rows."""
         classes = loaded.columns.classes
         self._metrics.predicted(rows.count)
         if self._watcher:
             self._watcher(loaded, rows, values)
         if not isinstance(payload, InferRequest):
             return {"predictions": answers.predictions(classes, values)}
-        wanted = self._outputs(loaded, payload)
+        requested = self._requested_outputs(loaded, payload)
         return InferResponse(
             response_id=payload.id or uuid.uuid4().hex,
             model_name=self.name,
             model_version=str(loaded.champion.version),
             infer_outputs=[
-                InferOutput(**it) for it in answers.tensors(classes, values) if it["name"] in wanted
+                InferOutput(**output)
+                for output in answers.tensors(classes, values)
+                if output["name"] in requested
             ],
         )
 
     def _require_version(self, loaded: LoadedModel, request: InferRequest) -> None:
         """Reject a request for a version that is not served."""
-        there, asked = str(loaded.champion.version), request.model_version
-        if asked and asked != there:
+        served, requested = str(loaded.champion.version), request.model_version
+        if requested and requested != served:
             raise RefusedRequest(
                 Problem(
-                    f"version {asked} of {self.name} is not served here",
-                    received=f"model_version {asked}",
-                    expected=f"{there}, the champion, or none",
+                    f"version {requested} of {self.name} is not served here",
+                    received=f"model_version {requested}",
+                    expected=f"{served}, the champion, or none",
                     fix="omit model_version",
                     path="model_version",
                 ),
                 status=HTTPStatus.NOT_FOUND,
             )
 
-    def _outputs(self, loaded: LoadedModel, request: InferRequest) -> set[str]:
-        """Return the outputs that a request in V2 asks for."""
-        there = {it["name"] for it in answers.outputs_of(loaded.columns.classes)}
-        asked = {it.name for it in request.request_outputs or ()}
-        if not asked <= there:
+    def _requested_outputs(self, loaded: LoadedModel, request: InferRequest) -> set[str]:
+        """Return the names of the outputs that a V2 request asks for; by default, all."""
+        available = {output["name"] for output in answers.outputs_of(loaded.columns.classes)}
+        requested = {output.name for output in request.request_outputs or ()}
+        if not requested <= available:
             raise RefusedRequest(
                 Problem(
                     "the model has no such output",
-                    received=", ".join(sorted(asked - there)),
-                    expected=", ".join(sorted(there)),
+                    received=", ".join(sorted(requested - available)),
+                    expected=", ".join(sorted(available)),
                     fix="request one of these, or omit `outputs`",
                     path="outputs",
                 )
             )
-        return asked or there
+        return requested or available
 
 
 def _instances(payload: Any) -> Any:
-    """Return the rows of a request in V1; None without any."""
+    """Return the list `instances` of a V1 request; None if it is missing."""
     return payload.get("instances") if isinstance(payload, dict) else None
 
 
-def _predicted(loaded: LoadedModel, rows: Rows) -> np.ndarray:
+def _predict_rows(loaded: LoadedModel, rows: Rows) -> np.ndarray:
     try:
         return loaded.predict(rows)
     except DataError as error:
@@ -224,28 +233,28 @@ def _predicted(loaded: LoadedModel, rows: Rows) -> np.ndarray:
 
 
 class Champions(ModelRepository):
-    """The models of the server: one, which requests can neither load nor unload."""
+    """The server's models: one, which requests can neither load nor unload."""
 
     def unload(self, name: str) -> None:
-        """Keep the model: kserve unloads it at SIGTERM, before the last requests are answered."""
+        """Do nothing; kserve unloads models at SIGTERM, before the last requests are answered."""
 
 
 class NoLoading(ModelRepositoryExtension):
     """Refuses to load and unload models by request: the server follows the champion."""
 
     async def load(self, model_name: str) -> None:
-        """Reject."""
-        raise self._refusal("load", model_name)
+        """Reject the request."""
+        raise self._refuse("load", model_name)
 
     async def unload(self, model_name: str) -> None:
-        """Reject."""
-        raise self._refusal("unload", model_name)
+        """Reject the request."""
+        raise self._refuse("unload", model_name)
 
-    def _refusal(self, what: str, model_name: str) -> RefusedRequest:
+    def _refuse(self, action: str, model_name: str) -> RefusedRequest:
         return RefusedRequest(
             Problem(
-                f"this server does not {what} models on request",
-                received=f"{what} {model_name}",
+                f"this server does not {action} models on request",
+                received=f"{action} {model_name}",
                 expected="the champion, which the server loads automatically",
                 fix="publish another model, or use `kfp-tfjob models rollback`",
             ),
@@ -254,34 +263,36 @@ class NoLoading(ModelRepositoryExtension):
 
 
 class ChampionPlane(DataPlane):
-    """Answers about the server and the model."""
+    """Answers requests for readiness and metadata, and parses prediction requests."""
 
     async def ready(self) -> bool:
-        """Return whether the model answers."""
+        """Return whether every model is ready."""
         return all(model.ready for model in self.model_registry.get_models().values())
 
     async def model_metadata(self, model_name: str) -> dict[str, Any]:
-        """Return the metadata of V2, with the version that answers."""
-        found = await super().model_metadata(model_name)
-        version = str(self.get_model_from_registry(model_name).loaded.champion.version)
-        return found | {"versions": [version], "platform": "tensorflow_savedmodel"}
+        """Return the V2 metadata, with the version in use."""
+        metadata = await super().model_metadata(model_name)
+        model = self.get_model_from_registry(model_name)
+        assert isinstance(model, ChampionModel)
+        version = str(model.loaded.champion.version)
+        return metadata | {"versions": [version], "platform": "tensorflow_savedmodel"}
 
-    def decode(self, *arguments: Any, **more: Any) -> Any:
-        """Read a request.
+    def decode(self, *arguments: Any, **options: Any) -> Any:
+        """Parse a V1 request.
 
         Raises:
-            RefusedRequest: It cannot be read.
+            RefusedRequest: The body is not a JSON object.
         """
         try:
-            return super().decode(*arguments, **more)
+            return super().decode(*arguments, **options)
         except InvalidInput as error:
             raise RefusedRequest(not_json(str(error), ROWS)) from error
 
     def decode_inference_request(self, body: Any, headers: dict[str, str], model_name: str) -> Any:
-        """Read a request in V2; kserve's own errors for bytes that are no tensors say little.
+        """Parse a V2 request, with better messages than kserve's for invalid tensors.
 
         Raises:
-            RefusedRequest: It cannot be read.
+            RefusedRequest: The request does not follow the Open Inference Protocol.
         """
         is_binary = isinstance(body, bytes)
         length = headers.get(JSON_LENGTH, "")

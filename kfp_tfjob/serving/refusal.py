@@ -1,4 +1,4 @@
-"""A request that is rejected, and what the client is told."""
+"""The error of a rejected request, and the body of its response."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SHOWN = 20  # problems of one request
 
 
 class RefusedRequest(DataError):
-    """A request that cannot be answered; the client has to change it.
+    """A request that cannot be answered unless the client changes it.
 
     Args:
-        *problems: Everything that is wrong with it.
-        status: The status of the answer.
+        *problems: All problems of the request.
+        status: The response's status.
     """
 
     def __init__(self, *problems: Problem, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
@@ -24,5 +24,5 @@ class RefusedRequest(DataError):
 
 
 def answer(error: StepError) -> dict[str, Any]:
-    """Return the body of the answer: `error` for people, `problems` for programs."""
+    """Return the response's body: `error` for people, `problems` for programs."""
     return {"error": str(error), "problems": [problem.parts for problem in error.as_problems]}

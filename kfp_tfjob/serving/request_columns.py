@@ -1,9 +1,11 @@
-"""Reads a request's rows into the columns that the model takes.
+"""Parses a request's rows into the columns that the model takes.
 
-A request names the raw columns of the training data, as the table had them: a number, true or
-false, a string, a date in ISO 8601, the bytes of an image in base64. null and an empty string are
-missing values. A column that is missing, foreign or of another type is rejected by name: a model
-answers any input, so a mistake would be an answer that looks right.
+A request contains the raw columns of the training table by name: a number, true or false, a string,
+a date in ISO 8601, or an image's bytes in base64. null and an empty string are missing values. A
+column that is missing, unknown or of another type is rejected by name. A model answers any input,
+so a mistake would otherwise yield a prediction that looks right.
+
+V1 requests enter by `of_rows` (protocol.py), V2 requests by `of_columns` (tensors.py).
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ import pyarrow as pa
 
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in
-from kfp_tfjob.serving.limits import refuse_many
+from kfp_tfjob.serving.limits import check_row_count
 from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import counted, listed
 
-_SHOWN = 5  # problems of one column, names in a list
-_LONGEST = 100  # characters of a foreign name that are compared and shown
-# The path of a value: a column and the number of its row, from 0.
-Where = Callable[[str, int], str]
+_MOST_SHOWN = 5  # problems of one column, names in a list
+_LONGEST = 100  # characters of an unknown name that are compared and shown; a name may be megabytes
+# From a column and a row's number, from 0, to the path of the value in the request.
+ValuePath = Callable[[str, int], str]
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,15 @@ class Rows:
 
     Attributes:
         count: The number of rows, at least 1.
-        features: What `ServedModel.predict` takes: by column a (rows,) array of the first of the
-            `raw_types` of its type.
+        features: A (rows,) array by column, in the first of its column type's `raw_types`; the
+            argument of `ServedModel.predict`.
     """
 
     count: int
     features: dict[str, np.ndarray]
 
     def part(self, rows: slice) -> dict[str, np.ndarray]:
-        """Return the features of some rows."""
+        """Return the features of a slice of rows."""
         return {name: values[rows] for name, values in self.features.items()}
 
     def values(self, row: int) -> list[Any]:
@@ -57,185 +59,199 @@ class RequestColumns:
 
     Args:
         schema: The content of schema.json.
-        arguments: The argument of each column in the model's signature, if it says so. A
-            request that names these instead of the columns is read, too, because it is what
-            TensorFlow Serving takes.
+        arguments: The signature's argument for each column; None if the model does not list them.
+            Requests may name arguments instead of columns, as TensorFlow Serving requires.
 
     Attributes:
-        classes: The names of the classes; none for a regression.
-        types: The type of each column by name, in the order of the table.
+        classes: The names of the classes; empty for a regression.
+        types: The type of each column by name, in the table's order.
     """
 
     def __init__(self, schema: Schema, arguments: Mapping[str, str] | None = None) -> None:
         self.classes, self._label = schema.classes, schema.label.name
         features = schema.encoding.features
-        self.types = {it.name: type(it) for it in features}
+        self.types = {feature.name: type(feature) for feature in features}
         self._formats = schema.formats
-        # The model rejects a missing value of these, or would answer it with nonsense.
-        self._full = frozenset(it.name for it in features if not it.takes_missing)
-        columns = {argument: name for name, argument in (arguments or {}).items()}
-        self._columns = {it: name for it, name in columns.items() if it not in self.types}
+        # The model was trained without missing values in these columns.
+        self._without_missing = frozenset(
+            feature.name for feature in features if not feature.takes_missing
+        )
+        column_of_argument = {argument: name for name, argument in (arguments or {}).items()}
+        self._column_of_argument = {
+            argument: name
+            for argument, name in column_of_argument.items()
+            if argument not in self.types
+        }
 
     def column(self, name: str) -> str:
-        """Return the column that a name of a request means: its own, or that of the argument."""
-        return self._columns.get(name, name)
+        """Return the column for a name in a request, which may be an argument's name."""
+        return self._column_of_argument.get(name, name)
 
     def of_rows(self, rows: Any) -> Rows:
-        """Read `instances` of a request in V1: one object by row.
+        """Parse `instances` of a V1 request: one object for each row.
 
         Raises:
-            RefusedRequest: It has no rows, or a row lacks a column, has another, or a wrong value.
+            RefusedRequest: There are no rows, or a row lacks a column or contains an unknown column
+                or an invalid value.
         """
         if not isinstance(rows, list) or not rows:
             raise RefusedRequest(
                 Problem(
                     "the request has no rows",
-                    received=f"instances: {_shown(rows)}",
+                    received=f"instances: {_format_value(rows)}",
                     expected="a list with one object for each row",
-                    fix=self._fix(),
+                    fix=self._example_fix(),
                     path="instances",
                 )
             )
-        refuse_many(len(rows))
-        rows = self._refuse_names(rows)
-        given = {name: [row[name] for row in rows] for name in self.types}
-        return self.of_columns(given, lambda name, row: f"instances[{row}].{name}")
+        check_row_count(len(rows))
+        rows = self._rows_by_column(rows)
+        columns = {name: [row[name] for row in rows] for name in self.types}
+        return self.of_columns(columns, lambda name, row: f"instances[{row}].{name}")
 
-    def of_columns(self, columns: Mapping[str, Sequence[Any]], where: Where) -> Rows:
-        """Read the values of the columns.
+    def of_columns(self, columns: Mapping[str, Sequence[Any]], path: ValuePath) -> Rows:
+        """Parse the values of the columns.
 
         Args:
-            columns: Every column's values, as JSON or numpy has them; of equal length.
-            where: Returns the path of a value.
+            columns: Every column's values from JSON or numpy; of equal length.
+            path: Returns the path of a value.
 
         Raises:
-            RefusedRequest: A column is missing or foreign, or a value is not of its kind.
+            RefusedRequest: A column is missing or unknown, or a value is invalid for its type.
         """
-        self._refuse_columns(columns)
-        refuse_many(len(next(iter(columns.values()))))
-        wrong: list[Problem] = []
-        found = {}
+        self._check_column_names(columns)
+        check_row_count(len(next(iter(columns.values()))))
+        problems_found: list[Problem] = []
+        features = {}
         for name, column in self.types.items():
-            values, problems = column.read(columns[name])
-            wrong += self._described(name, column, columns[name], problems, where)
-            if not problems and name in self._full:
-                wrong += self._gaps(name, column, values, where)
-            found[name] = values
-        if wrong:
-            raise RefusedRequest(*wrong)
-        return Rows(len(next(iter(found.values()))), found)
+            values, invalid = column.read(columns[name])
+            problems_found += self._describe_invalid(name, column, columns[name], invalid, path)
+            if not invalid and name in self._without_missing:
+                problems_found += self._describe_missing(name, column, values, path)
+            features[name] = values
+        if problems_found:
+            raise RefusedRequest(*problems_found)
+        return Rows(len(next(iter(features.values()))), features)
 
-    def _refuse_names(self, rows: list[Any]) -> list[dict[str, Any]]:
-        """Return rows by column, or refuse the first that is not an object or has other columns."""
-        wanted = self.types.keys()
-        if all(isinstance(row, dict) and row.keys() == wanted for row in rows):
+    def _rows_by_column(self, rows: list[Any]) -> list[dict[str, Any]]:
+        """Return the rows with columns as keys; reject the first row with other keys."""
+        expected = self.types.keys()
+        if all(isinstance(row, dict) and row.keys() == expected for row in rows):
             return rows
-        found = []
-        for at, row in enumerate(rows):
-            place = f"instances[{at}]"
+        named_rows = []
+        for index, row in enumerate(rows):
+            row_path = f"instances[{index}]"
             if not isinstance(row, dict):
                 raise RefusedRequest(
                     Problem(
-                        f"row {at} of the request is not an object",
-                        received=f"{place}: {_shown(row)}",
+                        f"row {index} of the request is not an object",
+                        received=f"{row_path}: {_format_value(row)}",
                         expected="an object with one key per column",
-                        fix=self._fix(),
-                        path=place,
+                        fix=self._example_fix(),
+                        path=row_path,
                     )
                 )
             named = {self.column(name): value for name, value in row.items()}
-            twice = {it for it in row if it in self._columns and self._columns[it] in row}
-            if named.keys() != wanted or twice:
-                foreign = (named.keys() - wanted) | twice
-                raise self._other_columns(wanted - named.keys(), foreign, place)
-            found.append(named)
-        return found
+            duplicates = {
+                key
+                for key in row
+                if key in self._column_of_argument and self._column_of_argument[key] in row
+            }
+            if named.keys() != expected or duplicates:
+                foreign = (named.keys() - expected) | duplicates
+                raise self._column_mismatch(expected - named.keys(), foreign, row_path)
+            named_rows.append(named)
+        return named_rows
 
-    def _refuse_columns(self, columns: Mapping[str, Sequence[Any]]) -> None:
+    def _check_column_names(self, columns: Mapping[str, Sequence[Any]]) -> None:
         if columns.keys() == self.types.keys():
             return
         missing, foreign = self.types.keys() - columns.keys(), columns.keys() - self.types.keys()
-        raise self._other_columns(missing, foreign, "inputs")
+        raise self._column_mismatch(missing, foreign, "inputs")
 
-    def _other_columns(self, missing: set[str], foreign: set[str], place: str) -> RefusedRequest:
-        """Return the refusal of missing and foreign columns at a place of the request."""
-        wrong = [
+    def _column_mismatch(
+        self, missing: set[str], foreign: set[str], location: str
+    ) -> RefusedRequest:
+        """Return the refusal of missing and unknown columns; `location` is the row's path."""
+        problems = [
             Problem(
                 f"the column {name!r} is missing",
-                received=f"no {name!r} in {place}",
-                expected=self._written(name),
+                received=f"no {name!r} in {location}",
+                expected=self._describe_values(name),
                 fix=f"add {name!r} to every row",
                 path=name,
             )
             for name in self.types
             if name in missing
         ]
-        for name in [it[:_LONGEST] for it in sorted(foreign)[:SHOWN]]:
-            near = get_close_matches(name, missing, 1)
-            wrong.append(
+        for name in [foreign_name[:_LONGEST] for foreign_name in sorted(foreign)[:SHOWN]]:
+            similar = get_close_matches(name, missing, 1)
+            problems.append(
                 Problem(
                     f"{name!r} is the label, which the model predicts"
                     if name == self._label
                     else f"the model has no column {name!r}",
-                    received=f"{name!r} in {place}",
-                    expected=f"the columns {listed(self.types, _SHOWN)}",
-                    fix=f"rename it to {near[0]!r}" if near else f"remove {name!r}",
+                    received=f"{name!r} in {location}",
+                    expected=f"the columns {listed(self.types, _MOST_SHOWN)}",
+                    fix=f"rename it to {similar[0]!r}" if similar else f"remove {name!r}",
                     path=name,
-                    suggestion=near[0] if near else "",
+                    suggestion=similar[0] if similar else "",
                 )
             )
-        wrong += wrong[-1:] * (len(foreign) - SHOWN)  # only counted: no more are shown
-        return RefusedRequest(*wrong)
+        problems += problems[-1:] * (len(foreign) - SHOWN)  # only counted: no more are shown
+        return RefusedRequest(*problems)
 
-    def _described(
+    def _describe_invalid(
         self,
         name: str,
         column: type[ColumnType],
         values: Sequence[Any],
-        problems: Iterable[tuple[int, str]],
-        where: Where,
+        invalid_rows: Iterable[tuple[int, str]],
+        path: ValuePath,
     ) -> list[Problem]:
-        """Describe the wrong values of a column, the first few of them."""
-        found = list(problems)
-        wrong = [
+        """Return the problems of a column's first few invalid values."""
+        invalid = list(invalid_rows)
+        described = [
             Problem(
-                f"the column {name!r} has a value that is {what}",
-                received=f"{where(name, row)}: {_shown(values[row])}",
-                expected=self._written(name),
-                fix=f"send {name!r} as {meant or self._written(name)}"
+                f"the column {name!r} has a value that is {reason}",
+                received=f"{path(name, row)}: {_format_value(values[row])}",
+                expected=self._describe_values(name),
+                fix=f"send {name!r} as {suggestion or self._describe_values(name)}"
                 + (", not in the format of the training files" if name in self._formats else ""),
-                path=where(name, row),
-                suggestion=meant,
+                path=path(name, row),
+                suggestion=suggestion,
             )
-            for row, what in found[:_SHOWN]
-            for meant in [self._meant(name, column, values[row])]
+            for row, reason in invalid[:_MOST_SHOWN]
+            for suggestion in [self._suggest(name, column, values[row])]
         ]
-        if len(found) > _SHOWN:
-            wrong.append(Problem(f"{len(found) - _SHOWN:,} more values of {name!r} are like these"))
-        return wrong
+        if len(invalid) > _MOST_SHOWN:
+            described.append(
+                Problem(f"{len(invalid) - _MOST_SHOWN:,} more values of {name!r} are like these")
+            )
+        return described
 
-    def _meant(self, name: str, column: type[ColumnType], value: Any) -> str:
-        """Return the JSON of what a string in the form of a file means; empty if that is nothing.
+    def _suggest(self, name: str, column: type[ColumnType], value: Any) -> str:
+        """Return the valid JSON for a string copied from a training file; empty if there is none.
 
-        Files may write a column in a format, and numbers are strings in a CSV.
+        Files may contain a column in a declared format, and numbers are strings in a CSV.
         """
         if not isinstance(value, str):
             return ""
         try:
-            texts = pa.array([value])
+            strings = pa.array([value])
         except (UnicodeError, pa.ArrowException):  # half of a surrogate pair, for example
             return ""
-        form = self._formats.get(name)
-        text = (column.plain(texts, form) if form else texts)[0].as_py()
-        for candidate in (_number(text), text):
+        format_ = self._formats.get(name)
+        plain = (column.plain(strings, format_) if format_ else strings)[0].as_py()
+        for candidate in (_parse_number(plain), plain):
             if candidate is not None and not list(column.read([candidate])[1]):
                 return json.dumps(candidate, ensure_ascii=False)
         return ""
 
-    def _gaps(
-        self, name: str, column: type[ColumnType], values: np.ndarray, where: Where
+    def _describe_missing(
+        self, name: str, column: type[ColumnType], values: np.ndarray, path: ValuePath
     ) -> list[Problem]:
-        """Describe a missing value in a column that must have none."""
+        """Return the problem of missing values in a column that does not accept them."""
         rows = np.flatnonzero(missing_in(values))
         if not len(rows):
             return []
@@ -243,30 +259,30 @@ class RequestColumns:
             Problem(
                 f"the column {name!r} has {counted(len(rows), 'missing value')}, but the model does"
                 " not accept any in it",
-                received=f"{where(name, int(rows[0]))}: null or empty",
+                received=f"{path(name, int(rows[0]))}: null or empty",
                 expected=column.written,
                 fix=f"fill it in, or train with a rule for {name!r} in data_options.missing",
-                path=where(name, int(rows[0])),
+                path=path(name, int(rows[0])),
             )
         ]
 
-    def _written(self, name: str) -> str:
+    def _describe_values(self, name: str) -> str:
         return self.types[name].written + (
-            "" if name in self._full else ", or null for a missing value"
+            "" if name in self._without_missing else ", or null for a missing value"
         )
 
-    def _fix(self) -> str:
+    def _example_fix(self) -> str:
         example = ", ".join(f'"{name}": ...' for name in [*self.types][:3])
-        more = ", ..." if len(self.types) > 3 else ""
-        return f'send {{"instances": [{{{example}{more}}}]}}'
+        ellipsis = ", ..." if len(self.types) > 3 else ""
+        return f'send {{"instances": [{{{example}{ellipsis}}}]}}'
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
         return None
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value!r:.80}"

@@ -1,9 +1,9 @@
 """Counts sampled requests over the bins of the training data.
 
-The counting is that of prepare_data, so drift means the same here as in its report. A busy minute
-has more requests than its sample has rows, so each row counts for as many requests as it stands
-for. What is called chance takes that into account: it depends on the effective number of rows
-(Kish, "Survey Sampling", 1965).
+The code of prepare_data counts them, so drift means the same here as in its report. A busy minute
+has more requests than its sample has rows, so each row's weight is the number of requests that it
+represents. Whether drift may be chance depends on the effective sample size (Kish, "Survey
+Sampling", 1965). Called by monitor.py.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
 
 _TRAIN = "train"
-FEWEST_ROWS = 100  # with fewer, drift is not reported
-_MOST_EXAMPLES = 5
+FEWEST_ROWS = 100  # with fewer, no limit is checked
+_MOST_EXAMPLES = 5  # new categories of a column that the report shows
 _MOST_TEXTS = 10_000  # new categories of a column that are counted one by one, for the examples
 
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """A column in the requests and in train.
+    """The drift of a column between train and the requests.
 
     Attributes:
         name: The column.
-        kind: number, boolean, date, category or text.
-        rows: The sampled rows that have the column, missing values too.
+        kind: The column type: number, boolean, date, category or text.
+        rows: The sampled rows with the column, including missing values.
         psi: The population stability index.
         chance: Whether so few rows may differ so much by chance.
         gaps_before: The share of missing values in train.
         gaps_now: The share of missing values in the requests.
         unseen: The share of the requests with a category that train does not have.
         examples: Such categories, the most frequent first.
-        beyond: The limits that the column is beyond: `psi`, `gaps`, `unseen`.
+        beyond: The limits that the column exceeds: `psi`, `gaps`, `unseen`.
     """
 
     name: str
@@ -75,22 +75,22 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class Monitored:
-    """What the requests say.
+    """The drift of all columns in a period.
 
     Attributes:
         model_name: The model.
         version: The version that answered the requests.
-        run_id: The run that trained it.
-        since: The beginning of the time that was looked at, ISO 8601, UTC.
-        until: Its end.
-        files: The samples that were read.
-        rows: Their rows in that time.
-        requested: The rows of all requests that they stand for.
-        columns: The columns, those that have moved most first.
-        left_out: Features that no sample has.
-        bad_rows: Rows with values that are not of the kind of their columns.
-        unreadable: Samples that could not be read, and why.
-        judged: Whether there were rows enough.
+        run_id: The run that trained the version.
+        since: The beginning of the period, ISO 8601, UTC.
+        until: The end of the period.
+        files: The number of samples.
+        rows: The number of sampled rows in the period.
+        requested: The number of requested rows that the sampled rows represent.
+        columns: The columns, the largest drift first.
+        left_out: Features that are missing in every sample.
+        bad_rows: Rows with values that are invalid for their column types.
+        unreadable: For each sample that could not be read, the reason.
+        judged: Whether there were enough rows to check the limits.
     """
 
     model_name: str
@@ -109,22 +109,22 @@ class Monitored:
 
     @property
     def moved(self) -> tuple[ColumnDrift, ...]:
-        """The columns that are beyond a limit."""
+        """The columns that exceed a limit."""
         return tuple(column for column in self.columns if column.beyond)
 
 
 @dataclass
-class _Column:
+class _ColumnCounts:
     """The counts of one column.
 
     Attributes:
         bins: The bins of train.
-        counts: float64 of shape [1 + bins], requests by bin, missing values first.
-        rows: The sampled rows.
-        requests: The requests that they stand for.
-        squares: The sum over the rows of the square of the requests that each stands for.
+        counts: (1 + bins,) float64, requests by bin, missing values first.
+        rows: The number of sampled rows.
+        requests: The number of requests that the rows represent: the sum of their weights.
+        squares: The sum of the rows' squared weights.
         unseen: The requests with a category that train does not have.
-        texts: The same by category, of the first ones.
+        texts: Requests by such category, for the first _MOST_TEXTS of them.
     """
 
     bins: Bins
@@ -136,11 +136,11 @@ class _Column:
     texts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @classmethod
-    def of(cls, bins: Bins) -> _Column:
+    def of(cls, bins: Bins) -> _ColumnCounts:
         return cls(bins, np.zeros(1 + bins.count))
 
     def add(self, values: np.ndarray, weight: float) -> None:
-        """Add values as they are in the shards, each of which stands for `weight` requests."""
+        """Add encoded values, each of which represents `weight` requests."""
         self.counts += weight * self.bins.counted(values)
         self.rows += len(values)
         self.requests += weight * len(values)
@@ -153,69 +153,73 @@ class _Column:
             self.texts[text] += requests
 
     @property
-    def effective(self) -> float:
-        """The rows of a sample with equal weights that would say as much."""
+    def effective_sample_size(self) -> float:
+        """The number of equally weighted rows with as much information."""
         return self.requests**2 / self.squares if self.squares else 0.0
 
     @property
-    def scaled(self) -> list[float]:
-        """The counts as if all rows had equal weights."""
-        return (self.counts * (self.effective / self.requests)).tolist() if self.rows else []
+    def scaled_counts(self) -> list[float]:
+        """The counts, scaled so that their sum is the effective sample size."""
+        return (
+            (self.counts * (self.effective_sample_size / self.requests)).tolist()
+            if self.rows
+            else []
+        )
 
     def share(self, requests: float) -> float:
-        """Return a number of requests as a share of all."""
+        """Return a number of requests as a share of all requests; 0 without requests."""
         return requests / self.requests if self.requests else 0.0
 
     def at_least(self, share: float) -> float:
-        """Return what a share of the requests surely is, however the sample fell."""
-        if not self.effective:
+        """Return the lower confidence bound of a share of the requests."""
+        if not self.effective_sample_size:
             return 0.0
-        return share - QUANTILE * math.sqrt(share * (1 - share) / self.effective)
+        return share - QUANTILE * math.sqrt(share * (1 - share) / self.effective_sample_size)
 
 
 class RequestCounts:
-    """Collects the requests.
+    """Counts samples, and compares the counts with train.
 
     Args:
-        trained: The training data.
-        limits: When a column has moved too far.
+        training: The training data.
+        limits: The limits beyond which a column has drifted.
     """
 
-    def __init__(self, trained: Reference, limits: Contract) -> None:
-        self.trained, self.limits = trained, limits
+    def __init__(self, training: Reference, limits: Contract) -> None:
+        self.training, self.limits = training, limits
         self.files = self.rows = self.bad_rows = 0
         self.requested = 0.0
         self.unreadable: list[str] = []
-        coding = trained.schema.encoding
-        self._features = {it.name: it for it in coding.features}
-        assert trained.distributions  # monitor rejects training data without them
-        self._trained = trained.distributions
-        over = Distributions.of_file(self._trained, coding)
-        self._columns = {bins.name: _Column.of(bins) for bins in over.columns}
-        self._codes = {
-            it.name: {text: code for code, text in enumerate(it.strings, 1)}
-            for it in coding.features
-            if it.has_dictionary
+        coding = training.schema.encoding
+        self._features = {feature.name: feature for feature in coding.features}
+        assert training.distributions  # monitor rejects training data without them
+        self._training_distributions = training.distributions
+        distributions = Distributions.of_file(self._training_distributions, coding)
+        self._columns = {bins.name: _ColumnCounts.of(bins) for bins in distributions.columns}
+        self._code_of_string = {
+            feature.name: {text: code for code, text in enumerate(feature.strings, 1)}
+            for feature in coding.features
+            if feature.has_dictionary
         }
         self._converter = Converter(NO_KINDS, "")
 
     def add(self, sample: RequestsSample, since: datetime, until: datetime) -> None:
-        """Add the rows of a file that came in the time; a file of other columns is unreadable."""
-        about = sample.about
-        name = f"the sample of {about.began}"
-        if about.schema_digest != self.trained.schema.schema_digest:
+        """Add a sample's rows from `since` to `until`; a sample of another schema is unreadable."""
+        metadata = sample.about
+        name = f"the sample of {metadata.began}"
+        if metadata.schema_digest != self.training.schema.schema_digest:
             self.unreadable.append(f"{name} has the columns of another schema")
             return
         times = sample.times.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        wanted = (times >= _microseconds(since)) & (times < _microseconds(until))
-        if not wanted.any():
+        in_time = (times >= _microseconds(since)) & (times < _microseconds(until))
+        if not in_time.any():
             return
-        mask = pa.array(wanted)
-        weight = about.rows / sample.rows
+        mask = pa.array(in_time)
+        weight = metadata.rows / sample.rows
         try:
             self._add_columns(
                 {key: column.filter(mask) for key, column in sample.columns.items()},
-                int(wanted.sum()),
+                int(in_time.sum()),
                 weight,
                 name,
             )
@@ -223,64 +227,70 @@ class RequestCounts:
             self.unreadable.append(str(error))
             return
         self.files += 1
-        self.rows += int(wanted.sum())
-        self.requested += weight * int(wanted.sum())
+        self.rows += int(in_time.sum())
+        self.requested += weight * int(in_time.sum())
 
     def _add_columns(
         self, columns: Mapping[str, pa.Array], rows: int, weight: float, name: str
     ) -> None:
-        found = {}
-        there = {key: _read(it) for key, it in columns.items() if key in self._columns}
-        chunk = Chunk(there, BlockFaults(name, np.arange(rows)), 0)
-        for key in there:
-            coded = self._features[key]
-            found[key] = self._converter.column(chunk, Feature(key, coded.kind, None, 0))
-        good = chunk.faults.good
-        self.bad_rows += rows - int(good.sum())
-        for key, values in found.items():
+        converted = {}
+        known_columns = {
+            key: _truncate_strings(column)
+            for key, column in columns.items()
+            if key in self._columns
+        }
+        chunk = Chunk(known_columns, BlockFaults(name, np.arange(rows)), 0)
+        for key in known_columns:
+            feature_type = self._features[key]
+            converted[key] = self._converter.column(chunk, Feature(key, feature_type.kind, None, 0))
+        is_valid = chunk.faults.good
+        self.bad_rows += rows - int(is_valid.sum())
+        for key, values in converted.items():
             column = self._columns[key]
             if isinstance(values, Texts):
-                values = self._coded(self._features[key], values, good, weight)
+                values = self._encode_strings(self._features[key], values, is_valid, weight)
             else:
                 values = values.astype(column.bins.type.field.type)
-            column.add(np.ascontiguousarray(values[good]), weight)
+            column.add(np.ascontiguousarray(values[is_valid]), weight)
 
-    def _coded(
-        self, coded: ColumnType, texts: Texts, good: np.ndarray, weight: float
+    def _encode_strings(
+        self, feature_type: ColumnType, texts: Texts, is_valid: np.ndarray, weight: float
     ) -> np.ndarray:
-        """Return strings by the codes of train; a new string has the code after the last one."""
-        if not coded.has_dictionary:
+        """Return train's code of each string; a string that is not in train has the next code."""
+        if not feature_type.has_dictionary:
             return texts.codes
-        known = self._codes[coded.name]
-        new = len(known) + 1
-        codes = np.array([0, *(known.get(text, new) for text in texts.texts)], np.int64)
-        unseen = np.flatnonzero(codes == new)
+        code_of_string = self._code_of_string[feature_type.name]
+        unseen_code = len(code_of_string) + 1
+        codes = np.array(
+            [0, *(code_of_string.get(text, unseen_code) for text in texts.texts)], np.int64
+        )
+        unseen = np.flatnonzero(codes == unseen_code)
         if len(unseen):
-            rows = np.bincount(texts.codes[good], minlength=len(codes))
-            column = self._columns[coded.name]
-            for at in unseen[rows[unseen] > 0].tolist():
-                column.add_unseen(texts.texts[at - 1], weight * int(rows[at]))
+            rows = np.bincount(texts.codes[is_valid], minlength=len(codes))
+            column = self._columns[feature_type.name]
+            for code in unseen[rows[unseen] > 0].tolist():
+                column.add_unseen(texts.texts[code - 1], weight * int(rows[code]))
         return codes[texts.codes]
 
     def result(
         self, model_name: str, champion: Champion, since: datetime, until: datetime
     ) -> Monitored:
-        """Return what was found."""
-        before = self._trained.by_name
+        """Return the drift of every column with rows."""
+        before = self._training_distributions.by_name
         judged = self.rows >= FEWEST_ROWS
         columns = []
         for name, column in self._columns.items():
             counts = before[name].rows(_TRAIN)
-            if (drift := _moved(counts, column)) is not None:
+            if (drift := _measure_drift(counts, column)) is not None:
                 gaps = counts[0] / max(sum(counts), 1)
-                columns.append(self._column(name, drift, column, gaps, judged))
-        columns.sort(key=lambda it: (not it.beyond, it.chance, -it.psi))
+                columns.append(self._drift_of(name, drift, column, gaps, judged))
+        columns.sort(key=lambda drift: (not drift.beyond, drift.chance, -drift.psi))
         return Monitored(
             model_name,
             champion.version,
             champion.run_id,
-            shown(since),
-            shown(until),
+            iso_utc(since),
+            iso_utc(until),
             self.files,
             self.rows,
             round(self.requested),
@@ -291,8 +301,8 @@ class RequestCounts:
             judged,
         )
 
-    def _column(
-        self, name: str, drift: Drift, column: _Column, gaps: float, judged: bool
+    def _drift_of(
+        self, name: str, drift: Drift, column: _ColumnCounts, gaps: float, judged: bool
     ) -> ColumnDrift:
         limits, now = self.limits, column.share(float(column.counts[0]))
         unseen = column.share(column.unseen)
@@ -321,8 +331,8 @@ class RequestCounts:
         )
 
 
-def _read(column: pa.Array) -> pa.Array:
-    """Return a column with the first characters of strings: train has no longer ones."""
+def _truncate_strings(column: pa.Array) -> pa.Array:
+    """Return a column with strings truncated to the length that prepare_data accepts."""
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), pa.string())
     if pa.types.is_string(column.type):
@@ -330,14 +340,14 @@ def _read(column: pa.Array) -> pa.Array:
     return column
 
 
-def _moved(before: Sequence[float], column: _Column) -> Drift | None:
-    return measure(before, column.scaled) if column.rows else None
+def _measure_drift(before: Sequence[float], column: _ColumnCounts) -> Drift | None:
+    return measure(before, column.scaled_counts) if column.rows else None
 
 
 def _microseconds(time: datetime) -> int:
     return int(time.timestamp() * 1_000_000)
 
 
-def shown(time: datetime) -> str:
+def iso_utc(time: datetime) -> str:
     """Return a time as ISO 8601, UTC."""
     return time.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

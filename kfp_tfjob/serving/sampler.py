@@ -1,11 +1,12 @@
-"""Keeps a bounded sample of the requests in the store, for `kfp-tfjob monitor`.
+"""Stores a random sample of the requests, for `kfp-tfjob monitor`.
 
-All rows of one interval and one version are equally likely to be kept (algorithm R). A separate
-thread writes a file when the interval or the server ends, so no request waits for the store. If the
-store is unreachable, that sample is lost.
+All rows of one interval and one version are equally likely to be sampled (algorithm R). A separate
+thread writes a file when the interval or the server ends, so that no request waits for the store.
+If the store is unreachable, that sample is lost.
 
-Strings are truncated to 1,000 characters, and at most as many rows are kept as fit into MOST_BYTES
-if all strings are that long.
+Strings are truncated to 1,000 characters. A sample has at most as many rows as fit into MOST_BYTES
+if all strings are that long, so memory does not depend on the requests. Called by protocol.py for
+every answered request.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from kfp_tfjob.serving.metrics import Metrics
     from kfp_tfjob.serving.request_columns import Rows
 
-INTERVAL = 60.0  # seconds
-MOST_BYTES = 32 << 20  # of the rows in memory, by champion: two while one takes over
-_OBJECT = 40  # bytes of a value in memory, without the characters of a string
+INTERVAL = 60.0  # seconds that a file covers, and the most that a killed server loses
+MOST_BYTES = 32 << 20  # of a champion's rows in memory; while it is replaced, there are two
+_BYTES_OF_OBJECT = 40  # a Python object in memory, without the characters of a string
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +44,11 @@ class Sampler:
 
     Args:
         store: The store.
-        layout: Where the models are.
-        rows: The most rows of an interval.
-        left_out: Columns that are not stored; images never are.
-        metrics: Counts the rows that were stored.
-        interval: In seconds.
+        layout: The addresses of models.
+        rows: The most rows in one interval.
+        left_out: Columns that are not stored; images are never stored.
+        metrics: Counts the stored rows.
+        interval: The time between two files, in seconds.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Sampler:
         metrics: Metrics,
         interval: float = INTERVAL,
     ) -> None:
-        self._store, self._layout, self._most = store, layout, rows
+        self._store, self._layout, self._most_rows = store, layout, rows
         self._left_out, self._metrics, self._interval = frozenset(left_out), metrics, interval
         self._lock = threading.Lock()
         self._reservoirs: dict[int, _Reservoir] = {}  # by the number of the champion
@@ -67,31 +68,33 @@ class Sampler:
         self._thread = threading.Thread(target=self._loop, name="sample", daemon=True)
 
     def start(self) -> None:
-        """Store samples from now on, in a thread."""
+        """Start the thread that stores a sample after each interval."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Store what is left."""
+        """Stop the thread, and store the last sample."""
         self._end.set()
         if self._thread.ident:
             self._thread.join()
         self.flush()
 
     def add(self, loaded: LoadedModel, rows: Rows, predictions: np.ndarray) -> None:
-        """Give the rows of an answered request their chance."""
+        """Offer the rows of an answered request to the sample."""
         now = datetime.now(UTC)
         number = loaded.champion.number
         with self._lock:
             if number not in self._reservoirs:
-                self._reservoirs[number] = _Reservoir(loaded, self._most, now, self._kept(loaded))
-            for at in range(rows.count):
-                self._reservoirs[number].add(rows, at, predictions[at], now)
+                self._reservoirs[number] = _Reservoir(
+                    loaded, self._most_rows, now, self._sampled_columns(loaded)
+                )
+            for index in range(rows.count):
+                self._reservoirs[number].add(rows, index, predictions[index], now)
 
     def flush(self) -> None:
-        """Store what was collected, a file by champion."""
+        """Store the collected rows, one file for each champion."""
         with self._lock:
             full, self._reservoirs = self._reservoirs, {}
-        for reservoir in filter(lambda it: it.rows, full.values()):
+        for reservoir in filter(lambda reservoir: reservoir.rows, full.values()):
             try:
                 self._put(reservoir)
             except StepError as error:
@@ -109,10 +112,10 @@ class Sampler:
         from kfp_tfjob.serving import requests_sample
 
         loaded, types = reservoir.loaded, reservoir.loaded.columns.types
-        kept = sorted(reservoir.rows, key=lambda row: row[0])
+        sampled_rows = sorted(reservoir.rows, key=lambda row: row[0])
         columns = {
-            name: types[name].sample_column([row[1][at] for row in kept])
-            for at, name in enumerate(reservoir.columns)
+            name: types[name].sample_column([row[1][index] for row in sampled_rows])
+            for index, name in enumerate(reservoir.columns)
         }
         champion = loaded.champion
         about = requests_sample.About(
@@ -129,16 +132,16 @@ class Sampler:
             self._store,
             self._layout.model(loaded.model_name),
             columns,
-            [row[0] for row in kept],
-            [np.atleast_1d(row[2]).tolist() for row in kept],
+            [row[0] for row in sampled_rows],
+            [np.atleast_1d(row[2]).tolist() for row in sampled_rows],
             about,
         )
-        self._metrics.sampled(len(kept))
+        self._metrics.sampled(len(sampled_rows))
 
-    def _kept(self, loaded: LoadedModel) -> list[str]:
-        """Return the columns to keep of a champion."""
+    def _sampled_columns(self, loaded: LoadedModel) -> list[str]:
+        """Return the columns of a champion that are stored."""
         types = loaded.columns.types
-        return [it for it in types if it not in self._left_out and types[it].is_sampled]
+        return [name for name in types if name not in self._left_out and types[name].is_sampled]
 
     def _loop(self) -> None:
         while not self._end.wait(self._interval):
@@ -146,32 +149,41 @@ class Sampler:
 
 
 class _Reservoir:
-    """The rows of one interval and one champion that were kept so far."""
+    """The sampled rows of one interval and one champion."""
 
-    def __init__(self, loaded: LoadedModel, most: int, began: datetime, columns: list[str]) -> None:
+    def __init__(
+        self, loaded: LoadedModel, most_rows: int, began: datetime, columns: list[str]
+    ) -> None:
         self.loaded, self.began, self.columns = loaded, began, columns
-        places = {name: at for at, name in enumerate(loaded.columns.types)}
-        self._places = [places[name] for name in columns]
-        texts = sum(pa.types.is_string(loaded.columns.types[it].sample_type) for it in columns)
-        row = _OBJECT * (len(columns) + 4) + 4 * LONGEST * texts  # a character has at most 4 bytes
-        self._most = max(1, min(most, MOST_BYTES // row))
+        index_of_column = {name: index for index, name in enumerate(loaded.columns.types)}
+        self._column_indices = [index_of_column[name] for name in columns]
+        string_columns = sum(
+            pa.types.is_string(loaded.columns.types[name].sample_type) for name in columns
+        )
+        row_bytes = (
+            _BYTES_OF_OBJECT * (len(columns) + 4) + 4 * LONGEST * string_columns
+        )  # a character has at most 4 bytes
+        self._most_rows = max(1, min(most_rows, MOST_BYTES // row_bytes))
         self.seen = 0
-        # When it came, its values in the order of the columns, and its prediction.
+        # The time of the row's request, the row's values in the order of the columns, and its
+        # prediction.
         self.rows: list[tuple[datetime, list[Any], np.ndarray]] = []
 
-    def add(self, rows: Rows, at: int, prediction: np.ndarray, now: datetime) -> None:
-        """Give one row of a request its chance."""
+    def add(self, rows: Rows, index: int, prediction: np.ndarray, now: datetime) -> None:
+        """Offer one row of a request to the sample."""
         self.seen += 1
-        place = len(self.rows) if len(self.rows) < self._most else random.randrange(self.seen)
-        if place >= self._most:
+        slot = len(self.rows) if len(self.rows) < self._most_rows else random.randrange(self.seen)
+        if slot >= self._most_rows:
             return
-        all_values = rows.values(at)
-        values = [_shortened(all_values[it]) for it in self._places]
-        self.rows[place : place + 1] = [(now, values, prediction.copy())]
+        all_values = rows.values(index)
+        values = [
+            _truncate_string(all_values[column_index]) for column_index in self._column_indices
+        ]
+        self.rows[slot : slot + 1] = [(now, values, prediction.copy())]
 
 
-def _shortened(value: Any) -> Any:
-    """Return a value; of a string, its first characters."""
+def _truncate_string(value: Any) -> Any:
+    """Return a value; UTF-8 strings are truncated to LONGEST characters."""
     if not isinstance(value, bytes) or len(value) <= LONGEST:
         return value
     return value[: 4 * LONGEST].decode(errors="ignore")[:LONGEST].encode()

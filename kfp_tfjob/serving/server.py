@@ -1,4 +1,8 @@
-"""Starts kserve's ModelServer for one model's champion."""
+"""Starts kserve's ModelServer for one model's champion; called by `kfp-tfjob serve`.
+
+kserve is imported late, because it is an optional dependency and changes the process on import: it
+parses sys.argv and adds log handlers.
+"""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -19,25 +23,25 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
-GRACE = 30  # seconds that open requests may last after SIGTERM, as in deploy/serving
+GRACE = 30  # seconds for open requests after SIGTERM, as in deploy/serving
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How to serve.
+    """The server's options.
 
     Attributes:
-        host: Where to listen; empty for everywhere in a pod, and else only on this machine.
-        port: Where to listen.
-        poll_seconds: Between two looks for a new champion.
+        host: The listening address; empty for all interfaces in a pod, otherwise this machine.
+        port: The listening port.
+        poll_seconds: The time between two polls for a new champion.
         max_request_mb: The largest body of a request, in 10^6 bytes.
-        sample_rows: The most rows of requests that are kept in the store, a minute; 0 for none.
-        sample_without: Columns that are not kept.
-        batch_milliseconds: How long a request may wait for others to be predicted with it; 0 to
-            predict each alone.
-        batch_rows: How many rows do not wait any longer.
+        sample_rows: The most rows of requests that are stored each minute; 0 to store none.
+        sample_without: Columns that are not stored.
+        batch_milliseconds: The longest time that a request waits for a batch; 0 to predict each
+            request alone.
+        batch_rows: The number of rows at which a batch starts at once.
     """
 
     host: str
@@ -55,8 +59,8 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
 
     Raises:
         ConfigurationError: kserve is missing, the address is taken or not one of this machine,
-            there is no champion, or it does not have a column that the sample omits.
-        DataError: The champion cannot be proven or loaded.
+            there is no champion, or it does not have a column of `sample_without`.
+        DataError: The champion cannot be verified or loaded.
         StoreUnavailableError: The store is unreachable.
     """
     ConfigurationError.raise_if(check_model_name(model_name))
@@ -72,12 +76,12 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
 
     host = options.host or default_host()
     listener = listen(host, options.port)
-    shown = f"[{host}]" if ":" in host else host
+    url_host = f"[{host}]" if ":" in host else host
     metrics = Metrics(model_name)
     follower = Follower(store, layout, model_name, metrics)
     follower.start()
     assert follower.current is not None
-    # Another column was meant, and must not be kept.
+    # After a typo, the column that the user wants to exclude would be stored.
     columns = follower.current.columns.types
     check_columns("--sample-without", options.sample_without, columns)
     follower.follow(options.poll_seconds)
@@ -91,7 +95,7 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
         model_name,
         follower,
         metrics,
-        cpu_count(),
+        cpu_count() or 1,
         sampler and sampler.add,
         batches if options.batch_milliseconds else None,
     )
@@ -104,8 +108,8 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     )
     server.dataplane = ChampionPlane(model_registry=champions)
     server.model_repository_extension = NoLoading(model_registry=champions)
-    _prepare(options, metrics)
-    log.warning("%s is served at http://%s:%d", model_name, shown, options.port)
+    _add_handlers(options, metrics)
+    log.warning("%s is served at http://%s:%d", model_name, url_host, options.port)
     if sampler:
         sampler.start()
     try:
@@ -117,15 +121,15 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
 
 
 def _load_kserve() -> None:
-    """Import kserve, without letting it read the arguments of this program.
+    """Import kserve, and hide this program's arguments, which kserve would parse.
 
     Raises:
-        ConfigurationError: It is not installed.
+        ConfigurationError: kserve is not installed.
     """
     arguments = sys.argv
     sys.argv = arguments[:1]
     for name in ("kserve", "kserve.trace", "uvicorn"):  # before kserve would add handlers
-        logging.getLogger(name).addFilter(_without_traces)
+        logging.getLogger(name).addFilter(_shorten_client_errors)
     logging.getLogger("kserve.trace").setLevel(logging.WARNING)
     try:
         import kserve.model_server  # noqa: F401
@@ -135,27 +139,26 @@ def _load_kserve() -> None:
                 "the server is not installed",
                 received=f"no module {error.name}",
                 expected="kfp-tfjob with the extra `serve`",
-                fix="pip install 'kfp-tfjob[serve]' into its own environment, because kserve and"
-                " the extra `local` need different versions of psutil",
+                fix="pip install 'kfp-tfjob[serve]'",
             )
         ) from error
     finally:
         sys.argv = arguments
 
 
-def _without_traces(record: logging.LogRecord) -> bool:
-    """Log what clients did wrong in one line, and errors of the server with their trace."""
+def _shorten_client_errors(record: logging.LogRecord) -> bool:
+    """Filter log records: shorten a client's error to one line, keep the server's tracebacks."""
     from kserve import errors
 
-    known = (errors.InvalidInput, errors.ModelNotFound, errors.ModelNotReady)
-    if record.exc_info and isinstance(record.exc_info[1], (*known, NotImplementedError)):
+    client_errors = (errors.InvalidInput, errors.ModelNotFound, errors.ModelNotReady)
+    if record.exc_info and isinstance(record.exc_info[1], (*client_errors, NotImplementedError)):
         record.msg, record.args = "refused: %s", (str(record.exc_info[1])[:500],)
         record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
     return True
 
 
-def _prepare(options: ServerOptions, metrics: Any) -> None:
-    """Add the limits and the errors of this project to the application of kserve."""
+def _add_handlers(options: ServerOptions, metrics: Any) -> None:
+    """Add this project's middlewares and error handlers to kserve's application."""
     from fastapi import Request
     from fastapi.exceptions import FastAPIDeprecationWarning, RequestValidationError
     from fastapi.responses import JSONResponse
@@ -177,12 +180,12 @@ def _prepare(options: ServerOptions, metrics: Any) -> None:
         wrong = [
             _malformed(item)
             for item in error.errors()
-            if "bytes" not in item["loc"]  # the other form of a body that kserve tries
+            if "bytes" not in item["loc"]  # kserve also tries to parse the body as bytes
         ]
         return JSONResponse(answer(RefusedRequest(*wrong)), HTTPStatus.BAD_REQUEST)
 
     async def other(request: Request, error: Any) -> JSONResponse:
-        if error.status_code == HTTPStatus.BAD_REQUEST:  # FastAPI could not decode the text
+        if error.status_code == HTTPStatus.BAD_REQUEST:  # the body is not UTF-8
             wrong = not_json(error.detail, REQUEST)
         else:
             wrong = Problem(
@@ -193,7 +196,8 @@ def _prepare(options: ServerOptions, metrics: Any) -> None:
             )
         return JSONResponse(answer(RefusedRequest(wrong)), error.status_code)
 
-    warnings.filterwarnings("ignore", category=FastAPIDeprecationWarning)  # of kserve's code
+    # kserve's own code causes these warnings.
+    warnings.filterwarnings("ignore", category=FastAPIDeprecationWarning)
     app.add_exception_handler(RefusedRequest, refused)
     app.add_exception_handler(DataError, failed)
     app.add_exception_handler(RequestValidationError, malformed)
@@ -203,7 +207,7 @@ def _prepare(options: ServerOptions, metrics: Any) -> None:
 
 
 def _malformed(item: Mapping[str, Any]) -> Problem:
-    """Return the problem of one error that FastAPI reports."""
+    """Return the problem for one of FastAPI's validation errors."""
     place = [str(part) for part in item["loc"] if part not in ("body", "Request")]
     if item["type"] == "json_invalid":
         return not_json(f"{item['ctx']['error']} at character {place[0]}", REQUEST)

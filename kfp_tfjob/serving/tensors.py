@@ -1,4 +1,7 @@
-"""Reads the columns of a request in V2, the Open Inference Protocol: one tensor by column."""
+"""Parses a V2 request (Open Inference Protocol) with one tensor for each column.
+
+Called by protocol.py; request_columns.py then checks the values.
+"""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -16,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def inputs_of(columns: RequestColumns) -> list[dict[str, Any]]:
-    """Return the inputs of a model as its metadata in V2 lists them; -1 is the number of rows."""
+    """Return a model's inputs for its V2 metadata; -1 is the number of rows."""
     return [
-        {"name": name, "datatype": it.datatypes[0], "shape": [-1]}
-        for name, it in columns.types.items()
+        {"name": name, "datatype": column.datatypes[0], "shape": [-1]}
+        for name, column in columns.types.items()
     ]
 
 
 def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
-    """Read a request's inputs.
+    """Parse a request's inputs.
 
     Raises:
-        RefusedRequest: An input is missing, foreign, twice there, or of another type or shape.
+        RefusedRequest: An input is missing, unknown or duplicate, or has another type or shape.
     """
-    found: dict[str, Sequence[Any]] = {}
-    wrong: list[Problem] = []
+    columns_read: dict[str, Sequence[Any]] = {}
+    problems: list[Problem] = []
     for item in inputs:
         name = columns.column(item.name)
         column = columns.types.get(name)
-        if name in found:
-            wrong.append(
+        if name in columns_read:
+            problems.append(
                 Problem(
                     f"the input {name!r} appears twice",
                     expected="each column once",
@@ -44,7 +47,7 @@ def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
                 )
             )
         elif column and item.datatype not in column.datatypes:
-            wrong.append(
+            problems.append(
                 Problem(
                     f"the input {name!r} has the wrong data type for a {column.kind}",
                     received=item.datatype,
@@ -53,11 +56,11 @@ def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
                     path=name,
                 )
             )
-        found[name] = _flat(item, wrong)
-    lengths = {name: len(values) for name, values in found.items() if values is not None}
+        columns_read[name] = _flatten(item, problems)
+    lengths = {name: len(values) for name, values in columns_read.items() if values is not None}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         counts = ", ".join(f"{name}: {rows}" for name, rows in [*lengths.items()][:8])
-        wrong.append(
+        problems.append(
             Problem(
                 "the inputs do not have the same number of rows, at least one",
                 received=counts,
@@ -65,26 +68,26 @@ def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
                 fix="send the same number of values of each column",
             )
         )
-    if wrong:
-        raise RefusedRequest(*wrong)
-    return columns.of_columns(found, lambda name, row: f"{name}[{row}]")
+    if problems:
+        raise RefusedRequest(*problems)
+    return columns.of_columns(columns_read, lambda name, row: f"{name}[{row}]")
 
 
-def _flat(item: InferInput, wrong: list[Problem]) -> Any:
-    """Return the values of an input, one by row; None, and a problem, if that is not possible."""
+def _flatten(item: InferInput, problems: list[Problem]) -> Any:
+    """Return an input's (rows,) values; None, with a new entry in `problems`, if invalid."""
     rows = item.shape[0] if item.shape else 0
     try:
-        values = item.data
-        if values is None or not len(values):  # a tensor in binary
+        values: Any = item.data  # gRPC's contents need no check, because the server is HTTP only
+        if values is None or not len(values):  # a binary tensor
             values = item.as_numpy().reshape(-1)
         while len(values) and isinstance(values[0], list):
             values = [value for part in values for value in part]
         if len(values) == rows == math.prod(item.shape):
             return values
         received = f"shape {item.shape} with {len(values)} values"
-    except Exception as error:  # what kserve and numpy say about bytes that are no tensor
+    except Exception as error:  # kserve and numpy raise many types for invalid bytes
         received = f"{type(error).__name__}: {error}"
-    wrong.append(
+    problems.append(
         Problem(
             f"the input {item.name!r} does not have one value per row",
             received=received,

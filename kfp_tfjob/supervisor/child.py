@@ -13,7 +13,7 @@ from typing import Mapping, Sequence
 from kfp_tfjob.supervisor.kernel import child_setup
 from kfp_tfjob.supervisor.log import log
 
-_LONGEST_LINE = 100  # bytes of a progress line
+_LONGEST_LINE = 100  # bytes of a progress line; a longer line is not one
 
 
 class Child:
@@ -32,62 +32,65 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        ear, mouth = os.pipe()
+        read_end, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
                 list(command),
-                # All replicas build the same model, even from the order of a set of strings.
-                env={"PYTHONHASHSEED": "0", **environment, "SUPERVISOR_PIPE": str(mouth)},
-                pass_fds=[mouth],
+                # All replicas then iterate over a set of strings in the same order, and so build
+                # the same model.
+                env={"PYTHONHASHSEED": "0", **environment, "SUPERVISOR_PIPE": str(write_end)},
+                pass_fds=[write_end],
                 preexec_fn=child_setup(),
             )
         except OSError:
-            os.close(ear)
+            os.close(read_end)
             raise
         finally:
-            os.close(mouth)
-        self._ear, self._heard = ear, b""
+            os.close(write_end)
+        self._pipe, self._partial_line = read_end, b""
         self.pid = self._process.pid
-        self.born = time.monotonic()
+        self.start_time = time.monotonic()
         self.waiting_since = math.inf
         self.started = False
         self.done = self.tried = 0
-        self._told = 0
+        self._sent_signal = 0
 
     @property
     def waiting(self) -> bool:
         """Whether it waits for its peers."""
         return self.waiting_since < math.inf
 
-    def hear(self, seconds: float, bell: int) -> None:
+    def read_progress(self, seconds: float, wakeup: int) -> None:
         """Read progress lines for at most `seconds`, or until a signal arrives.
 
         Args:
             seconds: The longest wait.
-            bell: A descriptor that is readable after a signal; -1 for none.
+            wakeup: A descriptor that is readable after a signal; -1 for none.
         """
-        heard = select.select([it for it in (self._ear, bell) if it >= 0], [], [], seconds)[0]
-        if bell in heard:
-            os.read(bell, 1 << 16)
-        if self._ear not in heard:
+        descriptors = [descriptor for descriptor in (self._pipe, wakeup) if descriptor >= 0]
+        readable = select.select(descriptors, [], [], seconds)[0]
+        if wakeup in readable:
+            os.read(wakeup, 1 << 16)
+        if self._pipe not in readable:
             return
-        data = os.read(self._ear, 1 << 16)
-        if not data:
-            os.close(self._ear)
-            self._ear = -1
-        *lines, self._heard = (self._heard + data).split(b"\n")
+        chunk = os.read(self._pipe, 1 << 16)
+        if not chunk:
+            os.close(self._pipe)
+            self._pipe = -1
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
         # A user's own command may write there by mistake, without limit.
-        self._heard = self._heard[-_LONGEST_LINE:]
+        self._partial_line = self._partial_line[-_LONGEST_LINE:]
         for line in lines:
-            self._take(line[:_LONGEST_LINE].decode(errors="replace"))
+            self._parse_line(line[:_LONGEST_LINE].decode(errors="replace"))
 
-    def _take(self, line: str) -> None:
+    def _parse_line(self, line: str) -> None:
+        """Record the progress in a line; ignore any other line."""
         word, *numbers = line.split()[:3] or [""]
         if word == "waiting":
             self.waiting_since = time.monotonic()
         elif word == "started":
             self.waiting_since, self.started = math.inf, True
-            self._told = 0  # a signal during the start may have been lost
+            self._sent_signal = 0  # a signal during the start may have been lost
         elif word == "steps" and len(numbers) == 2 and all(map(str.isdecimal, numbers)):
             self.done, self.tried = map(int, numbers)
 
@@ -96,8 +99,8 @@ class Child:
         if self.waiting:
             # There is nothing to save yet, and TensorFlow ignores other signals while it waits.
             number = signal.SIGKILL
-        if number != self._told:
-            self._told = number
+        if number != self._sent_signal:
+            self._sent_signal = number
             log(f"sending {signal.Signals(number).name} to the command")
             self.kill(number)
 
@@ -108,10 +111,10 @@ class Child:
         except (ProcessLookupError, PermissionError):
             return
 
-    def bury(self) -> None:
+    def clean_up(self) -> None:
         """Clean up after a command that has ended, and kill the processes that it left."""
         self.kill()
         self._process.returncode = 0  # Popen must not ask for its status again
-        if self._ear >= 0:
-            os.close(self._ear)
-            self._ear = -1
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1

@@ -1,4 +1,4 @@
-"""Counts the cores that this container may use, not those of its node."""
+"""Counts the cores that this container may use, which are often fewer than its node's."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
 def available_cores(cgroups: Path = _CGROUPS, own: Path = _OWN, shared: int = 1) -> int:
-    """Return how many processes or threads can compute at the same time.
+    """Return the number of processes or threads that can compute at the same time.
 
-    The limit of the container decides (`resources.limits.cpu`, the CPU quota of its cgroup), and
-    the cores that the kernel lets it use. A container of Kubernetes without a limit shares its node
-    with others by what it requests, which it cannot see: it gets `shared`.
+    The container's limit decides (`resources.limits.cpu`, the CPU quota of its cgroup), and the
+    cores on which the kernel lets it run. A container of Kubernetes without a limit shares its node
+    in proportion to its request, which it cannot read, so it uses at most `shared` cores.
 
     Args:
         cgroups: Where the cgroups are mounted.
-        own: Names the cgroups of this process.
-        shared: The most cores to use beside others on a node.
+        own: The file that names the cgroups of this process.
+        shared: The most cores to use on a node that is shared with other containers.
 
     Returns:
         1 or more; a limit of 2.5 cores gives 2.
@@ -37,12 +37,12 @@ def available_cores(cgroups: Path = _CGROUPS, own: Path = _OWN, shared: int = 1)
 
 def _allowed() -> int:
     """Return the number of cores on which the kernel lets this process run."""
-    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
+    affinity = getattr(os, "sched_getaffinity", None)  # missing on macOS
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _limits(cgroups: Path, own: Path) -> Iterator[float]:
-    """Yield the limits of the process's cgroup and of all above it, in cores."""
+    """Yield the limits, in cores, of the process's cgroup and of all cgroups that contain it."""
     for line in read_text(own).splitlines():
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
         if not controllers:  # version 2
@@ -52,10 +52,11 @@ def _limits(cgroups: Path, own: Path) -> Iterator[float]:
         else:
             continue
         # In a cgroup namespace the path is `/`; without one, a container may see only the root.
-        folder = root / path.strip("/")
-        places = [folder, *folder.parents] if path.startswith("/") else []
-        for place in [one for one in places if one == root or root in one.parents] or [root]:
-            quota, period = _version_2(place) if not controllers else _version_1(place)
+        own_folder = root / path.strip("/")
+        folders = [own_folder, *own_folder.parents] if path.startswith("/") else []
+        visible = [folder for folder in folders if folder == root or root in folder.parents]
+        for folder in visible or [root]:
+            quota, period = _version_2(folder) if not controllers else _version_1(folder)
             if quota > 0 and period > 0:
                 yield quota / period
 
@@ -70,7 +71,7 @@ def _version_1(folder: Path) -> list[float]:
 
 
 def _numbers(text: str) -> list[float]:
-    """Return quota and period; zeros for `max`, -1 or nothing, which mean that there is none."""
+    """Return quota and period in microseconds; zeros without a quota: `max`, -1, or no file."""
     try:
         quota, period = (float(part) for part in text.split())
     except ValueError:

@@ -1,5 +1,6 @@
-"""Lists the environment variables of a replica, and parses those of the supervisor.
+"""Lists a replica's environment variables, and parses the variables that the supervisor reads.
 
+They are the only interface of the job manifest and the replica, so all are described here.
 `tf_config.py` parses TF_CONFIG.
 """
 
@@ -56,7 +57,7 @@ VARIABLES = {
     "TMPDIR": "a folder for temporary files",
 }
 TERMINATION_LOG = "TERMINATION_LOG"  # in a local run: the file for the termination message
-_STORE_SECONDS = 3600.0
+_STORE_SECONDS = 3600.0  # for a large model on a slow link, or a store that is down for a while
 DURATION = "a number of seconds, or a number with the unit ms, s, m or h"
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
@@ -118,7 +119,7 @@ class Environment:
             Refused: One of them is not a number or a duration.
         """
 
-        def whole(name: str) -> int:
+        def whole_number(name: str) -> int:
             text = variables.get(name) or "0"
             if not text.isdecimal():
                 raise Refused(name, f"{name} is not valid", repr(text), "a whole number, 0 or more")
@@ -126,18 +127,18 @@ class Environment:
 
         def seconds(name: str) -> float:
             text = variables.get(name) or "0"
-            found = seconds_of(text)
-            if found is None:
+            duration = seconds_of(text)
+            if duration is None:
                 raise Refused(name, f"{name} is not valid", repr(text), DURATION)
-            return found
+            return duration
 
         def folder(name: str) -> Path | None:
             return Path(variables[name]) if variables.get(name) else None
 
         return cls(
             variables.get("RUN_ID", ""),
-            whole("ATTEMPT") or 1,
-            whole("MAX_RESTARTS"),
+            whole_number("ATTEMPT") or 1,
+            whole_number("MAX_RESTARTS"),
             seconds("START_DEADLINE") or math.inf,
             seconds("STORE_DEADLINE") or _STORE_SECONDS,
             seconds("ORPHAN_TIMEOUT") or math.inf,
@@ -149,6 +150,6 @@ class Environment:
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds of a duration, such as `60`, `500ms` or `1.5h`; None for other text."""
-    found = _DURATION.fullmatch(text.strip())
-    return float(found[1]) * _SECONDS[found[2]] if found else None
+    """Return the seconds of a duration, such as `60`, `500ms` or `1.5h`; None for other strings."""
+    match = _DURATION.fullmatch(text.strip())
+    return float(match[1]) * _SECONDS[match[2]] if match else None

@@ -40,20 +40,20 @@ CONSEQUENCES = (PEER_LOST, STOPPED)
 
 
 # Only a step of the pipeline exits with these; from a replica they are the user program's codes.
-_OF_STEPS = (SURPASSED,)
+_STEP_CODES = (SURPASSED,)
 
 
 def of_replica(code: int) -> str:
-    """Return what an exit code of a replica means; empty for a code of the user's own program."""
-    return "" if code in _OF_STEPS else MEANING.get(code, "")
+    """Return the meaning of a replica's exit code; empty for a code of the user's own program."""
+    return "" if code in _STEP_CODES else MEANING.get(code, "")
 
 
 def meaning_of(code: int) -> str:
     """Return the meaning of a command's exit code, even if it is not in the table."""
-    if known := of_replica(code):
-        return known
+    if meaning := of_replica(code):
+        return meaning
     if code > 128:
-        names = {int(item): item.name for item in signal.Signals}
+        names = {int(each): each.name for each in signal.Signals}
         cause = " (out of memory, for example)" if code == 128 + signal.SIGKILL else ""
         return f"the command was terminated by {names.get(code - 128, code - 128)}{cause}"
     return f"the command exited with code {code}"

@@ -20,20 +20,20 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Return a JSON object; an empty one if the file has none."""
+    """Return a file's JSON object; an empty one if the file is missing or does not contain one."""
     try:
-        value = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a file by an atomic rename.
 
     Raises:
         OSError: It cannot be written.
     """
     partial = path.with_name(f".{path.name}.part")
-    partial.write_text(json.dumps(value, indent=1) + "\n")
+    partial.write_text(json.dumps(content, indent=1) + "\n")
     os.replace(partial, path)

@@ -10,9 +10,9 @@ REFERENCE = "$(HYPERPARAMETER_FLAGS)"
 
 
 def flags(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return the flags of a program.
+    """Return the hyperparameters as command-line flags, in order.
 
-    True is the flag alone, false is `--no-key`, null is no flag, and a list repeats the flag.
+    True is the flag alone, false is `--no-key`, null is omitted, and a list repeats the flag.
     Nested values are JSON.
     """
     return [word for key, value in hyperparameters.items() for word in _flag(key, value)]
@@ -24,7 +24,7 @@ def _flag(key: str, value: Any) -> Iterator[str]:
     if isinstance(value, bool):
         yield f"--{key}" if value else f"--no-{key}"
         return
-    for item in value if isinstance(value, list) else [value]:
-        text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+    for element in value if isinstance(value, list) else [value]:
+        argument = element if isinstance(element, str) else json.dumps(element, ensure_ascii=False)
         # A program takes `-1e-05` after a flag for another flag.
-        yield from [f"--{key}={text}"] if text.startswith("-") else [f"--{key}", text]
+        yield from [f"--{key}={argument}"] if argument.startswith("-") else [f"--{key}", argument]

@@ -52,12 +52,12 @@ def children() -> list[int]:
 
 
 def memory_left() -> float:
-    """Return the bytes that this container may still allocate; infinite if unknown."""
-    found = math.inf
+    """Return the bytes that this container can still allocate; infinite if unknown."""
+    available = math.inf
     for line in read_text(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
-            found = int(line.split()[1]) * 1024.0
-    for folder, most, used, cache in (
+            available = int(line.split()[1]) * 1024.0
+    for folder, limit_name, usage_name, cache in (
         ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "),
         (
             "/sys/fs/cgroup/memory",
@@ -66,10 +66,10 @@ def memory_left() -> float:
             "total_inactive_file ",
         ),
     ):
-        limit, now = (read_text(Path(folder, name)) for name in (most, used))
-        if limit.isdecimal() and now.isdecimal():
+        limit, current = (read_text(Path(folder, name)) for name in (limit_name, usage_name))
+        if limit.isdecimal() and current.isdecimal():
             # The cache of files counts as used, but the kernel can drop it.
             stat = read_text(Path(folder, "memory.stat")).splitlines()
             droppable = sum(int(line.split()[1]) for line in stat if line.startswith(cache))
-            found = min(found, int(limit) - int(now) + droppable)
-    return found
+            available = min(available, int(limit) - int(current) + droppable)
+    return available

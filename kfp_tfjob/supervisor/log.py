@@ -6,9 +6,9 @@ import os
 import time
 
 
-def log(text: str) -> None:
+def log(message: str) -> None:
     """Write one line to the container's log; if that fails, training continues."""
-    line = time.strftime("%H:%M:%S") + " supervisor: " + text + "\n"
+    line = time.strftime("%H:%M:%S") + " supervisor: " + message + "\n"
     try:
         os.write(1, line.encode(errors="backslashreplace"))
     except OSError:

@@ -22,11 +22,11 @@ def digest(files: Iterable[tuple[str, int]]) -> tuple[int, str]:
         files: Relative path and size in bytes of each. The hash is over the lines `<size> <path>`
             sorted by path (docs/architecture.md, "The flush barrier").
     """
-    found, number = hashlib.sha256(), 0
+    checksum, count = hashlib.sha256(), 0
     for path, size in sorted(files):
-        found.update(f"{size} {path}\n".encode(errors="surrogateescape"))
-        number += 1
-    return number, found.hexdigest()
+        checksum.update(f"{size} {path}\n".encode(errors="surrogateescape"))
+        count += 1
+    return count, checksum.hexdigest()
 
 
 def inventory(folder: Path) -> tuple[int, str]:
@@ -45,12 +45,12 @@ def files(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
         OSError: A folder cannot be read.
     """
     try:
-        found = list(os.scandir(folder))
+        entries = list(os.scandir(folder))
     except FileNotFoundError:
         if not prefix:
             raise
         return
-    for entry in found:
+    for entry in entries:
         if not counts(entry.name):
             continue
         path = prefix + entry.name

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 NAME = "supervisor.pyz"
-_ROOM = Path(__file__).parent
+_SOURCES = Path(__file__).parent
 _PACKAGE = "kfp_tfjob/"
 
 
@@ -22,8 +22,11 @@ def pack(target: Path) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    members = {"__main__.py": (_ROOM / "__main__.py").read_bytes(), _PACKAGE + "__init__.py": b""}
-    for path in _ROOM.glob("*.py"):
+    members = {
+        "__main__.py": (_SOURCES / "__main__.py").read_bytes(),
+        _PACKAGE + "__init__.py": b"",
+    }
+    for path in _SOURCES.glob("*.py"):
         if path.name != "__main__.py":
             members[_PACKAGE + "supervisor/" + path.name] = path.read_bytes()
     # Not compressed: the python3 of an image may lack zlib.

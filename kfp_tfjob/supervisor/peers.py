@@ -11,25 +11,25 @@ from typing import Mapping
 from kfp_tfjob.supervisor.stop import Stop
 from kfp_tfjob.supervisor.tf_config import split
 
-_LOOK_SECONDS = 0.5
-_CONNECT_SECONDS = 2
-_MOST_NAMES = 8
+_LOOK_SECONDS = 0.5  # between two lookups
+_CONNECT_SECONDS = 2  # within a cluster, a connection takes milliseconds
+_MOST_NAMES = 8  # in a message
 
 
 def absent(peers: Mapping[str, str]) -> str:
-    """Return the names of the peers that do not listen, with the reasons; empty for none.
+    """Return the names of the peers that do not listen, with the reasons; empty if all listen.
 
     Args:
         peers: Addresses by name, for example {"worker 1": "host:port"}.
     """
     with ThreadPoolExecutor(16) as pool:
-        found = [who for who in pool.map(_if_absent, peers.items()) if who]
-    more = f" and {len(found) - _MOST_NAMES} more" if found[_MOST_NAMES:] else ""
-    return ", ".join(found[:_MOST_NAMES]) + more
+        descriptions = list(filter(None, pool.map(_describe_if_absent, peers.items())))
+    omitted = f" and {len(descriptions) - _MOST_NAMES} more" if descriptions[_MOST_NAMES:] else ""
+    return ", ".join(descriptions[:_MOST_NAMES]) + omitted
 
 
 def wait_for_chief(address: str, seconds: float, stop: Stop) -> str:
-    """Wait until the chief's name resolves; return the problem if it does not.
+    """Wait until the chief's name resolves; return the problem if it does not, else nothing.
 
     A name server that is asked too early may deny the name for minutes.
 
@@ -40,23 +40,22 @@ def wait_for_chief(address: str, seconds: float, stop: Stop) -> str:
     """
     start = time.monotonic()
     # Not in this thread: a slow name server must not delay a signal.
-    pool, look, error = ThreadPoolExecutor(1), None, "the name server does not respond"
+    pool, lookup, reason = ThreadPoolExecutor(1), None, "the name server does not respond"
     while address and seconds < math.inf and not stop:
-        look = look or pool.submit(socket.getaddrinfo, split(address)[0], None)
-        if look in wait([look], _LOOK_SECONDS).done:
-            found = look.exception()
-            if not found:
+        lookup = lookup or pool.submit(socket.getaddrinfo, split(address)[0], None)
+        if lookup in wait([lookup], _LOOK_SECONDS).done:
+            lookup_error = lookup.exception()
+            if not lookup_error:
                 return ""
-            look, error = None, getattr(found, "strerror", None) or str(found)
+            lookup, reason = None, getattr(lookup_error, "strerror", None) or str(lookup_error)
             time.sleep(_LOOK_SECONDS)
         if time.monotonic() - start >= seconds:
-            return (
-                f"another replica did not appear within {seconds:.0f} s: chief ({address}: {error})"
-            )
+            chief = f"chief ({address}: {reason})"
+            return f"another replica did not appear within {seconds:.0f} s: {chief}"
     return ""
 
 
-def _if_absent(peer: tuple[str, str]) -> str:
+def _describe_if_absent(peer: tuple[str, str]) -> str:
     """Return the name of a peer, its address and the error; empty when it listens."""
     name, address = peer
     host, port = split(address)

@@ -14,9 +14,9 @@ from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.environment import Environment
 from kfp_tfjob.supervisor.exit_codes import meaning_of
 
-# The pause before a restart. The first restart has none; without progress the pause doubles.
+# The pause before a restart. The first restart follows at once; without progress the pause doubles.
 FIRST_PAUSE = 1.0  # seconds, before the second restart
-LONGEST_PAUSE = 30.0
+LONGEST_PAUSE = 30.0  # seconds: longer would only keep GPUs idle
 LEAST_OF_PAUSE = 0.5  # the smallest random share of the pause; replicas restart at different times
 # This many crashes without progress between them are a crash loop.
 CRASH_LOOP = 3
@@ -43,12 +43,14 @@ class Restarts:
     """Decides whether a command that ended is restarted.
 
     Args:
-        told: Its `max_restarts` limits the restarts; 0 for a user's own command.
+        environment: Its `max_restarts` limits the restarts; 0 for a user's own command.
     """
 
-    def __init__(self, told: Environment) -> None:
-        self.most, self.count = told.max_restarts, 0
-        self._fruitless = self._own = self._tried = 0
+    def __init__(self, environment: Environment) -> None:
+        self.most, self.count = environment.max_restarts, 0
+        # Ends without progress, and those among them that the command itself caused.
+        self._fruitless_ends = self._crashes = 0
+        self._tried = 0
 
     def decide(self, code: int, done: int, tried: int, patience: float) -> Decision:
         """Decide after an end that was not requested.
@@ -64,17 +66,17 @@ class Restarts:
             return Decision(False, code)
         # Progress means to complete the steps in which the command ended last time.
         if done >= max(self._tried, 1):
-            self._fruitless = self._own = 0
+            self._fruitless_ends = self._crashes = 0
         self._tried = max(tried, self._tried)
-        self._fruitless += 1
-        self._own += code not in (exit_codes.PEER_LOST, exit_codes.NOT_STARTED)
-        if self._own >= CRASH_LOOP:
-            where = f"in the steps {done + 1} to {tried}" if tried else "before the first step"
+        self._fruitless_ends += 1
+        self._crashes += code not in (exit_codes.PEER_LOST, exit_codes.NOT_STARTED)
+        if self._crashes >= CRASH_LOOP:
+            position = f"in the steps {done + 1} to {tried}" if tried else "before the first step"
             return Decision(
                 False,
                 exit_codes.FAILED,
-                f"{meaning_of(code)}, {self._own} times without progress, the last time"
-                f" {where}: restarting does not help. Fix: read the log; if memory ran"
+                f"{meaning_of(code)}, {self._crashes} times without progress, the last time"
+                f" {position}: restarting does not help. Fix: read the log; if memory ran"
                 " out, raise pod.all.memory or set a smaller train_batch_size",
             )
         if self.count >= self.most:
@@ -85,7 +87,7 @@ class Restarts:
         return Decision(True, code, meaning_of(code), self._pause())
 
     def _pause(self) -> float:
-        if self._fruitless < 2:
+        if self._fruitless_ends < 2:
             return 0.0
-        longest = min(FIRST_PAUSE * 2.0 ** (self._fruitless - 2), LONGEST_PAUSE)
+        longest = min(FIRST_PAUSE * 2.0 ** (self._fruitless_ends - 2), LONGEST_PAUSE)
         return longest * random.uniform(LEAST_OF_PAUSE, 1)

@@ -19,9 +19,9 @@ from kfp_tfjob.supervisor.restarts import Restarts
 from kfp_tfjob.supervisor.stop import Stop
 from kfp_tfjob.supervisor.tf_config import Topology, expand
 
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.05  # a short pause, because every restart and every end waits for it
 _PEER_SECONDS = 10.0  # between two log lines about missing peers
-# A restarted peer is back long before this; otherwise its node is lost.
+# Seconds: a restarted peer is back long before this; otherwise its node is lost.
 _RETURN_SECONDS = 300.0
 
 
@@ -50,23 +50,23 @@ class Supervisor:
         self._stop.listen()
         adopt_orphans()
         try:
-            self._environment = told = Environment.read(self.variables)
+            self._environment = environment = Environment.read(self.variables)
             self._cluster = Topology.read(self.variables)
         except Refused as error:
             return self._end(exit_codes.CONFIGURATION, str(error))
-        chosen = keras.choose(self.command, self.variables, self._cluster.size)
-        chosen.update(self._cluster.without_proxy(self.variables))
-        if not told.chief_in_tf_config:
+        overrides = keras.choose(self.command, self.variables, self._cluster.size)
+        overrides.update(self._cluster.without_proxy(self.variables))
+        if not environment.chief_in_tf_config:
             # It replaces the operator's TF_CONFIG, which has the chief that the job needs.
-            chosen.update(self._cluster.without_chief.tf_config)
-        self.variables = {**self._cluster.variables, **self.variables, **chosen}
+            overrides.update(self._cluster.without_chief.tf_config)
+        self.variables = {**self._cluster.variables, **self.variables, **overrides}
         self.command = expand(self.command, self.variables)
-        self._restarts, self._patience = Restarts(told), told.start_deadline
-        if told.podinfo_dir:
-            self._stop.follow(told.podinfo_dir, told.orphan_timeout)
-        began, chief = time.monotonic(), self._cluster.peers.get("chief", "")
+        self._restarts, self._patience = Restarts(environment), environment.start_deadline
+        if environment.podinfo_dir:
+            self._stop.follow(environment.podinfo_dir, environment.orphan_timeout)
+        wait_start, chief = time.monotonic(), self._cluster.peers.get("chief", "")
         absent = peers.wait_for_chief(chief, self._patience, self._stop)
-        self._patience -= time.monotonic() - began
+        self._patience -= time.monotonic() - wait_start
         if absent:
             return self._end(exit_codes.NOT_STARTED, absent)
         code, reason = self._run_command()
@@ -81,17 +81,22 @@ class Supervisor:
 
     def _store(self) -> tuple[int, str]:
         """Write the completion record, and wait until it and all other output are stored."""
-        told = self._environment
-        if not self._cluster.writes or not told.output_dir:
+        environment = self._environment
+        if not self._cluster.writes or not environment.output_dir:
             return exit_codes.DONE, ""
         try:
-            record_completion(told.output_dir, told.run_id, told.attempt)
+            record_completion(environment.output_dir, environment.run_id, environment.attempt)
             if self._stop:
                 return exit_codes.STOPPED, ""
-            if told.flush_barrier:
-                return pass_barrier(told.output_dir, told.attempt, told.store_deadline, self._stop)
+            if environment.flush_barrier:
+                return pass_barrier(
+                    environment.output_dir,
+                    environment.attempt,
+                    environment.store_deadline,
+                    self._stop,
+                )
         except OSError as error:
-            return exit_codes.CONFIGURATION, f"{told.output_dir} cannot be written: {error}"
+            return exit_codes.CONFIGURATION, f"{environment.output_dir} cannot be written: {error}"
         return exit_codes.DONE, ""
 
     def _run_command(self) -> tuple[int, str]:
@@ -111,7 +116,7 @@ class Supervisor:
             if child.started:
                 self._patience = min(self._environment.start_deadline, _RETURN_SECONDS)
             else:
-                self._patience -= time.monotonic() - child.born
+                self._patience -= time.monotonic() - child.start_time
             decision = self._restarts.decide(code, child.done, child.tried, self._patience)
             if not decision.again:
                 return decision.code, decision.reason
@@ -121,36 +126,36 @@ class Supervisor:
                 + f": {decision.reason}"
             )
             self._forget_message()
-            over = time.monotonic() + decision.pause
-            while time.monotonic() < over and not self._stop:
+            restart_time = time.monotonic() + decision.pause
+            while time.monotonic() < restart_time and not self._stop:
                 time.sleep(_POLL_SECONDS)
         return exit_codes.STOPPED, ""
 
     def _follow(self, child: Child) -> tuple[int, str]:
-        """Wait for a command; return its exit code, and the problem if only this process knows."""
-        late, look = "", 0.0
+        """Wait for a command; return its exit code, and the problem if its peers were absent."""
+        absence, last_look = "", 0.0
         while True:
             status = self._reap(child)
             if status is not None:
                 break
-            child.hear(_POLL_SECONDS, self._stop.bell)
+            child.read_progress(_POLL_SECONDS, self._stop.wakeup)
             waited = time.monotonic() - child.waiting_since
             if self._stop:
                 child.stop(signal.SIGKILL if self._stop.by_force else self._stop.signal)
-            elif late:
-                continue  # it is dying
+            elif absence:
+                continue  # the command has been killed and will end soon
             elif waited >= self._patience:
                 child.kill()
-                late = self._absent(waited)
-            elif child.waiting and waited - look >= _PEER_SECONDS:
-                look = waited
-                self._say_who_is_absent(child)
-        child.hear(0, -1)  # its last lines may still be in the pipe
+                absence = self._describe_absence(waited)
+            elif child.waiting and waited - last_look >= _PEER_SECONDS:
+                last_look = waited
+                self._log_absent_peers(child)
+        child.read_progress(0, -1)  # its last lines may still be in the pipe
         self._step = child.done or self._step
-        child.bury()
+        child.clean_up()
         self._end_strays()
-        if late:
-            return exit_codes.NOT_STARTED, late
+        if absence:
+            return exit_codes.NOT_STARTED, absence
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         # A command that was told to stop counts as stopped, even if it had to be killed, or lost
         # its peers, which were told to stop as well.
@@ -161,16 +166,16 @@ class Supervisor:
 
         The first process of a container inherits every orphan, which must not stay a zombie.
         """
-        found = None
+        child_status = None
         while True:
             try:
                 ended, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return found
+                return child_status
             if not ended:
-                return found
+                return child_status
             if ended == child.pid:
-                found = status
+                child_status = status
 
     def _end_strays(self) -> None:
         """Kill the processes that the command started and that left its group.
@@ -186,28 +191,28 @@ class Supervisor:
                 os.waitpid(pid, os.WNOHANG)
             time.sleep(_POLL_SECONDS)
 
-    def _absent(self, waited: float) -> str:
+    def _describe_absence(self, waited: float) -> str:
         absent = peers.absent(self._cluster.peers)
         if not absent:
             return f"all others are listening, but the start took longer than {waited:.0f} s"
         return f"another replica did not appear within {waited:.0f} s: {absent}"
 
-    def _say_who_is_absent(self, child: Child) -> None:
-        """Check in the background: a slow name server must not delay a signal."""
+    def _log_absent_peers(self, child: Child) -> None:
+        """Log the absent peers, in the background: a slow name server must not delay a signal."""
 
-        def look() -> None:
+        def log_absent_peers() -> None:
             absent = peers.absent(self._cluster.peers)
             if child.waiting:
                 log(f"still waiting for {absent or 'the other replicas, which are all listening'}")
 
-        threading.Thread(target=look, daemon=True).start()
+        threading.Thread(target=log_absent_peers, daemon=True).start()
 
     def _end(self, code: int, reason: str = "") -> int:
         """Write the reason where the cluster shows it, unless the command has written its own."""
         if self._stop.orphaned:
             code = exit_codes.ORPHANED
             reason = exit_codes.MEANING[code]
-        # A reason that only this process knows replaces that of the command.
+        # A reason that only this process can give replaces the command's.
         if reason:
             self._forget_message()
         reason = reason or exit_codes.meaning_of(code)
@@ -221,15 +226,15 @@ class Supervisor:
         return code
 
     def _record(self, code: int, reason: str) -> None:
-        """Let the sidecar store how the chief ended: no launcher may be there to see it."""
-        told = self._environment
-        if told.flush_barrier and told.output_dir and self._cluster.writes:
-            spent = round(time.monotonic() - self._began, 1)
-            end = {"code": code, "signal": self._stop.signal, "reason": reason, "seconds": spent}
-            termination_message.record(told, dict(end, step=self._step))
+        """Let the sidecar store the chief's end, because the launcher may be gone by then."""
+        environment = self._environment
+        if environment.flush_barrier and environment.output_dir and self._cluster.writes:
+            elapsed = round(time.monotonic() - self._began, 1)
+            end = {"code": code, "signal": self._stop.signal, "reason": reason, "seconds": elapsed}
+            termination_message.record(environment, dict(end, step=self._step))
 
     def _forget_message(self) -> None:
-        """Delete the message of the command, because they do not explain this end."""
+        """Delete the command's message, because it does not explain this end."""
         try:
             termination_message.write(self._message, "")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Writes why a replica ends, where the cluster or the sidecar reads it."""
+"""Writes the reason for a replica's end where the cluster and the sidecar read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def path_of(variables: Mapping[str, str]) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write the message, if the cluster has created the file for them.
+    """Write the message, if the cluster has created the file for it.
 
     Raises:
         OSError: The file cannot be written.
@@ -30,18 +30,18 @@ def write(path: Path, text: str) -> None:
         path.write_bytes(text.encode(errors="backslashreplace")[:_MOST_BYTES])
 
 
-def record(told: Environment, end: Mapping[str, Any]) -> None:
+def record(environment: Environment, end: Mapping[str, Any]) -> None:
     """Write the end of the chief for its sidecar.
 
     Args:
-        told: The environment, with the output folder.
+        environment: The environment, with the output folder.
         end: `code`, the `signal` to stop or 0, `reason`, `seconds`, and the last `step` or 0.
     """
     time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    whose = {"run_id": told.run_id, "attempt": told.attempt, "time": time}
-    assert told.output_dir
+    identity = {"run_id": environment.run_id, "attempt": environment.attempt, "time": time}
+    assert environment.output_dir
     try:
-        (told.output_dir / FOLDER).mkdir(parents=True, exist_ok=True)
-        write_json(told.output_dir / FOLDER / END, dict(whose, **end))
+        (environment.output_dir / FOLDER).mkdir(parents=True, exist_ok=True)
+        write_json(environment.output_dir / FOLDER / END, dict(identity, **end))
     except OSError as error:
         log(f"cannot record how the command ended: {error}")

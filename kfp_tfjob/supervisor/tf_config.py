@@ -1,4 +1,4 @@
-"""Reads the replicas of the job, and which of them this one is, from a variable.
+"""Reads the job's replicas, and this replica's role among them, from a variable.
 
 The training operator writes TF_CONFIG. For other operators, the job manifest has TOPOLOGY: how many
 replicas of each role there are, and where. The command gets both forms that programs read:
@@ -24,12 +24,12 @@ _ALONE = ("127.0.0.1", 29500)  # the port that torch uses by default
 
 @dataclass(frozen=True)
 class Topology:
-    """Which replica this is, and where the others are.
+    """The job's replicas and their addresses, and which of them this process is.
 
     Attributes:
         kind: This replica's type, for example `worker`; a replica without TF_CONFIG is the
             chief.
-        index: Its number among those of its type.
+        index: This replica's number within its type, from 0.
         members: The addresses of the replicas, by their type; empty without TF_CONFIG.
     """
 
@@ -102,21 +102,21 @@ class Topology:
     @classmethod
     def _of_topology(cls, variables: Mapping[str, str]) -> Topology:
         """Read TOPOLOGY and REPLICA_INDEX; one replica alone needs no addresses."""
-        text = variables[_TOPOLOGY]
+        value = variables[_TOPOLOGY]
         try:
-            found = json.loads(text)
+            topology = json.loads(value)
             members = {
                 str(role): [str(host).format(index) for index in range(count)]
-                for role, (count, host) in found["replicas"].items()
+                for role, (count, host) in topology["replicas"].items()
             }
             if sum(map(len, members.values())) < 2:
                 return cls()
-            return cls(str(found["role"]), int(variables["REPLICA_INDEX"]), members)
+            return cls(str(topology["role"]), int(variables["REPLICA_INDEX"]), members)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise Refused(
                 _TOPOLOGY,
                 f"TOPOLOGY is not valid: {type(error).__name__}: {error}",
-                text[:500],
+                value[:500],
                 "what the job manifest sets, and REPLICA_INDEX",
                 "do not set these variables yourself",
             ) from None
@@ -124,20 +124,20 @@ class Topology:
     @property
     def variables(self) -> dict[str, str]:
         """The variables by which programs of TensorFlow and of torch find the other replicas."""
-        found = self.tf_config
+        variables = self.tf_config
         if self.kind in _TRAINS:
             host, port = self.chief_address if self.members else _ALONE
-            found.update(MASTER_ADDR=host, MASTER_PORT=str(port))
-            found.update(RANK=str(self.place), WORLD_SIZE=str(self.size))
+            variables.update(MASTER_ADDR=host, MASTER_PORT=str(port))
+            variables.update(RANK=str(self.place), WORLD_SIZE=str(self.size))
         if self.kind in _TRAINS and self.size > 1:
             # A bare torchrun would train on each replica alone; its flags override these.
-            found.update(PET_MASTER_ADDR=host, PET_MASTER_PORT=str(port))
-            found.update(PET_NODE_RANK=str(self.place), PET_NNODES=str(self.size))
-        return found
+            variables.update(PET_MASTER_ADDR=host, PET_MASTER_PORT=str(port))
+            variables.update(PET_NODE_RANK=str(self.place), PET_NNODES=str(self.size))
+        return variables
 
     @property
     def tf_config(self) -> dict[str, str]:
-        """TF_CONFIG; nothing for one replica alone."""
+        """The variable TF_CONFIG; empty for one replica alone."""
         if not self.members:
             return {}
         task = {"type": self.kind, "index": self.index}
@@ -154,36 +154,38 @@ class Topology:
         if not chiefs:
             return self
         workers = [*chiefs, *self.members.get("worker", ())]
-        others = {kind: hosts for kind, hosts in self.members.items() if kind not in _TRAINS}
+        other_members = {kind: hosts for kind, hosts in self.members.items() if kind not in _TRAINS}
         index = self.place if self.kind in _TRAINS else self.index
         kind = "worker" if self.kind in _TRAINS else self.kind
-        return Topology(kind, index, {"worker": workers, **others})
+        return Topology(kind, index, {"worker": workers, **other_members})
 
     def without_proxy(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variable with which gRPC reaches the other replicas without a proxy.
 
-        Through one, TensorFlow would wait for them forever. gRPC takes it instead of no_proxy.
+        Through a proxy, TensorFlow would wait for them forever. gRPC reads this variable instead of
+        no_proxy.
         """
         if not any(variables.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
             return {}
-        known = variables.get("no_grpc_proxy") or variables.get("no_proxy") or ""
-        hosts = [address.rpartition(":")[0] for one in self.members.values() for address in one]
-        return {"no_grpc_proxy": ",".join(filter(None, [known, *hosts]))}
+        excluded = variables.get("no_grpc_proxy") or variables.get("no_proxy") or ""
+        addresses = [address for members in self.members.values() for address in members]
+        hosts = [address.rpartition(":")[0] for address in addresses]
+        return {"no_grpc_proxy": ",".join(filter(None, [excluded, *hosts]))}
 
     def _contradiction(self) -> str:
-        """Return why this cluster cannot work; the others would wait until the deadline."""
+        """Return why this cluster cannot work, or ""; replicas would wait until the deadline."""
         if not self.members:
             return ""
-        known = len(self.members.get(self.kind, ()))
+        count = len(self.members.get(self.kind, ()))
         # Estimators keep the evaluator out of the cluster; so do programs modelled on them.
-        outside = self.kind == "evaluator" and not known
-        if not outside and not 0 <= self.index < known:
+        is_outside = self.kind == "evaluator" and not count
+        if not is_outside and not 0 <= self.index < count:
             return f"there is no {self.kind} {self.index} in it"
-        taken = set()
+        seen_addresses = set()
         for address in (address for hosts in self.members.values() for address in hosts):
-            if address in taken:
+            if address in seen_addresses:
                 return f"{address} is the address of two replicas"
-            taken.add(address)
+            seen_addresses.add(address)
             host, port = split(address)
             if not host or not port.isdecimal():
                 return f"{address} is not an address"
@@ -222,10 +224,10 @@ class Topology:
     def peers(self) -> dict[str, str]:
         """The other replicas that train, for example {"worker 1": "host:port"}."""
         return {
-            _name(kind, at): address
+            _name(kind, index): address
             for kind in _TRAINS
-            for at, address in enumerate(self.members.get(kind, ()))
-            if (kind, at) != (self.kind, self.index)
+            for index, address in enumerate(self.members.get(kind, ()))
+            if (kind, index) != (self.kind, self.index)
         }
 
 
@@ -239,13 +241,13 @@ def expand(command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     def value(match: re.Match[str]) -> str:
         return variables.get(match[1], match[0])
 
-    found = []
+    arguments = []
     for element in command:
         if element == REFERENCE:
-            found += flags(json.loads(variables.get("HYPERPARAMETERS") or "{}"))
+            arguments += flags(json.loads(variables.get("HYPERPARAMETERS") or "{}"))
         else:
-            found.append(_RANK_REFERENCE.sub(value, element))
-    return found
+            arguments.append(_RANK_REFERENCE.sub(value, element))
+    return arguments
 
 
 def split(address: str) -> tuple[str, str]:

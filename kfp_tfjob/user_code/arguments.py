@@ -12,10 +12,10 @@ from contextlib import suppress
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
-_VALUES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
-_OF_UNIONS = ("None", "Optional", "Union", "typing")  # beside the types in an annotation
-# What people write for a boolean, by its JSON.
-_WORDS = {
+_EXPECTED_VALUES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+_UNION_WORDS = ("None", "Optional", "Union", "typing")  # in annotations such as Optional[int]
+# The words that people write for a boolean, by its JSON.
+_BOOLEAN_WORDS = {
     "true": ("true", "yes", "on", "y", "t", "1"),
     "false": ("false", "no", "off", "n", "f", "0"),
 }
@@ -26,7 +26,7 @@ def wrong_arguments(
 ) -> list[Problem]:
     """Check that a function can be called as `function(dataset, **hyperparameters)`."""
     arguments = node.args
-    positional = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     where = f"{path}, line {node.lineno}: {node.name}"
     problems = []
     if not positional and not arguments.vararg:
@@ -38,25 +38,25 @@ def wrong_arguments(
                 fix="add a first argument for the dataset",
             )
         )
-    known = positional[1:] + [a.arg for a in arguments.kwonlyargs]
+    names = positional[1:] + [argument.arg for argument in arguments.kwonlyargs]
     optional = set(positional[len(positional) - len(arguments.defaults) :])
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    optional |= {a.arg for a, default in pairs if default is not None}
+    optional |= {argument.arg for argument, default in pairs if default is not None}
     for name in hyperparameters:
-        if name not in known and not arguments.kwarg:
-            meant = nearest(name, known)
+        if name not in names and not arguments.kwarg:
+            suggestion = nearest(name, names)
             problems.append(
                 Problem(
                     f"{where} does not take the hyperparameter {name!r}",
                     received=name,
-                    expected=f"one of {choices(known, meant) or 'none'}",
-                    fix=did_you_mean(meant, f"remove {name!r}"),
+                    expected=f"one of {choices(names, suggestion) or 'none'}",
+                    fix=did_you_mean(suggestion, f"remove {name!r}"),
                     path=f"model_hyperparameters.{name}",
-                    suggestion=meant,
+                    suggestion=suggestion,
                 )
             )
-    problems += _wrong_texts(where, _arguments_of(arguments), hyperparameters)
-    for name in known:
+    problems += _string_problems(where, _arguments_of(arguments), hyperparameters)
+    for name in names:
         if name not in optional and name not in hyperparameters:
             problems.append(
                 Problem(
@@ -80,14 +80,17 @@ def wrong_strings(
     """
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # it has no signature, as some functions in C
+    except (TypeError, ValueError):  # some functions in C do not declare a signature
         return []
     name = getattr(function, "__name__", "the function")
-    arguments = [(it.name, _expression(it.annotation), it.default) for it in parameters.values()]
-    return [*_wrong_texts(name, arguments, hyperparameters)]
+    arguments = [
+        (parameter.name, _expression(parameter.annotation), parameter.default)
+        for parameter in parameters.values()
+    ]
+    return [*_string_problems(name, arguments, hyperparameters)]
 
 
-def _wrong_texts(
+def _string_problems(
     where: str,
     arguments: Iterable[tuple[str, ast.expr | None, object]],
     hyperparameters: Mapping[str, object],
@@ -106,29 +109,29 @@ def _wrong_texts(
         kinds = _kinds(annotation, default)
         if not isinstance(value, str) or not kinds:
             continue
-        meant = _meant(value, kinds)
+        suggestion = _intended_json(value, kinds)
         yield Problem(
             f"{where} gets a string for the hyperparameter {name!r}",
             received=repr(value),
             # A default of 1 does not tell whether 0.5 is valid.
-            expected=_VALUES["float"]
+            expected=_EXPECTED_VALUES["float"]
             if not annotation and kinds == ["int"]
-            else " or ".join(_VALUES[it] for it in kinds),
+            else " or ".join(_EXPECTED_VALUES[kind] for kind in kinds),
             fix=did_you_mean(
-                meant,
+                suggestion,
                 "correct the value; if the function also takes strings, declare it:"
                 f" {name}: {' | '.join([*kinds, 'str'])}",
             ),
             path=f"model_hyperparameters.{name}",
-            suggestion=meant,
+            suggestion=suggestion,
         )
 
 
 def _arguments_of(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr | None, object]]:
-    """Yield the name, the annotation and the default of each argument; None without one."""
+    """Yield each argument's name, its annotation or None, and its constant default or None."""
     positional = [*arguments.posonlyargs, *arguments.args]
-    without = len(positional) - len(arguments.defaults)
-    defaults = [*[None] * without, *arguments.defaults, *arguments.kw_defaults]
+    without_default = len(positional) - len(arguments.defaults)
+    defaults = [*[None] * without_default, *arguments.defaults, *arguments.kw_defaults]
     for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True):
         if isinstance(default, ast.UnaryOp):  # -1
             default = default.operand
@@ -137,7 +140,7 @@ def _arguments_of(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr | No
 
 
 def _expression(annotation: object) -> ast.expr | None:
-    """Return an annotation as it is written in code; None without one."""
+    """Return the syntax tree of an imported function's annotation; None without an annotation."""
     if annotation is inspect.Parameter.empty:
         return None
     with suppress(SyntaxError):
@@ -146,7 +149,7 @@ def _expression(annotation: object) -> ast.expr | None:
 
 
 def _kinds(annotation: ast.expr | None, default: object) -> list[str]:
-    """Return the types of an argument for a boolean or numbers; none for any other argument."""
+    """Return the types of an argument for a boolean or a number; empty for any other argument."""
     if annotation is None:
         return [type(default).__name__] if isinstance(default, bool | int | float) else []
     words: set[str] = set()
@@ -155,17 +158,17 @@ def _kinds(annotation: ast.expr | None, default: object) -> list[str]:
             words.add(node.id if isinstance(node, ast.Name) else node.attr)
         elif isinstance(node, ast.Constant):
             words.update(re.findall(r"[\w.]+", str(node.value)))
-    kinds = [kind for kind in _VALUES if kind in words]
-    return kinds if words <= {*_VALUES, *_OF_UNIONS} else []
+    kinds = [kind for kind in _EXPECTED_VALUES if kind in words]
+    return kinds if words <= {*_EXPECTED_VALUES, *_UNION_WORDS} else []
 
 
-def _meant(text: str, kinds: Sequence[str]) -> str:
-    """Return the JSON of the value that a string stands for; empty if there is none."""
-    word = text.strip().lower()
+def _intended_json(string: str, kinds: Sequence[str]) -> str:
+    """Return the JSON of the value that a string was meant to be; empty if that is unclear."""
+    word = string.strip().lower()
     if word in ("none", "null"):
         return "null"
     if "bool" in kinds:
-        return next((value for value, words in _WORDS.items() if word in words), "")
+        return next((value for value, words in _BOOLEAN_WORDS.items() if word in words), "")
     try:
         number = float(word)
     except ValueError:
@@ -174,7 +177,7 @@ def _meant(text: str, kinds: Sequence[str]) -> str:
 
 
 def declared(node: ast.FunctionDef) -> str:
-    """Return how a function is declared, for a message."""
+    """Return a function's name and arguments as its `def` line declares them, for a message."""
     try:
         arguments = ast.unparse(node.args)
     except RecursionError:  # a default may be nested deeper than Python can write it

@@ -22,6 +22,7 @@ from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
+# Code is smaller: a larger folder is probably data, or a whole home folder.
 MOST_BYTES = 50 << 20
 MOST_FILES = 10_000
 EXPECTED = (
@@ -41,11 +42,11 @@ def local(path: Path) -> dict[str, bytes]:
     """
     try:
         if path.is_file():
-            found = {path.name: (path, path.stat().st_size)}
+            sources = {path.name: (path, path.stat().st_size)}
         else:
-            found = dict(islice(_walk(path), MOST_FILES + 1))
-        _check(found, path)
-        return {name: file.read_bytes() for name, (file, _) in sorted(found.items())}
+            sources = dict(islice(_walk(path), MOST_FILES + 1))
+        _check(sources, path)
+        return {name: file.read_bytes() for name, (file, _) in sorted(sources.items())}
     except OSError as error:
         raise ConfigurationError(
             Problem(
@@ -68,21 +69,22 @@ def stored(store: Store, address: S3Address) -> dict[str, bytes]:
     if address.name.endswith((".py", ".zip")):
         return {address.name: store.read(address, MOST_BYTES)}
     start = len(address.key) + 1 if address.key else 0
-    found: dict[str, tuple[S3Address, int]] = {}
-    for item in store.list(address):
-        name = item.address.key[start:]
+    objects: dict[str, tuple[S3Address, int]] = {}
+    for entry in store.list(address):
+        name = entry.address.key[start:]
         # A key that ends in / marks a folder. The key of the address itself leaves no name.
-        if name and not name.endswith("/") and _wanted(name.split("/")):
-            found[name] = item.address, item.size
-        if len(found) > MOST_FILES:
+        if name and not name.endswith("/") and _is_code(name.split("/")):
+            objects[name] = entry.address, entry.size
+        if len(objects) > MOST_FILES:
             break
-    if not found and address.key and store.has(address):
+    if not objects and address.key and store.has(address):
         return {address.name: store.read(address, MOST_BYTES)}
-    _check(found, address)
-    files, left = {}, MOST_BYTES
-    for name, (where, _) in found.items():
-        files[name] = store.read(where, left)
-        left -= len(files[name])
+    _check(objects, address)
+    # The store may have changed since the listing, so the limit counts again.
+    files, remaining_bytes = {}, MOST_BYTES
+    for name, (object_address, _) in objects.items():
+        files[name] = store.read(object_address, remaining_bytes)
+        remaining_bytes -= len(files[name])
     return files
 
 
@@ -97,17 +99,17 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
         ConfigurationError: It is damaged, too large, or has entries that cannot be files.
     """
     files = {}
-    with _zip_of(source):
+    with _translate_errors(source):
         archive = zipfile.ZipFile(io.BytesIO(data))
     with archive:
         entries = {
             info.filename: (info, info.file_size)
             for info in archive.infolist()
-            if not info.is_dir() and _wanted(info.filename.split("/"))
+            if not info.is_dir() and _is_code(info.filename.split("/"))
         }
         _check(entries, source)
         for name, (info, _) in entries.items():
-            with _zip_of(source):
+            with _translate_errors(source):
                 if stat.S_ISLNK(info.external_attr >> 16):
                     raise zipfile.BadZipFile(f"{name} is a link; put the file itself into the zip")
                 with archive.open(info) as stream:  # an entry may be longer than it says
@@ -116,7 +118,7 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
 
 
 @contextmanager
-def _zip_of(source: str) -> Iterator[None]:
+def _translate_errors(source: str) -> Iterator[None]:
     """Turn any error of zipfile, whose documentation does not list them, into a problem."""
     try:
         yield
@@ -135,41 +137,42 @@ def _zip_of(source: str) -> Iterator[None]:
 
 def _walk(top: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
     """Yield the relative path of each file in a folder, the path to read, and the size."""
-    whole = top.resolve()
+    resolved_top = top.resolve()
     for folder, folders, files in os.walk(top):
         for name in folders:
-            if _wanted([name]) and (link := Path(folder, name)).is_symlink():
+            if _is_code([name]) and (link := Path(folder, name)).is_symlink():
                 log.warning("%s is a link to a folder; the run's code does not include it", link)
-        folders[:] = [name for name in folders if _wanted([name])]
-        for name in filter(lambda name: _wanted([name]), files):
+        folders[:] = [name for name in folders if _is_code([name])]
+        for name in filter(lambda name: _is_code([name]), files):
             file = Path(folder, name)
-            real = Path(os.path.realpath(file)) if file.is_symlink() else file  # of a loop, too
-            if real is not file and not real.is_relative_to(whole):
+            target = Path(os.path.realpath(file)) if file.is_symlink() else file  # of a loop, too
+            if target is not file and not target.is_relative_to(resolved_top):
                 raise ConfigurationError(
                     Problem(
                         f"{file} is a link to a file outside the folder of model_code",
-                        received=f"a link to {real}",
+                        received=f"a link to {target}",
                         expected="links only to files inside the folder",
                         fix="replace the link with a copy of the file",
                     )
                 )
-            status = real.stat() if real.exists() else None
+            status = target.stat() if target.exists() else None
             if status and stat.S_ISREG(status.st_mode):
-                yield file.relative_to(top).as_posix(), (real, status.st_size)
+                yield file.relative_to(top).as_posix(), (target, status.st_size)
 
 
-def _wanted(parts: Iterable[str]) -> bool:
+def _is_code(parts: Iterable[str]) -> bool:
+    """Return whether a path is part of the code: no part of it is hidden, or a cache."""
     return not any(part in _SKIPPED or (part.startswith(".") and part != "..") for part in parts)
 
 
-def _check(found: Mapping[str, tuple[object, int]], source: object) -> None:
+def _check(files: Mapping[str, tuple[object, int]], source: object) -> None:
     """Reject files that are too large or have an impossible name, before reading them."""
-    if len(found) > MOST_FILES:
+    if len(files) > MOST_FILES:
         raise _too_large(source, f"more than {MOST_FILES:,} files")
-    size = sum(size for _, size in found.values())
+    size = sum(size for _, size in files.values())
     if size > MOST_BYTES:
-        raise _too_large(source, f"{size / (1 << 20):,.1f} MiB in {len(found):,} files")
-    ConfigurationError.raise_if(names.problems(found, source))
+        raise _too_large(source, f"{size / (1 << 20):,.1f} MiB in {len(files):,} files")
+    ConfigurationError.raise_if(names.problems(files, source))
 
 
 def _too_large(source: object, received: str) -> ConfigurationError:

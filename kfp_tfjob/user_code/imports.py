@@ -1,7 +1,7 @@
 """Finds imports that the user's code cannot make where it runs.
 
-A step or a replica gets the file, folder or zip that an option names, and nothing beside it. So a
-module beside it would be missing there, and a change of it would change no digest.
+A step or a replica gets only the file, folder or zip that an option names. A module next to it
+would be missing there, and a change to that module would not change a digest.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code.syntax import OfImage, Reached
 
-# Those that the trainer or a step has loaded before the user's code.
+# Modules that the trainer or a step has loaded before the user's code.
 LIBRARIES = {"boto3", "google", "keras", "kfp", "kfp_tfjob", "kubernetes", "numpy", "pyarrow"}
 LIBRARIES |= {"pydantic", "tensorflow", "tf_keras", "urllib3", "yaml"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _CALLBACKS = "callbacks"  # a function that the trainer calls, besides the one that is named
 
 
-class NotIncluded(OfImage):
-    """Code imports a module that lies beside it; another image may contain the module, too."""
+class MissingModule(OfImage):
+    """Code imports a module next to it, which is not copied; another image may contain it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where code was read from.
+    """The location of code that was read.
 
     Attributes:
         source: A path or an s3:// address, of a file, a folder or a zip.
@@ -56,14 +56,14 @@ class Place:
         return folder if folder.startswith(".") else f"./{folder}"
 
     def has_module(self, name: str) -> bool:
-        """Return whether a module lies beside the code, as far as that is known."""
+        """Return whether a module lies next to the code; False if the store denies the request."""
         if "://" not in self.source:
             path = Path(self.folder, name)
             return path.with_suffix(".py").is_file() or any(path.glob("*.py"))
         try:
             folder = S3Address.parse(self.folder)
             files = (folder / f"{name}.py", folder / name / "__init__.py")
-            return any(self.store.has(it) for it in files) if self.store else False
+            return any(self.store.has(file) for file in files) if self.store else False
         except StepError:  # keys for the code alone may not allow to ask
             return False
 
@@ -83,11 +83,11 @@ class Import:
     name: str
 
     def __str__(self) -> str:
-        """Return where it is, for a message."""
+        """Return the file, the line and the module, for a message."""
         return f"{self.path}, line {self.line}: {self.name}"
 
 
-def of_others(
+def unavailable_imports(
     reached: Iterable[Reached],
     files: Mapping[str, bytes],
     entries: Collection[str],
@@ -107,14 +107,14 @@ def of_others(
         if not isinstance(tree, ast.Module):
             continue
         included = {*_modules_in(files, start), *_modules_in(files, PurePosixPath()), *LIBRARIES}
-        for node in _executed(tree, function if path in entries else None):
+        for node in _executed_imports(tree, function if path in entries else None):
             for name in _top_modules(node):
                 if name not in names | included and name not in sys.stdlib_module_names:
                     names.add(name)
                     yield Import(path, node.lineno, name)
 
 
-def without_package(reached: Iterable[Reached]) -> Iterator[Problem]:
+def relative_import_problems(reached: Iterable[Reached]) -> Iterator[Problem]:
     """Yield a problem for each relative import that leaves the top-level package.
 
     Args:
@@ -135,29 +135,37 @@ def without_package(reached: Iterable[Reached]) -> Iterator[Problem]:
                 )
 
 
-def _executed(tree: ast.Module, function: str | None) -> Iterator[ast.Import | ast.ImportFrom]:
+def _executed_imports(
+    tree: ast.Module, function: str | None
+) -> Iterator[ast.Import | ast.ImportFrom]:
     """Yield the imports that run when a module is imported and its function is called.
 
     Args:
         tree: The module.
         function: Its function; empty for a program, None for a module that others import.
     """
-    called = _called(tree, function)
-    for node in _nodes(tree.body, function, called):
+    called = _called_functions(tree, function)
+    for node in _executed_nodes(tree.body, function, called):
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node
 
 
-def _called(tree: ast.Module, function: str | None) -> set[ast.AST]:
-    """Return the functions that may run: those that are named in code that runs.
+def _called_functions(tree: ast.Module, function: str | None) -> set[ast.AST]:
+    """Return the functions that may run, because code that runs names them.
 
-    The arguments are those of `_executed`. Methods and inner functions run with their outer ones.
+    Methods and inner functions count together with the class or function that contains them.
+
+    Args:
+        tree: The module.
+        function: As in `_executed_imports`.
     """
     if function is None:
         return set()
-    definitions = {it.name: it for it in tree.body if isinstance(it, _NAMED)}
+    definitions = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
     names, called = [function, _CALLBACKS], set[ast.AST]()
-    names += (it.id for it in _nodes(tree.body, function) if isinstance(it, ast.Name))
+    names += (
+        node.id for node in _executed_nodes(tree.body, function) if isinstance(node, ast.Name)
+    )
     while names:
         for node in ast.walk(definitions.pop(names.pop(), ast.Pass())):
             if isinstance(node, _FUNCTIONS):
@@ -167,10 +175,10 @@ def _called(tree: ast.Module, function: str | None) -> set[ast.AST]:
     return called
 
 
-def _nodes(
+def _executed_nodes(
     body: Iterable[ast.stmt], function: str | None, called: Container[ast.AST] = ()
 ) -> Iterator[ast.AST]:
-    """Yield what runs when a module is imported, and what is in functions that are called."""
+    """Yield the nodes that run when a module is imported, and the nodes of called functions."""
     waiting: list[ast.AST] = list(reversed([*body]))
     while waiting:
         yield (node := waiting.pop())
@@ -183,15 +191,15 @@ def _nodes(
 
 
 def _is_skipped(node: ast.If, as_program: bool) -> bool:
-    """Return whether a condition is for type checkers, or for a program."""
-    names = {getattr(it, "id", getattr(it, "attr", "")) for it in ast.walk(node.test)}
+    """Return whether a condition is false here: for type checkers, or only for a program."""
+    names = {getattr(part, "id", getattr(part, "attr", "")) for part in ast.walk(node.test)}
     return "TYPE_CHECKING" in names or ("__name__" in names and not as_program)
 
 
 def _top_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
     """Return the top-level modules that an absolute import names."""
     if isinstance(node, ast.Import):
-        return [it.name.partition(".")[0] for it in node.names]
+        return [alias.name.partition(".")[0] for alias in node.names]
     return [(node.module or "").partition(".")[0]] if not node.level else []
 
 

@@ -1,7 +1,7 @@
 """Finds the user's model code, checks its function, and reads its files for the run's own copy.
 
-The code is parsed, never imported: this step's image has no TensorFlow, and user code must not
-run before the parameters are checked. The model is first built when training starts.
+The code is parsed, never imported: this step's image does not contain TensorFlow, and user code
+must not run before the parameters are checked. The model is first built when training starts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from kfp_tfjob.user_code.arguments import wrong_arguments
 from kfp_tfjob.user_code.imports import (
     LIBRARIES,
     Import,
-    NotIncluded,
+    MissingModule,
     Place,
-    of_others,
-    without_package,
+    relative_import_problems,
+    unavailable_imports,
 )
 from kfp_tfjob.user_code.syntax import (
     missing_paths,
@@ -67,18 +67,18 @@ class ModelCode:
         Raises:
             ConfigurationError: It does not have the form `source:function`.
         """
-        whole = str(text).strip()
-        source, colon, function = whole.rpartition(":")
+        parameter = str(text).strip()
+        source, colon, function = parameter.rpartition(":")
         if of_program and (not colon or function.startswith("//")):
-            source, function = whole, ""
+            source, function = parameter, ""
         path = source.rstrip("/")
         # `folder/` is not a module, and must not look like one without its slash.
-        found = cls(path if path == source or "/" in path else f"./{path}", function)
-        is_path_alone = of_program and source == whole and not found.in_image
+        code = cls(path if path == source or "/" in path else f"./{path}", function)
+        is_path_alone = of_program and source == parameter and not code.in_image
         if path and (is_path_alone or function.isidentifier()) and source not in ("s3", "http"):
-            return found
+            return code
         forms = "kfp_tfjob.trainer.models:mlp, or PATH.py:FUNCTION, FOLDER:FUNCTION or ZIP:FUNCTION"
-        what, fix = (
+        complaint, fix = (
             ("names neither a path nor a function", "write a path, for example ./FOLDER")
             if of_program
             else (
@@ -88,7 +88,7 @@ class ModelCode:
         )
         raise ConfigurationError(
             Problem(
-                f"model_code {what}",
+                f"model_code {complaint}",
                 received=repr(text),
                 expected=f"FILE.py, ./FOLDER or FILE.zip; or {forms}" if of_program else forms,
                 fix=fix,
@@ -98,7 +98,7 @@ class ModelCode:
 
     @classmethod
     def of_run(cls, values: Mapping[str, Any]) -> ModelCode:
-        """Parse the run parameter; without a function only beside `train_options.command`.
+        """Parse the run parameter; its function may be missing if `train_options.command` is set.
 
         Raises:
             ConfigurationError: It does not have such a form.
@@ -115,7 +115,7 @@ class ModelCode:
 
     @property
     def module(self) -> str:
-        """The module that the trainer imports, according to the name; of a path its name."""
+        """The module that the trainer imports, as the name suggests; for a path alone, its name."""
         if self.in_image:
             return self.source
         name = _name(self.source)
@@ -134,7 +134,7 @@ class ModelCode:
         """Return the files of the code.
 
         Args:
-            store: Where code is that an address names; other code needs none.
+            store: The store of code whose source is an address; not used for other code.
 
         Raises:
             ConfigurationError: There is no code, or it cannot be imported under its name.
@@ -188,14 +188,14 @@ def _name(source: str) -> str:
 
 @dataclass(frozen=True)
 class Code:
-    """Code in the form in which the trainer gets it.
+    """The files of a user's code, and the module that the trainer imports from them.
 
     Attributes:
         module: The module to import, with the folder of the files first on the path; the name of a
             path alone.
         files: Content by relative path; for a module of the image, the top-level package, if here.
         in_image: Whether it is in the image and needs no copy.
-        place: Where the files were read; None if they are in the image.
+        place: The location of the files; None if they are in the image.
     """
 
     module: str
@@ -211,73 +211,80 @@ class Code:
         return problems
 
     def problems_of_command(self, command: Sequence[str]) -> list[Problem]:
-        """Check the files that a command names, and what they import of this code."""
+        """Check the files that a command names, and the files of this code that they import."""
         files = {} if self.in_image else self.files  # of the run's copy
         entries = named_files(command, self.files)
         reached = list(reachable(self.files, entries))
-        beside = self._beside(of_others(reached, self.files, entries), entries)
-        missing = [_missing(path, files) for path in missing_paths(command, files)]
-        return [*missing, *unparsable(reached), *beside]
+        imports = unavailable_imports(reached, self.files, entries)
+        missing_modules = self._neighbor_problems(imports, entries)
+        missing_files = [_missing(path, files) for path in missing_paths(command, files)]
+        return [*missing_files, *unparsable(reached), *missing_modules]
 
     def _import_problems(self, path: str, function: str) -> list[Problem]:
-        """Check that a function's file can be imported, and what it imports of this code."""
+        """Check that a function's file can be imported, with the files that it imports."""
         if self.in_image:  # its own code was tested with it
             return []
         reached = list(reachable(self.files, [path], root=""))
-        others = of_others(reached, self.files, [path], function)
+        imports = unavailable_imports(reached, self.files, [path], function)
         return [
-            *_taken(self.module),
+            *_name_problems(self.module),
             *unparsable(reached),
-            *without_package(reached),
-            *self._beside(others, [path], self.module),
+            *relative_import_problems(reached),
+            *self._neighbor_problems(imports, [path], self.module),
         ]
 
-    def _beside(
+    def _neighbor_problems(
         self, imports: Iterable[Import], entries: Iterable[str], module: str = ""
-    ) -> list[NotIncluded]:
-        """Return a problem if modules are imported that lie beside this code.
+    ) -> list[MissingModule]:
+        """Return a problem if modules are imported that lie next to this code, outside it.
 
         Args:
-            imports: What is imported from elsewhere.
+            imports: The imports of modules that the code itself does not contain.
             entries: The files with which the code begins.
             module: Its module; empty for a program, which no other code imports.
         """
         place = self.place
-        if not place or not (beside := [it for it in imports if place.has_module(it.name)]):
+        neighbors = [each for each in imports if place.has_module(each.name)] if place else []
+        if not place or not neighbors:
             return []
         folder = ModelCode(place.folder, place.function)
         try:
-            whole = folder.read(place.store)
-            is_same = set(entries) <= whole.files.keys() and module in ("", whole.module)
+            folder_code = folder.read(place.store)
+            is_same = set(entries) <= folder_code.files.keys() and module in (
+                "",
+                folder_code.module,
+            )
         except StepError:  # it is too large, for example
             is_same = False
-        meant = ":".join(filter(None, (folder.source, folder.function))) if is_same else ""
-        its_name = f", with {place.function} in model.py," if place.function else ""
+        suggestion = ":".join(filter(None, (folder.source, folder.function))) if is_same else ""
+        file_hint = f", with {place.function} in model.py," if place.function else ""
         example = f"./FOLDER:{place.function}" if place.function else "./FOLDER"
+        names = ", ".join(neighbor.name for neighbor in neighbors)
         return [
-            NotIncluded(
-                f"{place.source} imports {', '.join(it.name for it in beside)} from beside it, but"
+            MissingModule(
+                f"{place.source} imports {names} from beside it, but"
                 " only what model_code names is copied to a run",
-                received="; ".join(map(str, beside)),
+                received="; ".join(map(str, neighbors)),
                 expected="a folder or a zip with everything that is imported from beside it",
-                fix=f"name the folder: {meant}"
-                if meant
-                else f"put all of it into a folder of its own{its_name} and name that: {example}",
+                fix=f"name the folder: {suggestion}"
+                if suggestion
+                else f"put all of it into a folder of its own{file_hint} and name that: {example}",
                 path="model_code",
-                suggestion=meant,
+                suggestion=suggestion,
             )
         ]
 
     def definition(self, function: str) -> tuple[str, ast.stmt | None, list[Problem | str]]:
-        """Return the file of the module, the definition of a function in it, and problems.
+        """Return the module's file, the definition of a function in it, and problems.
 
-        It must be possible to import the module, and what it imports of the user's own.
+        It is a problem if the module, or a file of the user's that it imports, cannot be imported.
 
         Without a problem, the definition is None if it is assigned, imported or conditional, or in
-        a module that only a different image has.
+        a module that only another image contains.
         """
         stem = self.module.replace(".", "/")
-        path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in self.files), "")
+        candidates = (f"{stem}.py", f"{stem}/__init__.py")
+        path = next((candidate for candidate in candidates if candidate in self.files), "")
         if not path:
             return path, None, []  # a module of a different image: only the trainer can check it
         try:
@@ -285,35 +292,35 @@ class Code:
         except ConfigurationError as error:
             return path, None, list(error.problems)
         defined = {node.name: node for node in tree.body if isinstance(node, _DEFINITIONS)}
-        others = _other_names(tree)
+        other_names = _other_names(tree)
         imported: list[Problem | str] = [*self._import_problems(path, function)]
-        if function in defined and function not in others:
+        if function in defined and function not in other_names:
             return path, defined[function], imported
-        if others & {function, "*"}:
+        if other_names & {function, "*"}:
             return path, None, imported
         public = sorted(name for name in defined if not name.startswith("_"))
-        meant = nearest(function, public)
+        suggestion = nearest(function, public)
         source = self.place.source if self.place else self.module
         problem = Problem(
             f"{path} has no function {function}",
             received=f"{self.module}:{function}",
-            expected=f"one of {choices(public, meant)}" if public else "a public function",
-            fix=did_you_mean(meant, "correct model_code"),
+            expected=f"one of {choices(public, suggestion)}" if public else "a public function",
+            fix=did_you_mean(suggestion, "correct model_code"),
             path="model_code",
-            suggestion=f"{source}:{meant}" if meant else "",
+            suggestion=f"{source}:{suggestion}" if suggestion else "",
         )
         return path, None, [*imported, problem]
 
 
 def _other_names(tree: ast.Module) -> set[str]:
     """Return the names that a module binds by assignment or import, or in its `if` or `try`."""
-    inner = _nested(it for it in tree.body if not isinstance(it, _DEFINITIONS))
-    names = {it.name for it in inner if isinstance(it, _DEFINITIONS)}
+    inner = _nested(node for node in tree.body if not isinstance(node, _DEFINITIONS))
+    names = {node.name for node in inner if isinstance(node, _DEFINITIONS)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {(a.asname or a.name).partition(".")[0] for a in node.names}
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
     return names
 
 
@@ -374,32 +381,34 @@ def _defining(files: Mapping[str, bytes], function: str) -> Iterator[str]:
     for path, data in files.items():
         if path.endswith(".py") and "/" not in path:
             with suppress(ConfigurationError):  # it is not Python
-                defined = (it for it in parse(path, data).body if isinstance(it, _DEFINITIONS))
-                if any(it.name == function for it in defined):
+                nodes = parse(path, data).body
+                definitions = (node for node in nodes if isinstance(node, _DEFINITIONS))
+                if any(definition.name == function for definition in definitions):
                     yield path
 
 
 def _missing(path: str, files: Iterable[str]) -> Problem:
-    """Return the problem of a path that the run's copy of the code does not have."""
+    """Return the problem of a command's path that is not in the run's copy of the code."""
     name = PurePosixPath(path).name
-    known = sorted(files)
-    meant = next((it for it in known if PurePosixPath(it).name == name), "") or nearest(path, known)
+    paths = sorted(files)
+    same_name = (candidate for candidate in paths if PurePosixPath(candidate).name == name)
+    suggestion = next(same_name, "") or nearest(path, paths)
     return Problem(
         "train_options.command names a path that the run's copy of the code does not have",
         received=f"$(JOB_DIR)/{CODE}/{path}",
-        expected=f"one of {listed(known, 10)}"
-        if known
+        expected=f"one of {listed(paths, 10)}"
+        if paths
         else "no path there, because model_code names no code of your own",
         fix=did_you_mean(
-            f"$(JOB_DIR)/{CODE}/{meant}" if meant else "",
+            f"$(JOB_DIR)/{CODE}/{suggestion}" if suggestion else "",
             "correct the path, or name its file or folder in model_code",
         ),
         path="train_options.command",
     )
 
 
-def _taken(module: str) -> list[Problem]:
-    """Return a problem if the module would not be imported: another with its name is loaded."""
+def _name_problems(module: str) -> list[Problem]:
+    """Return a problem if the module would not be imported, because its name is loaded already."""
     if module not in sys.stdlib_module_names - {"test"} | LIBRARIES:
         return []
     return [
@@ -413,25 +422,25 @@ def _taken(module: str) -> list[Problem]:
 
 
 def _inner_folder(files: Mapping[str, bytes]) -> str:
-    """Return the one folder that contains all files, or an empty text."""
+    """Return the name of the single folder that contains all files; empty without one."""
     tops = {path.partition("/")[0] for path in files if "/" in path}
     return tops.pop() if len(tops) == 1 and all("/" in path for path in files) else ""
 
 
 def _image_files(module: str) -> dict[str, bytes]:
-    """Return a module's source, with all of its top-level package, if this image has it.
+    """Return the source files of a module and its top-level package; empty if they are not here.
 
-    What the module does also follows from the modules that it imports. Its own package is the bound
+    A digest of the code must change with the modules that it imports. Only its own package counts,
     because other packages change with the image. A module outside a package may be next to
     thousands of unrelated files, so only its own source is returned.
     """
     try:
-        top, found = [importlib.util.find_spec(it) for it in (module.partition(".")[0], module)]
+        top, spec = [importlib.util.find_spec(name) for name in (module.partition(".")[0], module)]
     except (ImportError, ValueError):
         return {}
-    if not top or not found or not found.origin or not found.origin.endswith(".py"):
+    if not top or not spec or not spec.origin or not spec.origin.endswith(".py"):
         return {}
-    files = {f"{module.replace('.', '/')}.py": Path(found.origin).read_bytes()}
+    files = {f"{module.replace('.', '/')}.py": Path(spec.origin).read_bytes()}
     for folder in top.submodule_search_locations or ():
         for path in filter(Path.is_file, Path(folder).rglob("*.py")):
             files[f"{top.name}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()

@@ -1,6 +1,6 @@
-"""Code of the user's own that a step calls, besides the model.
+"""Loads a user's own function that a step calls, such as a reader or an evaluator.
 
-An option names its function, as `model_code` names that of the model.
+An option names the function in the forms in which `model_code` names the model's function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 
-_OWN = "kfp-tfjob-own-code-"  # in the names of its folders
+_FOLDER_PREFIX = "kfp-tfjob-own-code-"  # of the folders with imported own code
 _Kind = TypeVar("_Kind", bound="OwnCode")
 
 
@@ -45,7 +45,7 @@ class OwnCode:
         in_image: Whether the module is in the image.
     """
 
-    path: ClassVar[str]  # the option that names it
+    path: ClassVar[str]  # the option that names the function
 
     module: str
     function: str
@@ -64,14 +64,14 @@ class OwnCode:
             ConfigurationError: There is no such code, or its function does not fit.
         """
         try:
-            wanted = ModelCode.parse(text)
-            code = wanted.read(store)  # type: ignore[arg-type]
-            problems = cls._problems(code, wanted.function)
+            model_code = ModelCode.parse(text)
+            code = model_code.read(store)  # type: ignore[arg-type]
+            problems = cls._problems(code, model_code.function)
         except ConfigurationError as error:
             problems = list(error.problems)
         if problems:
-            raise ConfigurationError(*(_renamed(it, cls.path) for it in problems))
-        return cls(code.module, wanted.function, code.files, code.in_image)
+            raise ConfigurationError(*(_renamed(problem, cls.path) for problem in problems))
+        return cls(code.module, model_code.function, code.files, code.in_image)
 
     @classmethod
     def _problems(cls, code: Code, function: str) -> list[Problem | str]:
@@ -83,14 +83,14 @@ class OwnCode:
                 fix="correct model_code",
             )
             return [problem]
-        path, node, found = code.definition(function)
-        if found or not isinstance(node, ast.FunctionDef) or node.decorator_list:
-            return list(found)
+        path, node, problems = code.definition(function)
+        if problems or not isinstance(node, ast.FunctionDef) or node.decorator_list:
+            return list(problems)
         return [*cls._wrong_arguments(path, node)]
 
     @classmethod
     def _wrong_arguments(cls, path: str, node: ast.FunctionDef) -> list[Problem]:
-        """Return what is wrong with the arguments of the function."""
+        """Return the problems of the function's arguments; a subclass overrides this."""
         return []
 
     @property
@@ -104,41 +104,43 @@ class OwnCode:
     def load(self) -> Callable[..., Any]:
         """Import the function in this process; the code may raise anything."""
         if not self.in_image:
-            self._place(Path(_folder(self.digest)))
+            self._install(Path(_code_folder(self.digest)))
         module = importlib.import_module(self.module)
-        if not self.in_image and not _is_in(module, _folder(self.digest)):
+        if not self.in_image and not _is_in(module, _code_folder(self.digest)):
             raise ImportError(f"{self.module} is also the name of a loaded module; rename the file")
         return getattr(module, self.function)
 
-    def _place(self, folder: Path) -> None:
-        """Put the code on the path of imports, instead of other own code."""
+    def _install(self, folder: Path) -> None:
+        """Write the code into a folder and import from there, instead of from earlier code."""
         if str(folder) in sys.path:
             return
-        sys.path[:] = [str(folder), *(place for place in sys.path if _OWN not in place)]
-        for name in [name for name, module in sys.modules.items() if _is_in(module, _OWN)]:
+        sys.path[:] = [str(folder), *(entry for entry in sys.path if _FOLDER_PREFIX not in entry)]
+        for name in [
+            name for name, module in sys.modules.items() if _is_in(module, _FOLDER_PREFIX)
+        ]:
             del sys.modules[name]
-        for path, data in self.files.items():
-            place = below(folder, path)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+        for path, content in self.files.items():
+            file = below(folder, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
         importlib.invalidate_caches()
 
     def said(self, error: BaseException) -> str:
-        """Log what the code raised; return it, with the last line of it that the error passed."""
+        """Log an error of the code; return its type, its message and its last line in the code."""
         log.info("%s %s:%s failed", self.path, self.module, self.function, exc_info=error)
-        text = f"{type(error).__name__}: {uncolored(str(error))}"
-        folder = "" if self.in_image else _folder(self.digest)
+        description = f"{type(error).__name__}: {uncolored(str(error))}"
+        folder = "" if self.in_image else _code_folder(self.digest)
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             if folder and frame.filename.startswith(folder):
                 name = os.path.relpath(frame.filename, folder)
-                return f"{text}, in {name}, line {frame.lineno}"
-        return text
+                return f"{description}, in {name}, line {frame.lineno}"
+        return description
 
 
 @cache
-def _folder(digest: str) -> str:
-    """Return a folder for code with this digest, until the process ends."""
-    folder = mkdtemp(prefix=_OWN)
+def _code_folder(digest: str) -> str:
+    """Return a folder for code with this digest, which is removed when the process ends."""
+    folder = mkdtemp(prefix=_FOLDER_PREFIX)
     Finalize(None, shutil.rmtree, (folder, True), exitpriority=0)  # also of a pool's process
     return folder
 
@@ -148,7 +150,7 @@ def _is_in(module: ModuleType, place: str) -> bool:
 
 
 def place_of(path: str, text: str) -> dict[str, str]:
-    """Return the option `path` with the place of its code; nothing if the image has it.
+    """Return the option `path` with its code's source; empty if the image contains the code.
 
     Raises:
         ConfigurationError: It does not name a function.
@@ -163,9 +165,9 @@ def _renamed(problem: Problem | str, path: str) -> Problem | str:
     """Return a problem of model_code, whose rules are the same, with the name of this option."""
     if isinstance(problem, str):
         return problem.replace("model_code", path)
-    words = {
+    renamed = {
         name: value.replace("model_code", path)
         for name, value in vars(problem).items()
         if isinstance(value, str)
     }
-    return replace(problem, **words | {"path": path})
+    return replace(problem, **renamed | {"path": path})

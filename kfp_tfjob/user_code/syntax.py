@@ -1,4 +1,4 @@
-"""Parses the user's code without importing it, and says why a file is not Python.
+"""Parses the user's code without importing it, and explains why a file is not Python.
 
 Code that was copied from a web page or a word processor often contains no-break spaces, curly
 quotes or dashes. They look right in an editor, and Python's own message only gives a number.
@@ -20,11 +20,11 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CODE
 
 _CODE_POINT = re.compile(r"U\+([0-9A-F]{4,6})")  # in a message of Python's parser
-_MOST_CHARACTERS = 20  # of one file
-_MOST_PARSED = 400_000  # characters, in all attempts to find another
+_MOST_CHARACTERS = 20  # in the message about one file
+_MOST_PARSED = 400_000  # characters in all attempts, which limits the time on a large file
 _QUOTES = "\u2018\u2019\u201a\u201b\u2032\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
-# What a person types for a character that NFKC does not map to ASCII, as it maps spaces.
-_TYPED = {
+# The ASCII replacement of each typographic character that NFKC does not map to ASCII.
+_REPLACEMENTS = {
     **dict.fromkeys(_QUOTES[:5], "'"),
     **dict.fromkeys(_QUOTES[5:], '"'),
     **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),
@@ -35,15 +35,15 @@ _CODE_FOLDER = f"/{CODE}/"  # of JOB_DIR, as commands name it
 _IN_CODE = re.compile(
     rf"\$(?:\(JOB_DIR\)|\{{JOB_DIR\}}|JOB_DIR){_CODE_FOLDER}([^\s\"'`;:,()<>|&]+)"
 )
-_PATTERN = re.compile(r"[$*?\[{]|^\.\.(/|$)")  # what a shell expands, and other folders
+_PATTERN = re.compile(r"[$*?\[{]|^\.\.(/|$)")  # words that a shell expands, and other folders
 
 
 class OfImage(Problem):
     """A problem that the user's code may not have in another image."""
 
 
-class NotPython(OfImage):
-    """A file that this Python cannot parse; that of another image may be newer."""
+class SyntaxProblem(OfImage):
+    """A file that this Python cannot parse; another image may contain a newer Python."""
 
 
 def parse(path: str, data: bytes, is_script: bool = False) -> ast.Module:
@@ -56,7 +56,7 @@ def parse(path: str, data: bytes, is_script: bool = False) -> ast.Module:
             its encoding.
 
     Raises:
-        ConfigurationError: It is not Python, by a NotPython that gives the line.
+        ConfigurationError: It is not Python; the error's SyntaxProblem has the line.
     """
     if is_script and (problem := _in_another_encoding(path, data)):
         raise ConfigurationError(problem)
@@ -65,27 +65,27 @@ def parse(path: str, data: bytes, is_script: bool = False) -> ast.Module:
     except (RecursionError, MemoryError):
         raise ConfigurationError(_problem(path, "the code is nested too deeply")) from None
     except (SyntaxError, ValueError) as error:
-        raise ConfigurationError(_explained(path, data, error)) from None
+        raise ConfigurationError(_explain_error(path, data, error)) from None
 
 
 # The path of a file, the folder in which its imports begin, and its syntax tree or its problem.
-Reached = tuple[str, PurePosixPath, "ast.Module | NotPython"]
+Reached = tuple[str, PurePosixPath, "ast.Module | SyntaxProblem"]
 
 
-def unparsable(reached: Iterable[Reached]) -> Iterator[NotPython]:
-    """Yield the problems of the files that `reachable` yields."""
-    return (it for _, _, it in reached if isinstance(it, NotPython))
+def unparsable(reached: Iterable[Reached]) -> Iterator[SyntaxProblem]:
+    """Return the problems of the files, as `reachable` yields them, that are not Python."""
+    return (problem for _, _, problem in reached if isinstance(problem, SyntaxProblem))
 
 
 def reachable(
     files: Mapping[str, bytes], entries: Iterable[str], root: str | None = None
 ) -> Iterator[Reached]:
-    """Yield files, and those that they import without a condition.
+    """Yield the entries, and the files that they import without a condition, directly or not.
 
     Args:
         files: Content by relative path.
         entries: The files with which a program begins.
-        root: The folder in which imports begin; None for that of each entry, as for a script.
+        root: The folder in which imports begin; None for each entry's own folder, as for a script.
     """
     parsed: set[str] = set()
     for entry in entries:
@@ -99,7 +99,11 @@ def reachable(
             try:
                 tree = parse(path, files[path], is_script=root is None and path == entry)
             except ConfigurationError as error:
-                yield from ((path, start, it) for it in error.problems if isinstance(it, NotPython))
+                yield from (
+                    (path, start, problem)
+                    for problem in error.problems
+                    if isinstance(problem, SyntaxProblem)
+                )
                 continue
             yield path, start, tree
             waiting += reversed(_imported_files(files, path, tree, str(start)))
@@ -108,7 +112,7 @@ def reachable(
 def _imported_files(
     files: Mapping[str, bytes], path: str, tree: ast.Module, root: str = ""
 ) -> list[str]:
-    """Return those of `files` that a module imports without a condition.
+    """Return the paths in `files` that a module imports without a condition.
 
     Args:
         files: Content by relative path.
@@ -122,12 +126,12 @@ def _imported_files(
 
 
 def named_files(command: Sequence[str], files: Mapping[str, bytes]) -> list[str]:
-    """Return the Python files that a command names, of the run's copy of the code.
+    """Return the Python files in the run's copy of the code that a command names.
 
-    The command may be a shell's; a name of a file that only the image has is not among them.
+    The command may be a shell command. Files that only the image contains are not returned.
     """
     words = [word.strip("\"';()") for word in " ".join(command).split()]
-    modules = {after for word, after in zip(words, words[1:], strict=False) if word == "-m"}
+    modules = {next_word for word, next_word in zip(words, words[1:], strict=False) if word == "-m"}
     paths = {word.rpartition(_CODE_FOLDER)[2].removeprefix("./") for word in words}
     paths |= {path for name in modules for path in _files_of(name.replace(".", "/"))}
     paths |= {f"{name.replace('.', '/')}/__main__.py" for name in modules}
@@ -135,7 +139,7 @@ def named_files(command: Sequence[str], files: Mapping[str, bytes]) -> list[str]
 
 
 def missing_paths(command: Sequence[str], files: Iterable[str]) -> list[str]:
-    """Return the paths below $(JOB_DIR)/code that a command names, and that are not there."""
+    """Return the paths below $(JOB_DIR)/code that a command names, but that do not exist there."""
     existing = {"."}
     for path in map(PurePosixPath, files):
         existing |= {str(path), *map(str, path.parents)}
@@ -163,15 +167,15 @@ def _files_of(module: str) -> tuple[str, str]:
     return f"{module}.py", f"{module}/__init__.py"
 
 
-def _explained(path: str, data: bytes, error: SyntaxError | ValueError) -> NotPython:
+def _explain_error(path: str, data: bytes, error: SyntaxError | ValueError) -> SyntaxProblem:
     """Return the problem of a file that cannot be parsed."""
     if problem := _in_another_encoding(path, data):
         return problem
     try:
-        text = data.decode(_encoding(data))
+        source = data.decode(_encoding(data))
     except (LookupError, UnicodeError):  # such as rot13, which is no encoding of text
-        text = ""
-    lines = _not_accepted(text)
+        source = ""
+    lines = _invalid_characters(source)
     if not lines:
         line = getattr(error, "lineno", None) or "?"
         return _problem(path, f"line {line}: {getattr(error, 'msg', error)}")
@@ -183,8 +187,8 @@ def _explained(path: str, data: bytes, error: SyntaxError | ValueError) -> NotPy
     return _problem(path, "; ".join(received), fix=f"in {path}, {fixes}")
 
 
-def _in_another_encoding(path: str, data: bytes) -> NotPython | None:
-    """Return the problem of a file that is not in the encoding that it names, by default UTF-8."""
+def _in_another_encoding(path: str, data: bytes) -> SyntaxProblem | None:
+    """Return the problem of a file that is not in its declared encoding, by default UTF-8."""
     encoding = _encoding(data)
     try:
         data.decode(encoding)
@@ -204,51 +208,51 @@ def _encoding(data: bytes) -> str:
         return "utf-8"
 
 
-def _problem(path: str, received: str, expected: str = "", fix: str = "") -> NotPython:
+def _problem(path: str, received: str, expected: str = "", fix: str = "") -> SyntaxProblem:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     expected = expected or f"code that Python {version} can parse"
-    return NotPython(f"{path} is not Python", received, expected, fix or f"correct {path}")
+    return SyntaxProblem(f"{path} is not Python", received, expected, fix or f"correct {path}")
 
 
-def _not_accepted(text: str) -> dict[str, int]:
+def _invalid_characters(source: str) -> dict[str, int]:
     """Return the characters that Python does not accept in code, each with its first line.
 
     The parser reports one at a time, so each is replaced before the next attempt.
     """
     lines: dict[str, int] = {}
-    for _ in range(max(1, min(_MOST_CHARACTERS, _MOST_PARSED // (len(text) + 1)))):
+    for _ in range(max(1, min(_MOST_CHARACTERS, _MOST_PARSED // (len(source) + 1)))):
         try:
-            ast.parse(text)
+            ast.parse(source)
         except SyntaxError as error:
             match = _CODE_POINT.search(error.msg or "")
             character = chr(int(match[1], 16)) if match else ""
-            if not character or character not in text:
+            if not character or character not in source:
                 break
             lines[character] = error.lineno or 0  # an earlier one may be in a comment
             # Quotes are replaced in pairs, or the string would not end.
-            for other in _QUOTES if character in _QUOTES else character:
-                if other in text:
-                    lines.setdefault(other, text.count("\n", 0, text.index(other)) + 1)
-                    text = text.replace(other, _typed(other) or " ")
+            for similar in _QUOTES if character in _QUOTES else character:
+                if similar in source:
+                    lines.setdefault(similar, source.count("\n", 0, source.index(similar)) + 1)
+                    source = source.replace(similar, _ascii_replacement(similar) or " ")
         except (ValueError, RecursionError, MemoryError):
             break
         else:
             break
-    return dict(sorted(lines.items(), key=lambda item: item[1]))
+    return dict(sorted(lines.items(), key=lambda entry: entry[1]))
 
 
-def _typed(character: str) -> str | None:
-    """Return what a person types for a typographic character; None for any other character."""
-    plain = _TYPED.get(character, unicodedata.normalize("NFKC", character))
-    return plain if plain.isascii() else None
+def _ascii_replacement(character: str) -> str | None:
+    """Return the ASCII replacement of a typographic character; None for any other character."""
+    replacement = _REPLACEMENTS.get(character, unicodedata.normalize("NFKC", character))
+    return replacement if replacement.isascii() else None
 
 
 def _fix(character: str) -> str:
-    typed = _typed(character)
-    if typed is None:
+    replacement = _ascii_replacement(character)
+    if replacement is None:
         return f"remove every {_code_point(character)}, or put it in quotes"
-    words = {"": "nothing", " ": "a space"}.get(typed, typed)
-    return f"replace every {_code_point(character)} with {words}"
+    replacement_words = {"": "nothing", " ": "a space"}.get(replacement, replacement)
+    return f"replace every {_code_point(character)} with {replacement_words}"
 
 
 def _code_point(character: str) -> str:

@@ -82,7 +82,7 @@ def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: A
 
     Requests do not need a password, so outside a pod the server listens only on this machine.
 
-    It needs the extra `serve`, in its own environment. Press Ctrl-C to stop.
+    It needs the extra `serve`. Press Ctrl-C to stop.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks about the machine
     from kfp_tfjob.serving.server import ServerOptions

@@ -3,7 +3,8 @@
 This asks with Kubernetes' own client, so that the project's is not its own witness.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -113,6 +114,32 @@ def chief(run_id: str) -> Object | None:
 def delete_pod(name: str) -> None:
     """Delete a pod as a drain does: with the grace period of its own."""
     client.CoreV1Api(connect()).delete_namespaced_pod(name, namespace(), _request_timeout=_SECONDS)
+
+
+@contextlib.contextmanager
+def extended_resource(name: str, count: int) -> Iterator[str]:
+    """Give a node some of a resource that only the scheduler believes in; yield the node's name.
+
+    Raises:
+        ApiException: 403 if the kubeconfig may not list nodes or change their status.
+    """
+    api = client.CoreV1Api(connect())
+    nodes = api.list_node(_request_timeout=_SECONDS).items
+    node, *_ = (candidate.metadata.name for candidate in nodes if _takes_pods(candidate))
+    field = name.replace("/", "~1")
+    paths = [f"/status/{part}/{field}" for part in ("capacity", "allocatable")]
+    added = [{"op": "add", "path": path, "value": str(count)} for path in paths]
+    api.patch_node_status(node, added, _request_timeout=_SECONDS)
+    try:
+        yield node
+    finally:
+        removed = [{"op": "remove", "path": path} for path in paths]
+        api.patch_node_status(node, removed, _request_timeout=_SECONDS)
+
+
+def _takes_pods(node: client.V1Node) -> bool:
+    states = {state.type: state.status for state in node.status.conditions or []}
+    return states.get("Ready") == "True" and not node.spec.unschedulable and not node.spec.taints
 
 
 def copy_secret(name: str, copy: str, label: tuple[str, str]) -> None:

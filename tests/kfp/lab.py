@@ -121,10 +121,15 @@ class Lab:
         keys = self.bucket.keys(f"runs/{run_id}/attempts")
         return [self.bucket.document(key)["verdict"] for key in keys if key.endswith(".end.json")]
 
-    def copy_secret(self) -> str:
-        """Create a Secret of this lab with the keys of the store, and return its name."""
-        cluster.copy_secret(self.settings.secret, self.other_secret, (_LABEL, self.name))
-        return self.other_secret
+    def copy_secret(self, name: str = "") -> str:
+        """Create a Secret of this lab with the keys of the store, and return its name.
+
+        Args:
+            name: What follows the lab's name; empty for that of `other_secret`.
+        """
+        copy = f"{self.name}-{name}" if name else self.other_secret
+        cluster.copy_secret(self.settings.secret, copy, (_LABEL, self.name))
+        return copy
 
     @property
     def other_secret(self) -> str:

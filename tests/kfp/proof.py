@@ -29,6 +29,12 @@ class Bucket:
         found = (item["Key"] for page in pages for item in page.get("Contents", []))
         return sorted(key.removeprefix(f"{self.prefix}/") for key in found)
 
+    def key(self, uri: str) -> str:
+        """Return the key below the prefix of an address in this bucket."""
+        root = f"s3://{self.name}/{self.prefix}/"
+        assert uri.startswith(root), uri
+        return uri.removeprefix(root)
+
     def read(self, key: str) -> bytes:
         return self._client.get_object(Bucket=self.name, Key=f"{self.prefix}/{key}")["Body"].read()
 

@@ -155,31 +155,31 @@ def test_a_server_follows_records_and_not_their_numbers(
     assert follower.current.champion == third
     with monkeypatch.context() as late:
         late.setattr(Store, "numbers", lambda *_: [1])
-        assert not follower.look()
+        assert not follower.poll()
     # The record before the removed one counts; then another record gets its number.
     removed(store, layout, 3)
-    assert follower.look() and follower.current.champion == second
-    assert not follower.look()
+    assert follower.poll() and follower.current.champion == second
+    assert not follower.poll()
     another = promote(store, layout, MODEL, replace(first, number=3, action="rollback"))
-    assert follower.look() and follower.current.champion == another
+    assert follower.poll() and follower.current.champion == another
     # One that is refused is not tried again at once; another one with its number is.
     publish_files(store, layout, MODEL, 4, files(4))
     place = layout.model(MODEL)
     fourth = read_record(store, layout, MODEL, 4)
     store.write(place.champion(4), replace(fourth, why="too large").to_bytes())
-    assert not follower.look() and not follower.look()
+    assert not follower.poll() and not follower.poll()
     removed(store, layout, 4)
     promote(store, layout, MODEL, replace(second, number=4, action="rollback"))
-    assert follower.look() and follower.current.champion.version == 2
+    assert follower.poll() and follower.current.champion.version == 2
     assert tried == [3, 2, 1, 4, 2]
     # Two are removed, and one gets the lower number.
     for number in (4, 3):
         removed(store, layout, number)
     promote(store, layout, MODEL, replace(first, number=3, action="rollback", why="again"))
-    assert follower.look() and follower.current.champion.why == "again"
+    assert follower.poll() and follower.current.champion.why == "again"
     for number in (3, 2, 1):
         store.delete(place.champion(number))
-    assert not follower.look() and follower.current.champion.why == "again"
+    assert not follower.poll() and follower.current.champion.why == "again"
 
 
 def test_a_second_process_waits_and_finds_it_done(

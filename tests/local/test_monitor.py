@@ -212,7 +212,7 @@ def test_values_of_another_kind_are_counted_and_no_drift(
 
 def test_a_defect_of_the_monitor_is_no_drift(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.send(world.people(150, 12))
-    monkeypatch.setattr("kfp_tfjob.serving.request_counts._moved", lambda *_: 1 / 0)
+    monkeypatch.setattr("kfp_tfjob.serving.request_counts._measure_drift", lambda *_: 1 / 0)
     broken = world.ask()
     assert broken.exit_code == 3 and "ZeroDivisionError" in broken.output
 

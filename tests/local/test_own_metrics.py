@@ -70,11 +70,11 @@ def test_the_function_gets_what_it_names(evaluator: Made) -> None:
         "    return {'hits': hit.sum(), 'age': features['age'].mean(), 'total': weights.sum(),\n"
         "            'none': float('nan'), 'classes': len(classes)}\n"
     )
-    _, found = own.of_model(EQUAL)
+    _, found = own.model_metrics(EQUAL)
     assert np.isnan(found.pop("own/none"))
     assert found == {"own/hits": 3, "own/age": 4, "own/total": 5, "own/classes": 2}
-    assert own.of_other("champion 3", EQUAL)[1]["own/hits"] == 2
-    assert own.of_other("the baseline", EQUAL, np.array([0.4, 0.6]))[1]["own/hits"] == 3
+    assert own.reference_metrics("champion 3", EQUAL)[1]["own/hits"] == 2
+    assert own.reference_metrics("the baseline", EQUAL, np.array([0.4, 0.6]))[1]["own/hits"] == 3
 
 
 def test_the_function_may_change_its_arguments(evaluator: Made) -> None:
@@ -85,12 +85,12 @@ def test_the_function_may_change_its_arguments(evaluator: Made) -> None:
         "        it += 1\n"
         "    return {'first': predictions[0, 1], 'last': predictions[4, 1]}\n"
     )
-    assert own.of_model(EQUAL)[1] == pytest.approx({"own/first": 1.2, "own/last": 1.7})
+    assert own.model_metrics(EQUAL)[1] == pytest.approx({"own/first": 1.2, "own/last": 1.7})
     for _ in range(2):
-        found = own.of_other("the baseline", EQUAL, np.array([0.4, 0.6]))[1]
+        found = own.reference_metrics("the baseline", EQUAL, np.array([0.4, 0.6]))[1]
         assert found == pytest.approx({"own/first": 1.6, "own/last": 1.6})
     # What the gate computes its own metrics from is the same, and so are the other models.
-    found = own.of_other("champion 3", EQUAL)[1]
+    found = own.reference_metrics("champion 3", EQUAL)[1]
     assert found == pytest.approx({"own/first": 1.8, "own/last": 1.3})
     assert LABELS.tolist() == [0, 1, 1, 0, 1] and FEATURES.ravel().tolist() == list(range(10))
     assert SCORES.tolist() == pytest.approx([0.2, 0.9, 0.4, 0.6, 0.7])
@@ -106,7 +106,7 @@ def test_values_by_row(evaluator: Made) -> None:
     )
     scores = np.stack([1 - SCORES, SCORES], axis=1)
     weighted = ClassPredictions.of(LABELS, scores, np.array([1, 2, 1, 1, 0]))
-    found, numbers = own.of_model(weighted)
+    found, numbers = own.model_metrics(weighted)
     assert numbers == {"own/rows": 5}
     model = Measures(found, numbers=numbers)
     cost, right = model.estimate("own/cost"), model.estimate("own/right")
@@ -119,7 +119,7 @@ def test_values_by_row(evaluator: Made) -> None:
 def test_all_that_needs_a_value_for_each_row_gets_one(evaluator: Made) -> None:
     code = "def score(labels, predictions):\n    return {'cost': 1, 'const': labels}\n"
     own = evaluator(code, **COST)
-    problem = problem_of(own.of_model, EQUAL, kind=DataError)
+    problem = problem_of(own.model_metrics, EQUAL, kind=DataError)
     assert "own/cost" in problem.received and "own/const" in problem.received
     assert "own/cost" in problem.expected and "'cost'" in problem.fix
 
@@ -131,8 +131,8 @@ def test_every_model_has_the_same_metrics(evaluator: Made) -> None:
         "        return {'a': 1, 'b': labels, 'c': 1}\n"
         "    return {'a': labels, 'b': labels}\n"
     )
-    assert own.of_model(EQUAL)[1] == {"own/a": 1, "own/c": 1}
-    problem = problem_of(own.of_other, "champion 3", EQUAL, kind=DataError)
+    assert own.model_metrics(EQUAL)[1] == {"own/a": 1, "own/c": 1}
+    problem = problem_of(own.reference_metrics, "champion 3", EQUAL, kind=DataError)
     assert problem.received.startswith("for champion 3: own/a ") and "own/c" in problem.received
     assert "own/a" in problem.expected
 
@@ -161,7 +161,7 @@ def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
 def test_a_wrong_function_is_named(evaluator: Made, body: str, said: str) -> None:
     own = evaluator(f"def score(labels, predictions):\n    {body}\n")
     with pytest.raises(DataError, match=f"gate.evaluator mine:score failed.*{said}"):
-        own.of_model(EQUAL)
+        own.model_metrics(EQUAL)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_only_errors_of_the_function_are_its_own(
 
             with monkeypatch.context() as patch, pytest.raises(kind):
                 patch.setattr(place, name, fail)
-                own.of_model(EQUAL)
+                own.model_metrics(EQUAL)
     hungry = evaluator("def score(labels, predictions):\n    raise MemoryError\n")
     with pytest.raises(MemoryError):  # the step names what gives it more
-        hungry.of_model(EQUAL)
+        hungry.model_metrics(EQUAL)

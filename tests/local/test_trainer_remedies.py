@@ -14,7 +14,7 @@ from kfp_tfjob.options.train import Profile, TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.trainer import models, user_model
-from kfp_tfjob.trainer.__main__ import _explained
+from kfp_tfjob.trainer.__main__ import _translate_error
 from kfp_tfjob.trainer.callback_choice import choose
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.profiler import Profiler
@@ -92,7 +92,7 @@ def test_a_damaged_image_is_found_and_dropped(
     assert not test_remedies.table(given)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         tf.io.decode_image(bytes(damaged))
-    (problem,) = _explained(caught.value, 1, tmp_path).problems
+    (problem,) = _translate_error(caught.value, 1, tmp_path).problems
     found = literal()(given, problem)
     assert "cat/damaged" in " ".join(map(str, test_remedies.table(found)))
     found["data_options"] |= {"on_bad_row": "drop", "max_bad_fraction": 0.1}

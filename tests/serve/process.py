@@ -1,9 +1,10 @@
-"""Servers as processes, in the environment that has kserve, and their client."""
+"""Servers as processes, and their client."""
 
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from tests.environments import ROOT, for_server
+from tests.environments import ROOT
 from tests.ports import free_port
 
 START = 180  # seconds; TensorFlow takes 5 to 20 of them, on a busy machine more
@@ -69,7 +70,7 @@ class ServerProcess:
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
-                [for_server(), *words],
+                [sys.executable, *words],
                 stdout=log,
                 stderr=log,
                 env=kept | {"PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)},

@@ -2,11 +2,12 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.environments import ROOT, for_server
+from tests.environments import ROOT
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
@@ -20,7 +21,7 @@ from kfp_tfjob.serving.server import _load_kserve
 _load_kserve()
 from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.serving.loaded_model import LoadedModel
-from kfp_tfjob.serving.protocol import _predicted
+from kfp_tfjob.serving.protocol import _predict_rows
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
@@ -50,10 +51,10 @@ champion = Champion(1, 1, "", "run", digest, "s", "d", {}, "")
 loaded = LoadedModel(champion, folder, "pictures")
 text = base64.b64encode(ONE_PIXEL).decode()
 rows = loaded.columns.of_rows([{"picture": {"b64": text}}, {"picture": text}])
-values = _predicted(loaded, rows)
+values = _predict_rows(loaded, rows)
 damaged = base64.b64encode(ONE_PIXEL[:20]).decode()
 try:
-    _predicted(loaded, loaded.columns.of_rows([{"picture": damaged}]))
+    _predict_rows(loaded, loaded.columns.of_rows([{"picture": damaged}]))
     said = ""
 except RefusedRequest as error:
     said = str(error)
@@ -63,7 +64,7 @@ print(json.dumps({"shape": values.shape, "said": said}))
 
 def test_pictures_are_answered_and_damaged_ones_refused(tmp_path: Path) -> None:
     done = subprocess.run(
-        [for_server(), "-c", PROGRAM, tmp_path],
+        [sys.executable, "-c", PROGRAM, tmp_path],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,

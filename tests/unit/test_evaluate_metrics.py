@@ -127,7 +127,7 @@ def test_rows_come_in_batches_and_many_scores_are_counted_in_bins(
     measures = Measures(two_classes(labels, scores, weights if weighted else None))
     known = {metric: measures.estimate(metric) for metric in measures.names}
     errors = {metric: it.standard_error for metric, it in known.items()}
-    monkeypatch.setattr(of_models._ByRow.chunks, "__defaults__", (400,))
+    monkeypatch.setattr(of_models.RowPredictions.chunks, "__defaults__", (400,))
     held = joined(parts)
     assert isinstance(held, ClassPredictions) and len(list(held.chunks())) == 8
     for metric, expected in known.items():
@@ -220,7 +220,7 @@ def test_weights_are_repeated_rows() -> None:
         assert found.value == pytest.approx(known.value, abs=1e-12), metric
         # A row that counts twice tells less than two rows.
         assert metric == "ece" or found.standard_error > known.standard_error, metric
-        assert metric == "ece" or found.support <= known.support
+        assert metric == "ece" or found.effective_sample_size <= known.effective_sample_size
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -277,7 +277,10 @@ def test_rows_of_weight_zero_tell_nothing(classes: int) -> None:
     rest = Measures(ClassPredictions.of(labels[3:], np.eye(classes)[guesses[3:]]))
     for metric in ("accuracy", "balanced_accuracy", "macro_f1", "mcc"):
         found, known = whole.estimate(metric), rest.estimate(metric)
-        assert (found.value, found.support) == (pytest.approx(known.value), known.support)
+        assert (found.value, found.effective_sample_size) == (
+            pytest.approx(known.value),
+            known.effective_sample_size,
+        )
         assert found.interval(0.95) == pytest.approx(known.interval(0.95))
     assert whole.cells.counts.sum() == 120  # the confusion matrix shows them
     nothing = Measures(ClassPredictions.of(labels, np.eye(classes)[guesses], 0 * weights))
@@ -299,15 +302,18 @@ def test_the_rows_of_a_rare_class_decide_what_is_known_of_metrics_over_all_class
     labels = np.repeat([0, 1], [980, 20])
     wrong = labels ^ (np.arange(1000) % 4 == 0)
     measures = Measures(ClassPredictions.of(labels, np.eye(2)[wrong]))
-    assert measures.estimate("accuracy").support == 1000
-    assert 20 <= measures.estimate("balanced_accuracy").support <= 22
+    assert measures.estimate("accuracy").effective_sample_size == 1000
+    assert 20 <= measures.estimate("balanced_accuracy").effective_sample_size <= 22
     equal = Measures(ClassPredictions.of(np.tile([0, 1], 500), np.eye(2)[wrong % 2]))
     for metric in ("balanced_accuracy", "mcc", "macro_f1"):
-        assert measures.estimate(metric).support < equal.estimate(metric).support
+        assert (
+            measures.estimate(metric).effective_sample_size
+            < equal.estimate(metric).effective_sample_size
+        )
     guesses = np.zeros(1000, int)
     guesses[[0, 990, 991]] = 1  # two hits and a false alarm say nothing of the next ones
     seldom = Measures(ClassPredictions.of(labels, np.eye(2)[guesses]))
-    assert seldom.estimate("mcc").support < 10
+    assert seldom.estimate("mcc").effective_sample_size < 10
 
 
 def test_what_the_rows_cannot_define_is_not_a_number() -> None:

@@ -13,10 +13,10 @@ from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import difference, number
-from kfp_tfjob.judging.gate import Rival, decide
+from kfp_tfjob.judging.gate import ChampionResult, decide
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
-from kfp_tfjob.judging.verdict import build
+from kfp_tfjob.judging.verdict import build_verdict
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.champion import Champion
@@ -81,11 +81,11 @@ def evaluated(case: str) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Mea
         who: Measures(one, names)
         for who, one in (("model", predictions), ("champion 7", baseline), ("baseline", baseline))
     }
-    rival = Rival("champion 7", measures=scored["champion 7"])
+    rival = ChampionResult("champion 7", measures=scored["champion 7"])
     champion = Champion(4, 7, "s3://b/v", "r0", "w", "s", "d", {}, "s3://b/verdict")
     decision = decide(parse_gate(gate), scored["model"], scored["baseline"], rival)
     judged = EvaluatedModel(NASTY, "s3://b/m", "r1", "m", "w", "s3://b/d", "d", "s", gate)
-    return labels, build(decision, judged, scored, champion, rival), scored
+    return labels, build_verdict(decision, judged, scored, champion, rival), scored
 
 
 def test_a_gain_is_better_for_every_metric_and_the_check_has_its_bounds() -> None:

@@ -14,8 +14,8 @@ from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging import rows
-from kfp_tfjob.judging.known_rows import also_in_train, failed_checks
 from kfp_tfjob.judging.rows import TestData as Split
+from kfp_tfjob.judging.train_test_overlap import leaked_rows, overlap_checks
 from kfp_tfjob.storage.errors import DataError
 from tests.typed_schema import typed
 
@@ -94,7 +94,7 @@ def known(
         "splits": {"train": {"rows": train}},
     }
     counted = StatisticsDocument(also_in_train={"validation": 0, "test": int(share * rows)})
-    return failed_checks(Split("d", typed(schema), counted, (path,), rows))
+    return overlap_checks(Split("d", typed(schema), counted, (path,), rows))
 
 
 def test_copies_of_rows_that_differ_fail_the_model(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_gaps_and_texts_of_tables_are_equal_to_each_other(tmp_path: Path) -> Non
         }
         parquet.write_table(pa.table(columns), tmp_path / "test.parquet")
         data = Split("d", typed(schema), counted, (), ROWS, (tmp_path / "test.parquet",))
-        assert bool(failed_checks(data)) is different
+        assert bool(overlap_checks(data)) is different
 
 
 def test_pictures_that_were_copied_fail_the_model() -> None:
@@ -154,9 +154,9 @@ def test_pictures_that_were_copied_fail_the_model() -> None:
     for count, failed in ((50, False), (51, True)):
         counted = StatisticsDocument(also_in_train={"test": count})
         data = Split("d", typed(schema), counted, (), 100)
-        assert bool(failed_checks(data)) is failed
+        assert bool(overlap_checks(data)) is failed
 
 
 def test_data_without_the_number_is_as_before() -> None:
     data = Split("d", typed({"splits": {"train": {"rows": 9}}}), StatisticsDocument(), (), 100)
-    assert also_in_train(data) is None and failed_checks(data) == []
+    assert leaked_rows(data) is None and overlap_checks(data) == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.features.types.base import NO_DATE
-from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.gate import ChampionResult, GateDecision, decide
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions, joined
@@ -68,7 +68,7 @@ def judge(
     challenger: ClassPredictions, champion: ClassPredictions | None, *declared: Any, **gate: Any
 ) -> GateDecision:
     options = parse_gate({"slices": list(declared), **gate})
-    rival = Rival("champion 3", measures=Measures(champion, CLASSES)) if champion else None
+    rival = ChampionResult("champion 3", measures=Measures(champion, CLASSES)) if champion else None
     baseline = Measures(constant_classifier(LABELS, [1, 1]), CLASSES)
     return decide(options, Measures(challenger, CLASSES), baseline, rival, sliced(*declared))
 

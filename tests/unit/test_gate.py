@@ -9,7 +9,7 @@ import pytest
 
 from kfp_tfjob.components.preflight.engine import check_evaluator
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
-from kfp_tfjob.judging.gate import GateDecision, Rival, decide
+from kfp_tfjob.judging.gate import ChampionResult, GateDecision, decide
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, check_metrics, parse_gate
@@ -40,16 +40,16 @@ def broken() -> ClassPredictions:
     return ClassPredictions.of(LABELS, scores)
 
 
-def rival(predictions: Predictions | None = None, **more: Any) -> Rival:
+def rival(predictions: Predictions | None = None, **more: Any) -> ChampionResult:
     measures = predictions and Measures(predictions, CLASSES)
-    return Rival("champion 3", measures=measures, **more)
+    return ChampionResult("champion 3", measures=measures, **more)
 
 
 def decided(
     options: GateOptions | None,
     challenger: Predictions,
     baseline: Predictions,
-    champion: Rival | None,
+    champion: ChampionResult | None,
     classes: list[str] | None = None,
 ) -> GateDecision:
     return decide(options, Measures(challenger, classes), Measures(baseline, classes), champion)
@@ -58,7 +58,7 @@ def decided(
 @dataclass
 class Case:
     challenger: Predictions
-    champion: Rival | None
+    champion: ChampionResult | None
     blessed: bool
     reason: str
     gate: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT_GATE))
@@ -273,7 +273,7 @@ def test_a_metric_of_one_of_two_classes_names_it(mode: str) -> None:
     classes = ["bad", "good"]
     better = ClassPredictions.of(labels, np.stack([1 - labels * 0.8, labels * 0.8], axis=1))
     worse = ClassPredictions.of(labels, np.full((200, 2), 0.5))
-    champion = Rival("champion 3", measures=Measures(worse, classes))
+    champion = ChampionResult("champion 3", measures=Measures(worse, classes))
     decision = decided(options, better, worse, champion, classes)
     texts = {(it.name, it.metric): it.explanation for it in decision.checks}
     named = {key for key, text in texts.items() if "average_precision of good" in text}

@@ -50,7 +50,7 @@ def blessed(
             passed[metric] += 1
             interval = comparison.without_contradiction(model.estimate(metric).interval(0.9))
             if comparison.with_baseline:
-                contradictions[metric] += interval[0] <= comparison.other <= interval[1]
+                contradictions[metric] += interval[0] <= comparison.reference <= interval[1]
     return passed, contradictions, times
 
 

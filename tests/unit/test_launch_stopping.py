@@ -9,7 +9,7 @@ import pytest
 import urllib3
 
 from kfp_tfjob.cluster import stopping as stopping_requests
-from kfp_tfjob.cluster.stopping import Running, Stopping, orders
+from kfp_tfjob.cluster.stopping import RunningJob, Stopping, stop_requests
 from kfp_tfjob.jobs.jobset import JOBSET
 from tests.http_server import Handler, serving
 from tests.unit.cluster_objects import client_of
@@ -60,22 +60,23 @@ def test_the_orders():
         "kfp-tfjob/run=x,training.kubeflow.org/job-name=tfjob-x-1"
         ",training.kubeflow.org/replica-type!=chief"
     )
-    job = Running("tfjob-x-1", "tfjob-x-1-chief-0", 60)
-    found = [(order.method, order.path, order.query) for order in orders(client_of(), job, "x")]
+    job = RunningJob("tfjob-x-1", "tfjob-x-1-chief-0", 60)
+    requests = stop_requests(client_of(), job, "x")
+    found = [(request.method, request.path, request.query) for request in requests]
     assert found == [
         ("PATCH", chief, {}),
         ("DELETE", chief, {"gracePeriodSeconds": "60"}),
         ("DELETE", PODS, {"labelSelector": others, "gracePeriodSeconds": "10"}),
         ("DELETE", f"{JOBS}/tfjob-x-1", {"propagationPolicy": "Foreground"}),
     ]
-    assert orders(client_of(), job, "x")[0].body == told
-    soon = orders(client_of(), replace(job, seconds=5), "x")
+    assert stop_requests(client_of(), job, "x")[0].body == told
+    soon = stop_requests(client_of(), replace(job, seconds=5), "x")
     assert soon[2].query["gracePeriodSeconds"] == "5"
 
 
 def test_a_chief_whose_pod_has_not_been_seen_is_deleted_by_its_labels():
     api = client_of().of(JOBSET)
-    *first, others, job = orders(api, Running("js-x-1", "", 60), "x")
+    *first, others, job = stop_requests(api, RunningJob("js-x-1", "", 60), "x")
     of_job = "kfp-tfjob/run=x,jobset.sigs.k8s.io/jobset-name=js-x-1"
     role = "jobset.sigs.k8s.io/replicatedjob-name"
     query = {"labelSelector": f"{of_job},{role}=chief", "gracePeriodSeconds": "60"}
@@ -146,6 +147,6 @@ def test_a_request_on_a_dead_tls_connection_is_sent_again(server, monkeypatch):
 
     monkeypatch.setattr(pool, "request", request)
     stopping = Stopping(api, "x", 60)
-    assert stopping._make(orders(api, Running("j", "j-chief-0", 60), "x")[0]) == ""
+    assert stopping._send(stop_requests(api, RunningJob("j", "j-chief-0", 60), "x")[0]) == ""
     assert [method for method, _, _ in server.made] == ["PATCH"]
     stopping.close()

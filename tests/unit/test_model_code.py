@@ -30,7 +30,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.arguments import wrong_strings
 from kfp_tfjob.user_code.model_code import Code, ModelCode, as_path
-from kfp_tfjob.user_code.syntax import NotPython, named_files, parse
+from kfp_tfjob.user_code.syntax import SyntaxProblem, named_files, parse
 from tests.fuzz.bounds import bounded
 from tests.problems import problem_of
 
@@ -448,7 +448,7 @@ def test_a_character_that_is_not_code_is_named_with_its_line(
 ) -> None:
     """Web pages and word processors insert them, and an editor does not show them."""
     problem = problem_of(parse, "train.py", text.encode())
-    assert problem.what.startswith("train.py") and isinstance(problem, NotPython)
+    assert problem.what.startswith("train.py") and isinstance(problem, SyntaxProblem)
     parts = str(problem.received).split("; ")
     assert len(parts) == len(received)
     assert all(wanted in part for wanted, part in zip(received, parts, strict=True))

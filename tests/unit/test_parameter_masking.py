@@ -230,9 +230,9 @@ def test_a_secret_within_another_leaves_no_rest_and_each_line_of_a_key_is_one(mo
 def test_a_short_name_of_a_mirrors_user_leaves_its_message_readable(monkeypatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "l")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "mlflow")
-    wanted = mirror.Wanted(model="m", champion=1, versions=[])
+    content = mirror.MirrorContent(model="m", champion=1, versions=[])
     (mlflow, _), secret = mirror.MIRRORS, SecretVolume(Path("none"))
-    outcome = mirror._sync(mlflow, "http://x:hunter2@host.example", secret, wanted, 60)
+    outcome = mirror._sync(mlflow, "http://x:hunter2@host.example", secret, content, 60)
     assert not outcome.done and outcome.server == "host.example"
     assert f"No module named '{MASK}'" in outcome.said
 

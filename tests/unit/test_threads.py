@@ -143,7 +143,7 @@ def test_a_run_that_cannot_be_stopped_is_not_waited_for(logged) -> None:
     watcher._stopping = Mock(stop=failing(KeyError, 1, dict), keep_warm=failing(TypeError, 1, dict))
     watcher._why = "a user terminated it"
     watcher._worker.start()
-    watcher._events.put("news")
+    watcher._events.put("changed")
     until(watcher._stopped.is_set)
     assert taken.wait(60) and watcher._worker.is_alive()
     watcher.__exit__()
@@ -203,7 +203,7 @@ def test_a_sidecar_without_time_exits_whatever_happens(monkeypatch, logged) -> N
     monkeypatch.setattr(sidecar.os, "_exit", codes.append)
     monkeypatch.setattr(sidecar, "scan", failing(KeyError, 1, dict))
     own = Mock(returned=False, _complete_at_end=False, _grace=Mock(over=lambda _: True))
-    sidecar._Sidecar._give_up(own)
+    sidecar._Sidecar._exit_when_overdue(own)
     assert codes == [145] and len(logged()) == 1
 
 
@@ -232,15 +232,15 @@ THREADS = {
     ("kfp_tfjob/cluster/local/pod.py", "self._run"): "logged; the pod has failed",
     ("kfp_tfjob/cluster/log_writer.py", "self._send"): "logged, and tried again",
     ("kfp_tfjob/cluster/pod_logs.py", "self._read"): "logged; the replica counts as not heard",
-    ("kfp_tfjob/cluster/run_watch.py", "call"): "logged; the leave counts as taken",
+    ("kfp_tfjob/cluster/run_watch.py", "call"): "logged; on_exit counts as done",
     ("kfp_tfjob/cluster/run_watch.py", "self._follow"): "as watch",
     ("kfp_tfjob/cluster/run_watch.py", "self._work"): "each of its parts logs, and it goes on",
-    ("kfp_tfjob/serving/follower.py", "self._loop"): "look logs, and it goes on",
+    ("kfp_tfjob/serving/follower.py", "self._loop"): "poll logs, and it goes on",
     ("kfp_tfjob/serving/sampler.py", "self._loop"): "flush logs, and it goes on",
     ("kfp_tfjob/supervisor/stop.py", "self._follow"): "logged, and begun again",
-    ("kfp_tfjob/supervisor/supervise.py", "look"): "it only logs who is absent",
+    ("kfp_tfjob/supervisor/supervise.py", "log_absent_peers"): "it only logs who is absent",
     ("trainer/checkpoint_writer.py", "self._write"): "the training gets the error",
-    ("uploader/watch.py", "self._give_up"): "logged; the sidecar exits",
+    ("uploader/watch.py", "self._exit_when_overdue"): "logged; the sidecar exits",
 }
 
 

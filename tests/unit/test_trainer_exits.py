@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
-from kfp_tfjob.trainer.__main__ import _explained
+from kfp_tfjob.trainer.__main__ import _translate_error
 from kfp_tfjob.trainer.errors import (
     NotFiniteError,
     PeerLostError,
@@ -58,7 +58,7 @@ def test_last_words_that_cannot_be_left_do_not_hide_the_exit_code(monkeypatch) -
 @pytest.mark.parametrize("kind", [OSError, RuntimeError])
 def test_a_full_disk_is_told_as_one(kind: type[Exception]) -> None:
     error = kind(f"model/saved_model.pb; {os.strerror(errno.ENOSPC)}")
-    found = _explained(error, 2, Path("/job/output"))
+    found = _translate_error(error, 2, Path("/job/output"))
     assert isinstance(found, ConfigurationError)
     assert "/job/output" in str(found) and "No space" in str(found)
 
@@ -74,8 +74,8 @@ def test_a_full_disk_is_told_as_one(kind: type[Exception]) -> None:
 def test_a_lost_replica_that_made_the_users_code_fail_is_told_as_one(kind, text, lost) -> None:
     error = ConfigurationError("build_model failed")
     error.__cause__ = kind(text) if kind is ValueError else kind(None, None, text)
-    assert isinstance(_explained(error, 2, Path("/job")), PeerLostError) == lost
-    assert _explained(error, 1, Path("/job")) is error
+    assert isinstance(_translate_error(error, 2, Path("/job")), PeerLostError) == lost
+    assert _translate_error(error, 1, Path("/job")) is error
 
 
 def test_words_that_no_encoding_takes_are_left_all_the_same(tmp_path, monkeypatch) -> None:

@@ -2,8 +2,9 @@
 
 It acts like an operator for a job without restarts. It starts one pod for each replica, with the
 variables by which replicas find each other. The job succeeds with the deciding role and fails with
-any replica. Then the remaining pods are stopped. It ignores what has no meaning for processes on
-one machine, such as images, resources and node selectors; a test lists every field.
+any replica. Then the remaining pods are stopped. Fields that do not apply to processes on one
+machine, such as images, resources and node selectors, are ignored; a test lists every field. Called
+by the launcher in a local run.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from kfp_tfjob.storage.errors import Problem
 
 SECRETS = "KFP_TFJOB_SECRETS"
 FOLDER = "KFP_TFJOB_WORK"
-# Below the ports for outgoing connections, which could take ours in the meantime.
+# Below the ports for outgoing connections, which could otherwise take a replica's port before it.
 _PORTS = range(20000, 32000)
-_LINES = 10_000  # for a slow reader; then the containers wait
-_POLL = 0.3
-_CLOSING_SECONDS = 10.0
+_LINES = 10_000  # kept for a slow reader; then the containers wait
+_POLL = 0.3  # seconds between two looks whether the job has ended
+_CLOSING_SECONDS = 10.0  # for the sidecars to store files at the program's end
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class LocalBackend(Backend):
 
     @classmethod
     def from_environment(cls) -> LocalBackend:
-        """Return a back end for the folders that the local run names in the environment."""
+        """Return a back end for the folders in the environment, which the local run sets."""
         return cls(Path(os.environ[FOLDER]), Path(os.environ[SECRETS]))
 
     def create(self, manifest: Object) -> None:
@@ -72,7 +73,7 @@ class LocalBackend(Backend):
         self._jobs[name].start()
 
     def get(self, name: str) -> Object | None:
-        """Return the job with its status, or None."""
+        """Return the job with its status; None if it does not exist."""
         job = self._jobs.get(name)
         return job.to_dict() if job else None
 
@@ -87,7 +88,7 @@ class LocalBackend(Backend):
             job.wait_for_change(timeout)
 
     def logs(self, name: str) -> Iterator[LogLine]:
-        """Yield a job's lines until it has ended; for one reader."""
+        """Yield a job's lines until it has ended, to one reader only."""
         job = self._jobs.get(name)
         return job.lines() if job else iter(())
 
@@ -114,20 +115,20 @@ class LocalBackend(Backend):
             self.delete(name)
 
     def __enter__(self) -> LocalBackend:
-        """Return the back end; from now on SIGTERM ends the jobs as well."""
+        """Return the back end; from now on, SIGTERM also ends the jobs."""
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, _terminated)
         return self
 
     def __exit__(self, *_: object) -> None:
         """End every job."""
-        main = threading.current_thread() is threading.main_thread()
-        if main:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending already
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        if is_main_thread:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the jobs are ending already
         try:
             self.close()
         finally:
-            if main:
+            if is_main_thread:
                 signal.signal(signal.SIGTERM, self._handler)
 
 
@@ -136,7 +137,7 @@ class _Job:
 
     def __init__(self, manifest: Object, folder: Path, secrets: Path) -> None:
         self._manifest = dict(manifest)
-        self.heard = 0.0  # when the chief logged its last line
+        self.heard = 0.0  # the time of the chief's last line; 0 before the first
         self._name: str = manifest["metadata"]["name"]
         self._folder = folder / "jobs" / self._name
         self._kind = kind = kind_of(manifest)
@@ -166,7 +167,7 @@ class _Job:
                     folder=self._folder / f"{role}-{index}",
                     injected=kind.environment(hosts, role, index)
                     | {"REPLICAS_ON_THIS_MACHINE": str(count)},
-                    line=self._line(f"{role}-{index}"),
+                    line=self._line_callback(f"{role}-{index}"),
                     changed=self._changed,
                 )
                 self._by_role.setdefault(role, []).append(pod)
@@ -211,24 +212,26 @@ class _Job:
 
     def lines(self) -> Iterator[LogLine]:
         while True:
-            over = self.over  # before the last look
+            over = self.over  # read before the queue, so that no line is lost at the end
             try:
                 yield self._lines.get(timeout=_POLL)
             except queue.Empty:
                 if over:
                     return
 
-    def _line(self, replica: str) -> Any:
+    def _line_callback(self, replica: str) -> Any:
+        """Return the function that queues a container's line of this replica."""
+
         def take(container: str, text: str) -> None:
             where = self._kind.log_name(replica, container)
             if where == "chief-0":
                 self.heard = time.monotonic()
             line = LogLine(stamp_of(time.time()), where, text)
-            # As with a pipe, a program that writes faster than its log is read has to wait.
+            # As with a pipe, a program that writes faster than its log is read must wait.
             while True:
                 with suppress(queue.Full):
                     return self._lines.put(line, timeout=_POLL)
-                if self._is_deleted:  # perhaps no one reads any more
+                if self._is_deleted:  # the reader may have ended
                     return None
 
         return take
@@ -244,7 +247,7 @@ class _Job:
         return "succeeded" in self._conditions or "failed" in self._conditions
 
     def _decide(self) -> None:
-        """Write the conditions as the operator does, the chief first."""
+        """Set the conditions as the operator does, first by the deciding role."""
         if self._decided:
             return
         phases = {role: [pod.phase for pod in pods] for role, pods in self._by_role.items()}
@@ -253,15 +256,16 @@ class _Job:
             self._condition("running", f"{self._kind.name} {self._name} is running.")
         if all(phase == "Succeeded" for phase in deciding):
             self._finish("succeeded", "successfully completed.")
-        for role, found in phases.items():
-            if failed := found.count("Failed"):
+        for role, role_phases in phases.items():
+            if failed := role_phases.count("Failed"):
                 name = self._kind.roles[role]
                 self._finish("failed", f"has failed because {failed} {name} replica(s) failed.")
 
-    def _finish(self, state: str, text: str) -> None:
+    def _finish(self, state: str, sentence_end: str) -> None:
+        """Set the final condition and stop the remaining pods."""
         if "running" in self._conditions:
             self._conditions["running"]["status"] = "False"
-        self._condition(state, f"{self._kind.name} local/{self._name} {text}")
+        self._condition(state, f"{self._kind.name} local/{self._name} {sentence_end}")
         self.stop()  # cleanPodPolicy Running
 
     def _condition(self, state: str, message: str) -> None:
@@ -277,16 +281,23 @@ class _Job:
 
 
 def _missing_secrets(manifest: Object, secrets: Path) -> Iterator[Problem]:
-    """Yield a problem for each key of a Secret that a variable needs; a cluster would wait."""
-    wanted = {}
+    """Yield a problem for each missing key of a Secret that a variable needs.
+
+    A cluster would wait for the Secret, but on one machine nobody else creates it.
+    """
+    variables = {}
     pods = [replica.pod for replica in kind_of(manifest).replicas(manifest)]
-    containers = (it for pod in pods for it in (*pod.get("initContainers", []), *pod["containers"]))
+    containers = (
+        container
+        for pod in pods
+        for container in (*pod.get("initContainers", []), *pod["containers"])
+    )
     for container in containers:
         for variable in container.get("env", []):
             reference = variable.get("valueFrom", {}).get("secretKeyRef", {"optional": True})
             if not reference.get("optional"):
-                wanted[reference["name"], reference["key"]] = variable["name"]
-    for (name, key), variable in wanted.items():
+                variables[reference["name"], reference["key"]] = variable["name"]
+    for (name, key), variable in variables.items():
         if not (secrets / name / key).is_file():
             yield Problem(
                 f"there is no Secret {name} with the key {key}, which {variable} needs",
@@ -297,28 +308,35 @@ def _missing_secrets(manifest: Object, secrets: Path) -> Iterator[Problem]:
 
 
 def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
+    """Return ports that no program listens on.
+
+    Random ports are tried, so that local runs at the same time rarely choose the same ones.
+
+    Raises:
+        JobRefusedError: There are too few free ports.
+    """
+    ports: list[int] = []
     deadline = time.monotonic() + 10
-    while len(found) < count and time.monotonic() < deadline:
+    while len(ports) < count and time.monotonic() < deadline:
         port = random.choice(_PORTS)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in found:
-            found.append(port)
-    if len(found) < count:
+        if port not in ports:
+            ports.append(port)
+    if len(ports) < count:
         raise JobRefusedError(
             Problem(
                 f"this machine has no {count} free ports",
-                received=f"{len(found)} free ports from {_PORTS.start} to {_PORTS.stop - 1}",
+                received=f"{len(ports)} free ports from {_PORTS.start} to {_PORTS.stop - 1}",
                 expected="a port for each replica",
                 fix="end programs that listen on this machine, or lower train_workers",
                 path="train_workers",
             )
         )
-    return found
+    return ports
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

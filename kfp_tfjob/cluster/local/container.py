@@ -1,4 +1,8 @@
-"""Runs one container of a pod as a process, with its environment, output and state."""
+"""Runs one container of a pod as a process, with its environment, output and state.
+
+The container's state has the form of Kubernetes, so the launcher reads it like a cluster's. Called
+by `pod.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +25,25 @@ from kfp_tfjob.jobs.spec import RESERVED
 
 log = logging.getLogger(__name__)
 
-# A pod has these only from its manifest; DATA_DIR of the user's shell names the user's own files.
-_OF_REPLICAS = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH"}  # this one is for the steps
+# Variables that a pod gets only from its manifest. For example, DATA_DIR in the user's shell may
+# name the user's own files. PYTHONSAFEPATH is set for the steps.
+_NOT_INHERITED = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH"}
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
-# A process that left the group may hold the pipe open; do not wait for its lines.
+# A process that left the group may keep the pipe open, so its lines are not waited for any longer.
 _LAST_LINES_SECONDS = 2.0
-_LONGEST_MESSAGE = 4096
+_LONGEST_MESSAGE = 4096  # characters; a cluster allows as many bytes
 _LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
-_CHUNK = 1 << 16
-_LONGEST_LINE = 1 << 20  # bytes; the rest of a longer one is a separate line
+_CHUNK = 1 << 16  # bytes of one read
+_LONGEST_LINE = 1 << 20  # bytes; a longer line is split
 _BAR_SECONDS = 5.0  # between two lines from a progress bar, which has no end of line
 
 
 class MissingObjectError(LookupError):
-    """The pod needs a Secret, a key of one, or a ConfigMap that does not exist."""
+    """The pod needs a Secret, a Secret's key or a ConfigMap that does not exist."""
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Expand `$(NAME)` as Kubernetes does: unknown names stay, and `$$` is a dollar."""
+    """Expand `$(NAME)` as Kubernetes does: unknown names stay, and `$$` becomes a dollar sign."""
 
     def replace(match: re.Match[str]) -> str:
         return "$" if match[0] == "$$" else values.get(match[1], match[0])
@@ -47,7 +52,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def place(text: str, mounts: Mapping[str, Path]) -> str:
-    """Translate a path below a mountPath to its folder on this machine; keep any other text."""
+    """Translate a path below a mountPath to its folder on this machine; other strings stay."""
     for mount in sorted(mounts, key=len, reverse=True):
         if text == mount or text.startswith(mount + "/"):
             return str(mounts[mount]) + text[len(mount) :]
@@ -56,7 +61,12 @@ def place(text: str, mounts: Mapping[str, Path]) -> str:
 
 @dataclass(frozen=True)
 class PodInfo:
-    """What a container can refer to: its pod's metadata, and keys of Secrets."""
+    """The values that a container's manifest may refer to.
+
+    Attributes:
+        metadata: Its pod's metadata.
+        secrets: A folder with a folder per Secret and a file per key.
+    """
 
     metadata: Object
     secrets: Path
@@ -68,7 +78,7 @@ class PodInfo:
         return str(self.metadata.get(path.removeprefix("metadata."), ""))
 
     def secret(self, name: str, key: str) -> str | None:
-        """Return the value of a key of a Secret, or None."""
+        """Return the value of a Secret's key; None if it does not exist."""
         try:
             return (self.secrets / name / key).read_text().strip()
         except OSError:
@@ -80,12 +90,21 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a container's process.
 
-    It is the environment of this program without a replica's variables, plus the variables
-    of the manifest. PATH contains the virtual environment.
+    It contains this program's environment without a replica's variables, and the manifest's
+    variables. PATH contains the virtual environment.
+
+    Args:
+        container: The container's spec.
+        pod: The pod's metadata and Secrets.
+        mounts: The folder on this machine for each mountPath.
+        extra: Further variables, which replace others.
+
+    Raises:
+        MissingObjectError: A Secret's key does not exist.
     """
-    own: dict[str, str] = {}
-    for item in container.get("env", []):
-        source = item.get("valueFrom", {})
+    declared: dict[str, str] = {}
+    for variable in container.get("env", []):
+        source = variable.get("valueFrom", {})
         if reference := source.get("secretKeyRef"):
             value = pod.secret(reference["name"], reference["key"])
             if value is None and reference.get("optional"):
@@ -94,21 +113,32 @@ def environment(
                 raise MissingObjectError(
                     f"Secret {reference['name']} has no key {reference['key']}"
                 )
-            if not reference.get("optional"):  # those of the store include its region
+            # The optional keys are the store's, and include its region, which is no secret.
+            if not reference.get("optional"):
                 hide([value])
         elif field := source.get("fieldRef"):
             value = pod.field(field["fieldPath"])
         else:
-            value = expand(item.get("value", ""), own)
-        own[item["name"]] = place(value, mounts)
-    inherited = {key: value for key, value in os.environ.items() if key not in _OF_REPLICAS}
+            value = expand(variable.get("value", ""), declared)
+        declared[variable["name"]] = place(value, mounts)
+    inherited = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
     inherited |= {"PATH": os.pathsep.join(programs)}
-    return inherited | own | dict(extra)
+    return inherited | declared | dict(extra)
 
 
 class LocalContainer:
-    """A process in its own group; its output is read line by line."""
+    """A container as a process in its own group, whose output is read line by line.
+
+    Args:
+        name: The container's name.
+        command: The program and its arguments.
+        environment: All variables.
+        folder: The working folder.
+        restarts: Whether the process is started again when it ends, as a native sidecar is.
+        line: Called with each line.
+        changed: Called after each change of the state.
+    """
 
     def __init__(
         self,
@@ -122,7 +152,7 @@ class LocalContainer:
     ) -> None:
         self.name = name
         self.ended = threading.Event()
-        # This file's content becomes the message of the state, as on a cluster.
+        # This file's content becomes the state's message, as on a cluster.
         self._termination_message = folder / f".{name}.termination-log"
         self._command, self._folder = command, folder
         self._environment = dict(environment) | {"TERMINATION_LOG": str(self._termination_message)}
@@ -132,13 +162,13 @@ class LocalContainer:
         self._signal: signal.Signals | None = None
         self._lock = threading.Lock()
         self._restart_count = 0
-        self._drops = False  # lines that cannot be shown
+        self._drops_lines = False  # whether a line could not be passed on
         self._state: Object = {"waiting": {"reason": "PodInitializing"}}
         threading.Thread(target=self._run, name=f"container {name}", daemon=True).start()
 
     @property
     def exit_code(self) -> int:
-        """The code of a container that has ended."""
+        """The exit code of a container that has ended."""
         return int(self._state["terminated"]["exitCode"])
 
     @property
@@ -153,11 +183,11 @@ class LocalContainer:
         }
 
     def stop(self) -> None:
-        """Send SIGTERM as the kubelet does: only to the process that acts as PID 1."""
+        """Send SIGTERM, as the kubelet does, only to the process that acts as PID 1."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to the process; all processes that it started end with it."""
+        """Send SIGKILL to the process; `_once` then ends its whole group."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
@@ -176,7 +206,7 @@ class LocalContainer:
                     break
                 self._restart_count += 1
                 pause = min(2 * pause, _LONGEST_PAUSE)
-        except Exception:  # the pod waits for the end
+        except Exception:  # the pod waits until the container has ended
             log.exception("a bug of the local back end ended the container %s", self.name)
             self.kill()
             self._end(now(), 128, "BackEndError")
@@ -216,46 +246,47 @@ class LocalContainer:
         self._end(started, code, "Error" if code else "Completed")
 
     def _end(self, started: str, code: int, reason: str) -> None:
-        ended = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now()}
+        terminated = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now()}
         if message := self._message():
-            ended["message"] = message
-        self._state = {"terminated": ended}
+            terminated["message"] = message
+        self._state = {"terminated": terminated}
         self._changed()
 
     def _message(self) -> str:
         try:
             return self._termination_message.read_text(errors="replace")[:_LONGEST_MESSAGE].strip()
-        except OSError:  # a full disk does not hold even the empty file
+        except OSError:  # on a full disk, even the empty file could not be created
             return ""
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
+        """Pass on the process's lines, and now and then the state of a progress bar."""
         assert process.stdout is not None
-        rest, said = b"", time.monotonic()
+        buffer, last_line_at = b"", time.monotonic()
         with process.stdout as output:
             while chunk := os.read(output.fileno(), _CHUNK):
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > _LONGEST_LINE:
-                    lines, rest = [*lines, rest], b""
-                elif b"\r" in rest.strip() and time.monotonic() - said >= _BAR_SECONDS:
-                    bar, _, rest = rest.rpartition(b"\r")
+                *lines, buffer = (buffer + chunk).split(b"\n")
+                if len(buffer) > _LONGEST_LINE:
+                    lines, buffer = [*lines, buffer], b""
+                elif b"\r" in buffer.strip() and time.monotonic() - last_line_at >= _BAR_SECONDS:
+                    bar, _, buffer = buffer.rpartition(b"\r")
                     lines.append(bar.rpartition(b"\r")[2])
                 for line in lines:
-                    said = time.monotonic()
-                    self._say(line)
-        if rest:
-            self._say(rest)
+                    last_line_at = time.monotonic()
+                    self._forward(line)
+        if buffer:
+            self._forward(buffer)
 
-    def _say(self, line: bytes) -> None:
+    def _forward(self, line: bytes) -> None:
         try:
             self._line(line.decode(errors="replace").rstrip())
-        except Exception:  # a pipe that is not read would stop the program
-            if not self._drops:
-                self._drops = True
+        except Exception:  # if the pipe were not read any more, the program would block
+            if not self._drops_lines:
+                self._drops_lines = True
                 log.exception("lines of the container %s are dropped", self.name)
 
 
 def now() -> str:
-    """Return the time as Kubernetes writes it."""
+    """Return the current time in Kubernetes' form."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -263,4 +294,4 @@ def _kill_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        return  # the group has no process left
+        return  # all processes of the group have ended

@@ -2,7 +2,7 @@
 
 Init containers run one after the other; a native sidecar starts among them and keeps running. Then
 the containers start. When they have ended, the sidecars get SIGTERM and the pod's grace period.
-After that, the phase of the pod is final.
+After that, the pod's phase is final. Called by `backend.py` for each replica.
 """
 
 from __future__ import annotations
@@ -27,12 +27,24 @@ from kfp_tfjob.storage import files
 
 log = logging.getLogger(__name__)
 
-# A person at a laptop does not want to wait as long as a node does.
+# Seconds; a person at a laptop does not want to wait as long as a node does.
 LONGEST_GRACE = 10.0
 
 
 class LocalPod:
-    """A pod from its start to its end."""
+    """A pod from its start to its end.
+
+    Args:
+        name: The pod's name.
+        labels: Labels in addition to the template's.
+        template: The pod's template in the job's manifest.
+        claims: The folder with a folder per PersistentVolumeClaim.
+        secrets: The folder with a folder per Secret.
+        folder: The pod's own folder, for its emptyDir volumes.
+        injected: Variables for the main container, as an operator injects them.
+        line: Called with a container's name and a line.
+        changed: Called after each change of the pod's state.
+    """
 
     def __init__(
         self,
@@ -58,7 +70,7 @@ class LocalPod:
         self._spec, self._folder = template["spec"], folder
         self._claims, self._secrets = claims, secrets
         self._injected, self._line = injected, line
-        self._tell = changed
+        self._notify = changed
         self._volumes: dict[str, Path] = {}
         self._init: list[LocalContainer] = []
         self._sidecars: list[LocalContainer] = []
@@ -87,22 +99,24 @@ class LocalPod:
             self._change.notify_all()
 
     def annotate(self, values: Mapping[str, str]) -> None:
-        """Change annotations, also in the volumes that show them."""
+        """Change annotations, and update the volumes that contain them."""
         with self._change:
             self.metadata["annotations"].update(values)
             self._write_podinfo()
 
     def join(self) -> None:
-        """Wait until all processes of the pod have ended."""
+        """Wait until all of the pod's processes have ended."""
         self._thread.join()
 
     def to_dict(self) -> Object:
-        """Return the pod as Kubernetes shows it."""
+        """Return the pod in Kubernetes' form."""
         with self._change:
             status: Object = {
                 "phase": self.phase,
-                "initContainerStatuses": [item.status for item in (*self._init, *self._sidecars)],
-                "containerStatuses": [item.status for item in self._main],
+                "initContainerStatuses": [
+                    container.status for container in (*self._init, *self._sidecars)
+                ],
+                "containerStatuses": [container.status for container in self._main],
             }
             if self.reason:
                 status["reason"] = self.reason
@@ -119,13 +133,18 @@ class LocalPod:
             self.reason = "CreateContainerConfigError"
             self._line("pod", f"{type(error).__name__}: {error}")
         except Exception:
-            self.reason = "BackEndError"  # nobody else sees what a thread raises
+            self.reason = "BackEndError"  # an exception in a thread would otherwise remain unseen
             log.exception("a bug of the local back end ended the pod %s", self.metadata["name"])
         finally:
             self._end_sidecars()
             self._set("Succeeded" if succeeded else "Failed")
 
     def _make_volumes(self) -> None:
+        """Create or find the folder for each volume.
+
+        Raises:
+            MissingObjectError: A Secret or a ConfigMap does not exist.
+        """
         for volume in self._spec.get("volumes", []):
             name = volume["name"]
             if claim := volume.get("persistentVolumeClaim"):
@@ -148,15 +167,16 @@ class LocalPod:
             self._write_podinfo()
 
     def _write_podinfo(self) -> None:
-        """Write the files of the downward API, each with one rename."""
+        """Write the downward API's files, each with one rename."""
         info = PodInfo(self.metadata, self._secrets)
         for volume in self._spec.get("volumes", []):
             folder = self._volumes.get(volume["name"])
-            for item in volume.get("downwardAPI", {}).get("items", []) if folder else []:
-                field = item["fieldRef"]["fieldPath"]
-                files.write(folder / item["path"], info.field(field))
+            for entry in volume.get("downwardAPI", {}).get("items", []) if folder else []:
+                field = entry["fieldRef"]["fieldPath"]
+                files.write(folder / entry["path"], info.field(field))
 
     def _run_init(self) -> bool:
+        """Run the init containers and start the sidecars; return False if one failed."""
         for spec in self._spec.get("initContainers", []):
             with self._change:
                 if self._stopping:
@@ -172,6 +192,7 @@ class LocalPod:
         return True
 
     def _run_main(self) -> bool:
+        """Run the main containers to their end; return whether all of them succeeded."""
         with self._change:
             if self._stopping:
                 return False
@@ -181,7 +202,7 @@ class LocalPod:
         return not self.reason and not any(container.exit_code for container in self._main)
 
     def _wait(self, containers: list[LocalContainer], deadline: float | None = None) -> None:
-        """Wait for containers, and end them at the pod's deadline or when it must stop."""
+        """Wait until containers have ended; end them at the pod's deadline or after a stop."""
         end = time.monotonic() + deadline if deadline else None
         with self._change:
             while not all(container.ended.is_set() for container in containers):
@@ -197,16 +218,18 @@ class LocalPod:
                 self._change.wait(max(min(times) - clock, 0.01) if times else None)
 
     def _end_sidecars(self) -> None:
+        """Stop the sidecars, and kill them at the end of their grace period."""
         start = time.monotonic()
         for sidecar in self._sidecars:
             sidecar.stop()
         with self._change:
             while not all(sidecar.ended.is_set() for sidecar in self._sidecars):
-                left = start + self._sidecar_grace - time.monotonic()
-                if left <= 0:
+                # Read each time, because `stop` may shorten the grace period meanwhile.
+                remaining = start + self._sidecar_grace - time.monotonic()
+                if remaining <= 0:
                     for sidecar in self._sidecars:
                         sidecar.kill()
-                self._change.wait(left if left > 0 else None)
+                self._change.wait(remaining if remaining > 0 else None)
 
     def _container(self, spec: Object, restarts: bool = False) -> LocalContainer:
         mounts = {
@@ -236,4 +259,4 @@ class LocalPod:
     def _changed(self) -> None:
         with self._change:
             self._change.notify_all()
-        self._tell()
+        self._notify()

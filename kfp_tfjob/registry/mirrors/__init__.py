@@ -1,1 +1,1 @@
-"""Copies of the champions in the registries of others; one module each, one process each."""
+"""Copies of the champions in other registries; one module and one process per registry."""

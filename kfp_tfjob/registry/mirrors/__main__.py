@@ -1,7 +1,8 @@
 """Brings one mirror up to date: `python -m kfp_tfjob.registry.mirrors NAME`.
 
-It is a separate process, because a client may retry for minutes, and its packages are large. It
-reads the entries as JSON from standard input, and its last line says what was done.
+It is a separate process, because a client may retry for minutes and its packages are large. It
+reads the `MirrorContent` as JSON from standard input. Its last line of output is the message that
+`mirror.sync`, which starts it, logs. Exit code 3 means that the client is not installed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ def main() -> None:
     name = sys.argv[1]
     try:
         module = importlib.import_module(f"kfp_tfjob.registry.mirrors.{name}")
-        said = module.sync(json.load(sys.stdin))
+        message = module.sync(json.load(sys.stdin))
     except Exception as error:
         print(f"{type(error).__name__}: {' '.join(str(error).split())[:600]}")
         sys.exit(3 if isinstance(error, ImportError) else 1)
-    print(said)
+    print(message)
 
 
 if __name__ == "__main__":

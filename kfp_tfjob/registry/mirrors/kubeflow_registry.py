@@ -12,56 +12,58 @@ from urllib.request import Request, urlopen
 if TYPE_CHECKING:
     from model_registry import ModelRegistry
 
-    from kfp_tfjob.registry.mirror import Wanted, WantedVersion
+    from kfp_tfjob.registry.mirror import MirrorContent, MirrorVersion
 
 URL, TOKEN = "MODEL_REGISTRY_URL", "MODEL_REGISTRY_TOKEN"
-_CHAMPION = "champion"  # the property of the registered model
+_CHAMPION = "champion"  # the registered model's property
 _FORMAT = ("savedmodel", "2")
-_VERSIONS = ("v1", "v1alpha3")  # of the API, newest first
-_VERSION = re.compile(r"(?<=^/api/model_registry/)v1[a-z0-9]*")
-_SECONDS = 5
+_API_VERSIONS = ("v1", "v1alpha3")  # newest first
+_API_VERSION = re.compile(r"(?<=^/api/model_registry/)v1[a-z0-9]*")
+_SECONDS = 5  # for one request that finds the API version; `mirror.sync` limits the whole update
 
 
-def sync(wanted: Wanted) -> str:
+def sync(content: MirrorContent) -> str:
     """Register the versions that the registry does not have, and name the champion.
 
     Args:
-        wanted: What it shall have.
+        content: The versions and the champion that the registry should have afterwards.
 
     Returns:
-        What was done.
+        A message with the number of added and changed versions.
 
     Raises:
-        RuntimeError: The registry says that it is done, and it is not.
+        RuntimeError: The registry reported success, but does not show the champion.
     """
     registry = _open()
-    name = wanted["model"]
+    name = content["model"]
     model = registry.get_registered_model(name)
-    known = {it.name for it in registry.get_model_versions(name)} if model else set()
+    existing = (
+        {version.name for version in registry.get_model_versions(name)} if model else set[str]()
+    )
     added, changed = 0, 0
-    for item in wanted["versions"]:
-        version = str(item["version"])
-        facts = {key: str(value) for key, value in item["facts"].items()}
-        if version not in known:
+    for entry in content["versions"]:
+        version = str(entry["version"])
+        facts = {key: str(value) for key, value in entry["facts"].items()}
+        if version not in existing:
             registry.register_model(
                 name,
-                item["uri"],
+                entry["uri"],
                 version=version,
                 model_format_name=_FORMAT[0],
                 model_format_version=_FORMAT[1],
-                version_description=item["why"],
+                version_description=entry["why"],
                 metadata=facts,
             )
             added += 1
             continue
         if registry.get_model_artifact(name, version) is None:
-            changed += _complete(registry, name, item)
-        there = registry.get_model_version(name, version)
-        if there is not None and dict(there.custom_properties or {}) != facts:
-            there.custom_properties = facts
-            registry.update(there)
+            changed += _add_artifact(registry, name, entry)
+        registered = registry.get_model_version(name, version)
+        if registered is not None and dict(registered.custom_properties or {}) != facts:
+            registered.custom_properties = facts
+            registry.update(registered)
             changed += 1
-    champion = str(wanted["champion"])
+    champion = str(content["champion"])
     model = registry.get_registered_model(name)
     if model is not None and (model.custom_properties or {}).get(_CHAMPION) != champion:
         model.custom_properties = {**(model.custom_properties or {}), _CHAMPION: champion}
@@ -70,19 +72,23 @@ def sync(wanted: Wanted) -> str:
         model = registry.get_registered_model(name)
     if model is None or (model.custom_properties or {}).get(_CHAMPION) != champion:
         raise RuntimeError("the champion was written, but the registry does not show it")
-    done = f"{added} added, {changed} changed" if added or changed else "up to date"
-    return f"{done}; the champion is version {champion}"
+    changes = f"{added} added, {changed} changed" if added or changed else "up to date"
+    return f"{changes}; the champion is version {champion}"
 
 
-def _complete(registry: ModelRegistry, name: str, item: WantedVersion) -> int:
-    """Add a version's address, which a killed process has left out."""
-    there = registry.get_model_version(name, str(item["version"]))
-    # The client has no public call for the second half of register_model.
+def _add_artifact(registry: ModelRegistry, name: str, entry: MirrorVersion) -> int:
+    """Add a version's address, which is missing if a process was killed in register_model.
+
+    Returns:
+        The number of changes, 1.
+    """
+    registered = registry.get_model_version(name, str(entry["version"]))
+    # register_model's second half is not public in the client.
     registry.async_runner(
         registry._register_model_artifact(
-            there,
+            registered,
             name,
-            item["uri"],
+            entry["uri"],
             model_format_name=_FORMAT[0],
             model_format_version=_FORMAT[1],
         )
@@ -91,39 +97,41 @@ def _complete(registry: ModelRegistry, name: str, item: WantedVersion) -> int:
 
 
 def _open() -> ModelRegistry:
-    """Return a client that uses the version of the API that the server has.
+    """Return a client that uses the server's API version.
 
-    A client has the paths of one version of the API, and clients that differ in the last number
-    have other ones: 0.3.14 v1alpha3, 0.3.15 v1. A server of release 0.3.8 has v1alpha3 alone.
+    A client release contains the paths of one API version, and patch releases differ: 0.3.14 uses
+    v1alpha3, 0.3.15 uses v1. A server of release 0.3.8 offers only v1alpha3.
     """
     from model_registry import ModelRegistry
     from mr_openapi import ApiClient
 
     address, token = os.environ[URL].rstrip("/"), os.environ.get(TOKEN)
-    version = _version_of(address, token)
+    version = _server_api_version(address, token)
     serialize = ApiClient.param_serialize
 
-    def of_version(client: ApiClient, *, resource_path: str, **given: Any) -> Any:
-        path = _VERSION.sub(version, resource_path, count=1)
-        return serialize(client, resource_path=path, **given)
+    def serialize_with_version(client: ApiClient, *, resource_path: str, **arguments: Any) -> Any:
+        path = _API_VERSION.sub(version, resource_path, count=1)
+        return serialize(client, resource_path=path, **arguments)
 
-    if version:  # the process is there for this registry only: see __main__.py
-        ApiClient.param_serialize = of_version
+    # The class is patched, not an object, because the client creates its ApiClient itself. Nothing
+    # else in this process uses the class: see __main__.py.
+    if version:
+        ApiClient.param_serialize = serialize_with_version
     return ModelRegistry(address, author="kfp-tfjob", user_token=token)
 
 
-def _version_of(address: str, token: str | None) -> str:
-    """Return the newest version of the API that the server answers, "" where none is found."""
-    for version in _VERSIONS:
-        asked = Request(f"{address}/api/model_registry/{version}/registered_models?pageSize=1")
+def _server_api_version(address: str, token: str | None) -> str:
+    """Return the newest API version that the server answers; empty if it answers none."""
+    for version in _API_VERSIONS:
+        request = Request(f"{address}/api/model_registry/{version}/registered_models?pageSize=1")
         if token:
-            asked.add_header("Authorization", f"Bearer {token}")
+            request.add_header("Authorization", f"Bearer {token}")
         try:
-            with urlopen(asked, timeout=_SECONDS):
+            with urlopen(request, timeout=_SECONDS):
                 return version
         except HTTPError as error:
             if error.code != 404:
-                return version  # the client says better what is wrong
+                return version  # the client reports this error in more detail
         except OSError:
             return ""
     return ""

@@ -1,4 +1,4 @@
-"""The model registry of MLflow: a model version for each version, and the alias `champion`."""
+"""MLflow's model registry: a model version for each version, and the alias `champion`."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
@@ -10,61 +10,63 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from kfp_tfjob.registry.mirror import Wanted
+    from kfp_tfjob.registry.mirror import MirrorContent
 
 ALIAS = "champion"
 _PREFIX = "kfp_tfjob."  # of the tags
-_REFUSED = re.compile(r"[^\w.\- :/]")
-_LONGEST_KEY = 250
+_REFUSED = re.compile(r"[^\w.\- :/]")  # characters that MLflow rejects in a tag's key
+_LONGEST_KEY = 250  # characters; MLflow rejects longer ones
 
 
-def sync(wanted: Wanted) -> str:
+def sync(content: MirrorContent) -> str:
     """Register the versions that MLflow does not have, and point the alias to the champion.
 
     Args:
-        wanted: What it shall have.
+        content: The versions and the champion that MLflow should have afterwards.
 
     Returns:
-        What was done.
+        A message with the number of added and changed versions.
 
     Raises:
-        RuntimeError: MLflow rejects a version, or says that it is done, and it is not. Everything
-            else is done all the same.
+        RuntimeError: MLflow rejected a version, or reported success but does not show the alias.
+            The other versions were registered all the same.
     """
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
     client = MlflowClient()
-    name = wanted["model"]
-    known = _known(client, name)
+    name = content["model"]
+    existing = _registered_versions(client, name)
     added, changed = 0, 0
     refused = []
-    for item in wanted["versions"]:
-        version = str(item["version"])
-        tags = {tag_key(key): str(value) for key, value in item["facts"].items()}
-        there = known.get(version)
+    for entry in content["versions"]:
+        version = str(entry["version"])
+        tags = {tag_key(key): str(value) for key, value in entry["facts"].items()}
+        registered = existing.get(version)
         try:
-            if there is None:
-                known[version] = client.create_model_version(
-                    name, source=item["uri"], tags=tags, description=item["why"]
+            if registered is None:
+                existing[version] = client.create_model_version(
+                    name, source=entry["uri"], tags=tags, description=entry["why"]
                 )
                 added += 1
                 continue
             for key, value in tags.items():
-                if there.tags.get(key) != value:
-                    client.set_model_version_tag(name, there.version, key, value)
+                if registered.tags.get(key) != value:
+                    client.set_model_version_tag(name, registered.version, key, value)
                     changed += 1
         except MlflowException as error:
             if error.error_code != "INVALID_PARAMETER_VALUE":
                 raise
             refused.append(f"version {version}: {error.message}")
-    champion = known.get(str(wanted["champion"]))
+    champion = existing.get(str(content["champion"]))
     if champion and _alias(client, name) != str(champion.version):
         client.set_registered_model_alias(name, ALIAS, champion.version)
         changed += 1
     if refused:
         raise RuntimeError(f"MLflow refuses {'; '.join(refused)}")
-    assert champion is not None  # one that is not there was rejected
+    assert (
+        champion is not None
+    )  # if MLflow had rejected the version, this function would have raised
     if _alias(client, name) != str(champion.version):
         raise RuntimeError(f"the alias {ALIAS} was set, but MLflow does not show it")
     if not added and not changed:
@@ -75,16 +77,16 @@ def sync(wanted: Wanted) -> str:
 
 
 def tag_key(fact: str) -> str:
-    """Return the key of a tag for a fact: MLflow takes no `@` or `%`, and wants a clean path.
+    """Return a fact's tag key; MLflow accepts neither `@` nor `%`, and requires a normalized path.
 
-    A class's name may have any character, and is part of the names of its metrics.
+    A class's name may contain any character and is part of its metrics' names.
     """
     key = _REFUSED.sub("_", f"{_PREFIX}{fact}")[:_LONGEST_KEY]
     return "/".join("_" if part in ("", ".", "..") else part for part in key.split("/"))
 
 
-def _known(client: MlflowClient, name: str) -> dict[str, ModelVersion]:
-    """Return what MLflow has, by the number of our version; the model is created if needed."""
+def _registered_versions(client: MlflowClient, name: str) -> dict[str, ModelVersion]:
+    """Return MLflow's versions by the number of ours; the model is created if needed."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -92,20 +94,22 @@ def _known(client: MlflowClient, name: str) -> dict[str, ModelVersion]:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    found: dict[str, ModelVersion] = {}
+    registered: dict[str, ModelVersion] = {}
     token = None
     while True:
         page = client.search_model_versions(f"name = '{name}'", max_results=200, page_token=token)
-        for it in page:
-            number = it.tags.get(f"{_PREFIX}version", "")
+        for version in page:
+            number = version.tags.get(f"{_PREFIX}version", "")
             # Two runs may have added the same version: the first one counts.
-            if number and (number not in found or int(it.version) < int(found[number].version)):
-                found[number] = it
+            if number and (
+                number not in registered or int(version.version) < int(registered[number].version)
+            ):
+                registered[number] = version
         token = page.token
         if not token:
-            return found
+            return registered
 
 
 def _alias(client: MlflowClient, name: str) -> str:
-    """Return the version that has the alias; empty if none has."""
+    """Return the version with the alias; empty if there is none."""
     return str(client.get_registered_model(name).aliases.get(ALIAS, ""))
