@@ -47,7 +47,8 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
         return [ok(f"{usable}, and supports conditional creates")]
     lost_race = Finding(
         f"{root}'s store lets several simultaneous creates of one object succeed, so two runs that"
-        " publish a model at once may both report that it is the champion, though only one is",
+        " publish a model at once may both report success, or write into the same version, which"
+        " then does not match its manifest",
         received=f"{winners} of {CREATORS} creates with If-None-Match: * succeeded{server}",
         expected="one, and 412 Precondition Failed for the others",
         fix="let only one run at a time publish a model, or set another store in output_uri and"

@@ -55,11 +55,13 @@ class KnownStore:
         version: The version that is tested.
         loses_races: Whether two simultaneous creates of one object may succeed.
         differences: By test, how the store differs.
+        chances: By test, why it fails in some sessions.
     """
 
     version: str = ""
     loses_races: bool = False
     differences: Mapping[str, str] = field(default_factory=dict)
+    chances: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def statuses(self) -> set[Status]:
@@ -73,9 +75,13 @@ _SEAWEEDFS = {
     f"{_NAMES}[~-._!*'()$,;:@[]{{}}|^`\\\\\\r\\n]": "a backslash is listed as `/`",
 }
 _VERSITYGW = {f"{_NAMES}[a//b]": "`a//b` is listed as `a/b`"}
+_LOST_RACES = {
+    f"test_publish_race.py::test_{name}": "two publishers create one version"
+    for name in ("fifty_publishers_at_once[s3]", "who_loses_the_race_is_judged_once_more")
+}
 KNOWN = {
     "swift": KnownStore("2.38.3"),
-    "versitygw": KnownStore("1.2.0", loses_races=True, differences=_VERSITYGW),
+    "versitygw": KnownStore("1.2.0", loses_races=True, differences=_VERSITYGW, chances=_LOST_RACES),
     "seaweedfs-shipped": KnownStore(seaweedfs.SHIPPED, differences=_SEAWEEDFS),
     "seaweedfs-newest": KnownStore(seaweedfs.NEWEST, differences=_SEAWEEDFS),
 }
@@ -140,9 +146,10 @@ def select(items: list[pytest.Item]) -> None:
         others |= {"proxied", "wrong secret key"}
     items[:] = [item for item in items if not others & _parameters(item)]
     for item in items:
-        for test, reason in current().differences.items():
-            if item.nodeid.endswith(test):
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+        for strict, reasons in ((True, current().differences), (False, current().chances)):
+            for test, reason in reasons.items():
+                if item.nodeid.endswith(test):
+                    item.add_marker(pytest.mark.xfail(reason=reason, strict=strict))
 
 
 def _parameters(item: pytest.Item) -> set[str]:
