@@ -26,7 +26,7 @@ from kfp_tfjob.pipelines.kubeflow.errors import ALLOW_ACCOUNT
 from kfp_tfjob.pipelines.kubeflow.pods import INSTALLATION
 from kfp_tfjob.pipelines.kubeflow.records import endpoint_of
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
-from kfp_tfjob.storage.errors import StoreUnavailableError
+from kfp_tfjob.storage.errors import NoRoomError, StoreUnavailableError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
@@ -175,6 +175,8 @@ def check_own_store(values: RunParameters) -> list[Finding]:
     store = Store(endpoint, values["storage_region"], patience=_STORE_PATIENCE)
     try:
         return check_store(store, root / f".doctor-{uuid4().hex[:8]}", root)
+    except NoRoomError:
+        raise  # it does answer
     except StoreUnavailableError as error:
         # An address inside the cluster is not reachable from here.
         found = [Finding.of(it, Status.UNKNOWN) for it in error.problems]

@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.faults.proxy import FaultProxy
 from tests.faults.versitygw import Versitygw, executable
+from tests.stores import known
 
 # The packages in kfp_tfjob/; four of them are links to folders of the root.
 PACKAGES = "checks cluster components features jobs judging options pages pipelines".split()
@@ -32,10 +34,9 @@ settings.load_profile("same")
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A running S3 server with the bucket `test`."""
-    with Server.start(tmp_path_factory.mktemp("s3")) as server:
-        server.store().make_bucket("test")
-        yield server
+    """A running S3 server; `make test-stores` names another one than Swift."""
+    with known.running(tmp_path_factory.mktemp("s3")) as server:
+        yield cast(Server, server)
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +69,7 @@ def proxy(s3: Server, store: Store) -> Iterator[FaultProxy]:
 @pytest.fixture
 def base(store: Store) -> S3Address:
     """A prefix no other test uses."""
-    return S3Address("test", f"t{next(_prefixes)}")
+    return known.place() / f"t{next(_prefixes)}"
 
 
 @pytest.fixture
@@ -112,4 +113,5 @@ def repository() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    known.select(items)
     items.sort(key=lambda item: item.path.name != "test_types.py")  # a minute; never the last one

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import uuid
 
-from kfp_tfjob.checks.finding import Finding, ok
+from kfp_tfjob.checks.finding import Finding, Status, ok
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem
+from kfp_tfjob.storage.races import CREATORS, most_winners
 from kfp_tfjob.storage.store import Store
 
 
 def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Finding]:
     """Write, read, create and delete small objects below `prefix`; messages name `root`.
+
+    A store that ignores the condition of a create is rejected. One that lets two simultaneous
+    creates succeed is usable by one run at a time, so that is a warning.
 
     Raises:
         ConfigurationError: The place cannot hold the output of runs.
@@ -26,17 +30,32 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
                 fix="correct the Secret named by storage_secret or the AWS environment",
             )
         )
+    server = f"; the Server header is {probed.server!r}" if probed.server else ""
     if not _creates_once(store, prefix):
         raise ConfigurationError(
             Problem(
                 f"{root}'s store does not support conditional creates",
-                received="a second PUT of one object with If-None-Match: * succeeded",
+                received=f"a second PUT of one object with If-None-Match: * succeeded{server}",
                 expected="412 Precondition Failed, because this response decides which run is"
                 " published",
                 fix="update the store, or set another one in output_uri and storage_endpoint",
             )
         )
-    return [ok(f"{root} can be written, read and deleted, and supports conditional creates")]
+    usable = f"{root} can be written, read and deleted"
+    winners = most_winners(store.session, prefix)
+    if winners < 2:
+        return [ok(f"{usable}, and supports conditional creates")]
+    lost_race = Finding(
+        f"{root}'s store lets several simultaneous creates of one object succeed, so two runs that"
+        " publish a model at once may both report success, or write into the same version, which"
+        " then does not match its manifest",
+        received=f"{winners} of {CREATORS} creates with If-None-Match: * succeeded{server}",
+        expected="one, and 412 Precondition Failed for the others",
+        fix="let only one run at a time publish a model, or set another store in output_uri and"
+        " storage_endpoint",
+        status=Status.WARNING,
+    )
+    return [ok(usable), lost_race]
 
 
 def _creates_once(store: Store, prefix: S3Address) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from awscrt import checksums
 
@@ -39,6 +41,16 @@ def crc64nvme(data: bytes | memoryview) -> str:
     checksum = Checksum()
     checksum.update(data)
     return checksum.base64
+
+
+def of_all_bytes(head: Mapping[str, Any]) -> str:
+    """Return the checksum of all bytes from the response to a HEAD request; empty if it has none.
+
+    SeaweedFS 4.34 keeps the checksum of the parts' checksums for an object that was sent in parts,
+    such as `XsbSZKaLXuk=-3`, which cannot be compared with that of the bytes.
+    """
+    checksum = str(head.get("ChecksumCRC64NVME", ""))
+    return "" if "-" in checksum else checksum
 
 
 def file_crc64nvme(path: Path) -> str:

@@ -199,6 +199,10 @@ class StoreUnavailableError(StepError):
     verdict = "store_unavailable"
 
 
+class NoRoomError(StoreUnavailableError):
+    """The store answers, but does not store an object; it may have no room for the bucket."""
+
+
 class ObjectNotFoundError(DataError):
     """There is not an object with the requested key."""
 

@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, FileChangedError
-from kfp_tfjob.storage.checksum import CHUNK, Checksum
+from kfp_tfjob.storage.checksum import CHUNK, Checksum, of_all_bytes
 from kfp_tfjob.storage.errors import DataError, ObjectExistsError, Problem, StoreUnavailableError
 from kfp_tfjob.storage.s3_errors import code_of
 from kfp_tfjob.storage.s3_session import S3Session
@@ -193,7 +193,7 @@ class PartsUpload:
         bucket, key = self._address.bucket, self._address.key
         try:
             head = self._session.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-            size, kept = head["ContentLength"], head.get("ChecksumCRC64NVME")
+            size, kept = head["ContentLength"], of_all_bytes(head)
             if size == self._file.size and not kept:
                 kept = read_ranges(self._session, self._address, size, head["ETag"]).base64
         except ClientError:

@@ -8,12 +8,19 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.errors import Problem, StepError
-from kfp_tfjob.storage.s3_errors import MISMATCH, RENEWABLE, code_of, transient
+from kfp_tfjob.storage.errors import NoRoomError, Problem, StepError, StoreUnavailableError
+from kfp_tfjob.storage.s3_errors import (
+    MISMATCH,
+    RENEWABLE,
+    code_of,
+    server_of,
+    transient,
+    without_room,
+)
 from kfp_tfjob.storage.s3_session import S3Session
 
 log = logging.getLogger(__name__)
@@ -30,10 +37,12 @@ class Probed:
     Attributes:
         latency: Seconds for a small request.
         deletes: Whether we may delete; if not, pruned checkpoints remain.
+        server: The Server header, which often is the store's name and version; may be empty.
     """
 
     latency: float
     deletes: bool
+    server: str
 
     def __str__(self) -> str:
         """Return one line for the log."""
@@ -50,6 +59,7 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
 
     Raises:
         ConfigurationError: Writing or reading is not allowed there, or there is no such bucket.
+        NoRoomError: The store answers, but does not store an object.
         StoreUnavailableError: The store does not respond.
     """
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
@@ -71,10 +81,15 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
             return True
         return False
 
-    session.ignores_checksums = not session.call(where, prefix, wrong)
-    began = time.monotonic()
-    reply, _ = session.put(where, address, body, options)
-    latency = time.monotonic() - began
+    try:
+        session.ignores_checksums = not session.call(where, prefix, wrong)
+        began = time.monotonic()
+        reply, _ = session.put(where, address, body, options)
+        latency = time.monotonic() - began
+    except NoRoomError:
+        raise
+    except StoreUnavailableError as error:
+        raise _explain(session, prefix, error) from error.__cause__
     at = {"Bucket": address.bucket, "Key": address.key}
     session.tags_are_md5 = reply.etag.strip('"') == _MD5
     if read:
@@ -91,4 +106,17 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
             fix="allow s3:DeleteObject; until then, old checkpoints stay in the store",
         )
         log.warning("%s", problem)
-    return Probed(latency, deletes)
+    return Probed(latency, deletes, reply.headers.get("server", ""))
+
+
+def _explain(
+    session: S3Session, prefix: S3Address, error: StoreUnavailableError
+) -> StoreUnavailableError:
+    """Return the error of a write; without an answer, with what the store does for a listing."""
+    if isinstance(error.__cause__, ClientError):
+        return error
+    try:
+        reply = session.client.list_objects_v2(Bucket=prefix.bucket, MaxKeys=1)
+    except (BotoCoreError, ClientError):
+        return error
+    return without_room(error, server_of(reply), "; a listing succeeded")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import replace
+from typing import Any
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -18,10 +21,12 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
+    NoRoomError,
     ObjectExistsError,
     ObjectNotFoundError,
     Problem,
     StepError,
+    StoreUnavailableError,
 )
 
 _MISSING = {"NoSuchKey", "404", "NotFound"}
@@ -75,6 +80,15 @@ _PASSING = MISMATCH | {
     "Throttling",
     "ThrottlingException",
 }
+_WRITES = {"PutObject", "UploadPart", "CompleteMultipartUpload"}
+# A proxy in front of SeaweedFS, such as Istio's, may drop its Server header or set its own.
+_MAYBE_SEAWEEDFS = re.compile("^$|seaweedfs|envoy|nginx", re.IGNORECASE)
+_ROOM = (
+    "if the store is SeaweedFS, it probably has no volume left for the bucket: start weed with"
+    " -volume.max=100 (its default is 8, of which a bucket takes 7), or set output_uri to a folder"
+    " of a bucket that already stores objects, such as s3://mlpipeline/kfp-tfjob in the store of"
+    " Kubeflow Pipelines"
+)
 
 
 def code_of(error: Exception) -> str:
@@ -105,6 +119,41 @@ def transient(error: Exception) -> bool:
         "ProtocolError",
         "IncompleteRead",
     )
+
+
+def server_of(response: Any) -> str:
+    """Return the Server header of a response of boto3; empty if it has none."""
+    return str(response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("server", ""))
+
+
+def explain_unavailable(error: StoreUnavailableError) -> StoreUnavailableError:
+    """Return the error of a call after all retries, with the remedy of a write answered with 500.
+
+    SeaweedFS, the store of Kubeflow Pipelines, answers so without room for the bucket: version 4.48
+    at once, but 4.34 after 30 s, when most callers have stopped waiting.
+    """
+    answer = error.__cause__
+    if not isinstance(answer, ClientError) or answer.operation_name not in _WRITES:
+        return error
+    status = answer.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return without_room(error, server_of(answer.response)) if status == 500 else error
+
+
+def without_room(
+    error: StoreUnavailableError, server: str, note: str = ""
+) -> StoreUnavailableError:
+    """Return the error of a write, with another remedy if the store may be SeaweedFS.
+
+    Args:
+        error: The error after all retries.
+        server: The store's Server header; may be empty.
+        note: More that was received.
+    """
+    if not _MAYBE_SEAWEEDFS.search(server):
+        return error
+    (problem,) = error.as_problems
+    header = f"; the Server header is {server!r}" if server else ""
+    return NoRoomError(replace(problem, received=f"{problem.received}{note}{header}", fix=_ROOM))
 
 
 def _tls_remedy(error: Exception) -> str:

@@ -26,7 +26,7 @@ from botocore.loaders import Loader, create_loader
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, Digests
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
 from kfp_tfjob.storage.fast_put import FastPut, Reply
 from kfp_tfjob.storage.options import WriteOptions
 from kfp_tfjob.storage.retry import Patience
@@ -36,6 +36,7 @@ from kfp_tfjob.storage.s3_errors import (
     code_of,
     damaged,
     explain,
+    explain_unavailable,
     transient,
 )
 
@@ -179,6 +180,8 @@ class S3Session:
 
         try:
             return self.patience.run(what, attempt, passes)
+        except StoreUnavailableError as error:
+            raise explain_unavailable(error) from error.__cause__
         except (ClientError, BotoCoreError) as error:
             raise explain(error, what, address, self.endpoint) from error
 

@@ -23,7 +23,7 @@ from botocore.utils import is_valid_endpoint_url, is_valid_ipv6_endpoint_url
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body, FileChangedError, open_file
-from kfp_tfjob.storage.checksum import crc64nvme
+from kfp_tfjob.storage.checksum import crc64nvme, of_all_bytes
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.documents import LONGEST
 from kfp_tfjob.storage.errors import (
@@ -247,7 +247,7 @@ class Store:
                 Bucket=address.bucket, Key=address.key, ChecksumMode="ENABLED"
             ),
         )
-        size, checksum = head["ContentLength"], head.get("ChecksumCRC64NVME")
+        size, checksum = head["ContentLength"], of_all_bytes(head)
         checksum = checksum or read_ranges(self.session, address, size, head["ETag"]).base64
         return ManifestObject(key, size, checksum)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import os
 import re
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -111,7 +113,12 @@ class Exchange(BaseHTTPRequestHandler):
         proxy = self.server
         if proxy.latency:
             time.sleep(proxy.latency)
-        upstream = http.client.HTTPConnection(proxy.upstream, timeout=60)
+        if proxy.tls:  # the server must see its own name
+            self.sent["Host"] = proxy.upstream
+            self.sign_again()
+            upstream = http.client.HTTPSConnection(proxy.upstream, timeout=60, context=proxy.tls)
+        else:
+            upstream = http.client.HTTPConnection(proxy.upstream, timeout=60)
         try:
             upstream.putrequest(
                 self.command, self.target, skip_host=True, skip_accept_encoding=True
@@ -143,8 +150,12 @@ class Exchange(BaseHTTPRequestHandler):
     def reply(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
         self.seen.status = status
         self.send_response_only(status)
+        replaced = {"connection", "content-length", "transfer-encoding"}
+        if self.server.store_name:
+            replaced.add("server")
+            self.send_header("Server", self.server.store_name)
         for name, value in headers:
-            if name.lower() not in ("connection", "content-length", "transfer-encoding"):
+            if name.lower() not in replaced:
                 self.send_header(name, value)
         length = dict((n.lower(), v) for n, v in headers).get("content-length", str(len(data)))
         self.send_header("Content-Length", length if self.command == "HEAD" else str(len(data)))
@@ -182,7 +193,7 @@ class Exchange(BaseHTTPRequestHandler):
         pairs = [pair if "=" in pair else f"{pair}=" for pair in query.split("&") if pair]
         keys = self.server.keys
         signed = sign(
-            self.command, path, "&".join(sorted(pairs)), own, keys, "us-east-1", time.time()
+            self.command, path, "&".join(sorted(pairs)), own, keys, self.server.region, time.time()
         )
         names = {*signed, "x-amz-security-token"}
         self.sent = {n: v for n, v in kept.items() if n.lower() not in names} | signed
@@ -196,6 +207,9 @@ class FaultProxy(ThreadingHTTPServer):
 
     Args:
         secret: The folder with the server's keys; needed by faults that sign again.
+
+    Attributes:
+        store_name: The Server header of all replies; empty for the server's own.
     """
 
     daemon_threads = True
@@ -206,11 +220,16 @@ class FaultProxy(ThreadingHTTPServer):
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         access, key = ((secret / name).read_text() if secret else "" for name in names)
         self.keys = ReadOnlyCredentials(access, key, None)
+        self.region = (secret / "AWS_REGION").read_text() if secret else ""
         self.upstream = urlsplit(upstream).netloc
+        bundle = os.environ.get("AWS_CA_BUNDLE")
+        is_tls = upstream.startswith("https:")
+        self.tls = ssl.create_default_context(cafile=bundle) if is_tls else None
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
         self.faults: list[Fault] = []
         self.seen: list[Seen] = []
         self.latency = 0.0
+        self.store_name = ""
         self.lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
 
@@ -284,11 +303,37 @@ def ignore_conditions(exchange: Exchange) -> bool:
     return False
 
 
+def look_first_write_later(seconds: float) -> Callable[[Exchange], bool]:
+    """A store that looks for the object, and creates it so many seconds later."""
+    stored: set[str] = set()
+
+    def action(exchange: Exchange) -> bool:
+        conditional = "if-none-match" in {name.lower() for name in exchange.sent}
+        if not conditional or exchange.target in stored:
+            return False
+        time.sleep(seconds)
+        exchange.sign_again("if-none-match")
+        exchange.forward()
+        stored.add(exchange.target)
+        return True
+
+    return action
+
+
 def opaque_tags(exchange: Exchange) -> bool:
     """A store whose entity tags are no checksums."""
     status, headers, data = exchange.ask()
     kept = [(name, value) for name, value in headers if name.lower() != "etag"]
     exchange.reply(status, [*kept, ("ETag", '"7f-opaque"')], data)
+    return True
+
+
+def composite_checksum(exchange: Exchange) -> bool:
+    """A store that keeps the checksum of the parts' checksums of a large object."""
+    status, headers, data = exchange.ask()
+    name = "x-amz-checksum-crc64nvme"
+    kept = [(key, value) for key, value in headers if key.lower() != name]
+    exchange.reply(status, [*kept, (name, "XsbSZKaLXuk=-3")], data)
     return True
 
 

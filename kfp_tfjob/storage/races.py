@@ -1,0 +1,67 @@
+"""Lets several clients create one object at once, and counts how many succeed.
+
+Exactly one should. A store that looks for the object first and writes later passes a test with one
+create after the other, and loses some of these races: versitygw 1.2.0 about one in six. A race
+usually takes milliseconds, so there are several. In SeaweedFS 4.48 it takes seconds, because its
+clients wait for each other in steps of a second, so there is only one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body
+from kfp_tfjob.storage.errors import ObjectExistsError
+from kfp_tfjob.storage.s3_session import S3Session
+
+CREATORS = 8
+_SECONDS = 0.2  # no race starts later
+_MOST_RACES = 24
+
+
+def most_winners(session: S3Session, prefix: S3Address) -> int:
+    """Return the most creates of one object that succeeded at once, over several races.
+
+    Zero is possible if the reply to the successful create was lost.
+
+    Args:
+        session: The session with the store.
+        prefix: The folder of the test objects, which are deleted again.
+
+    Raises:
+        StoreUnavailableError: The store does not respond.
+    """
+    start = Barrier(CREATORS)
+
+    def create(address: S3Address, creator: int) -> bool:
+        data = b"%d" % creator
+        parameters = {**session.options.parameters, "IfNoneMatch": "*"}
+        start.wait()
+        try:
+            session.put(f"write {address}", address, Body(data, len(data)), parameters)
+        except ObjectExistsError:
+            return False
+        return True
+
+    def delete(address: S3Address) -> None:
+        at = {"Bucket": address.bucket, "Key": address.key}
+        session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
+
+    addresses: list[S3Address] = []
+    most = 0
+    with ThreadPoolExecutor(CREATORS) as pool:
+        try:
+            end = time.monotonic() + _SECONDS
+            while most < 2 and len(addresses) < _MOST_RACES:
+                addresses.append(prefix / f".probe-{uuid.uuid4().hex[:8]}")
+                winners = pool.map(create, addresses[-1:] * CREATORS, range(CREATORS))
+                most = max(most, sum(winners))
+                if time.monotonic() > end:
+                    break
+        finally:
+            list(pool.map(delete, addresses))
+    return most
