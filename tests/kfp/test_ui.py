@@ -62,11 +62,13 @@ def test_form(lab: Lab, row, ui: Browser) -> None:
     ui.go("/artifacts")
     ui.wait("Grouped")
     ui.click("Grouped")
-    ui.type("#tableFilterBox", run)
     # The dataset and the models are grouped by their run_id, which other artifacts do not have.
     # The UI asks when each artifact of the back end was made: with thousands, this takes minutes.
-    until("two groups", lambda: ui.run(f"{_ROWS}.length") == 2)
-    ui.open(f"[data-row-id='{outputs['dataset'].id}'] button", shows="published_model")
+    group = f"[data-row-id='{outputs['dataset'].id}']"
+    until("the artifact list", lambda: ui.has(group))
+    ui.type("#tableFilterBox", run)  # not earlier: the list that comes last is shown
+    until("the run's groups", lambda: ui.run(f"{_ROWS}.length") == 2)
+    ui.open(f"{group} button", shows="published_model")
     ui.shoot("artifacts")
     ui.go(f"/artifacts/{outputs['published_model'].id}")
     ui.wait("dataset_digest")
