@@ -51,7 +51,7 @@ def test_commands(block: Block) -> None:
             case ["make", *arguments]:
                 names = {it for it in arguments if "=" not in it}
                 assert names <= targets, f"{block}: {names - targets}"
-            case ["curl", *_, "-d", body]:
+            case ["curl", *_, "-d", body] if not body.startswith("@"):
                 json.loads(body)
 
 
