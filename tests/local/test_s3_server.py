@@ -112,9 +112,9 @@ def test_nobody_else_reads_or_writes_without_the_keys(tmp_path: Path) -> None:
         files = [path for path in home.rglob("*") if path.is_file()]
         assert not [path for path in (home, *files) if path.stat().st_mode & 0o077]
         (port,) = (
-            it.laddr.port
-            for it in psutil.Process(server.process.pid).net_connections()
-            if it.status == psutil.CONN_LISTEN
+            socket.laddr.port
+            for socket in psutil.net_connections("inet")
+            if socket.pid == server.process.pid and socket.status == psutil.CONN_LISTEN
         )
         assert port == int(server.endpoint.rpartition(":")[2])
         # As Swift's inner servers name it, in either partition, and as its own and S3's API do.
