@@ -12,7 +12,7 @@ from kfp_tfjob.pipelines.job_import.conversion import ImportedJob, convert
 
 JOBS = Path(__file__).parent / "data" / "jobs"
 PROGRAM = """
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
 task, cluster = config["task"], config["cluster"]
 me = task["type"], task["index"]
@@ -52,6 +52,9 @@ assert os.environ["PET_MASTER_ADDR"] == address and port == os.environ["MASTER_P
 assert os.environ["PET_NPROC_PER_NODE"] == "8" and os.environ["NCCL_DEBUG"] == "WARN"
 pathlib.Path(folder, rank).write_text("saved")
 if rank == "0":
+    deadline = time.monotonic() + 300
+    while len(os.listdir(folder)) < int(size) and time.monotonic() < deadline:
+        time.sleep(0.1)  # the first collective operation would wait for all ranks
     {_ANSWER}
 """,
 }
