@@ -294,6 +294,8 @@ def checked_again(step: Step, spec: JobSpec) -> list[Finding]:
     """
     from kfp_tfjob.components.launch_tfjob.standalone import check_cluster
 
+    if step.store.numbers(step.run.attempts):
+        return []  # the run's own job may fill a quota
     findings = check_cluster(step, spec)
     if problems := only(findings, Status.PROBLEM):
         notes = [it.text for it in only(findings, Status.WARNING, Status.WAITS)]

@@ -42,7 +42,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
             )
         )
     usable = f"{root} can be written, read and deleted"
-    winners = most_winners(store.session, prefix)
+    winners = most_winners(store, prefix)
     if winners < 2:
         return [ok(f"{usable}, and supports conditional creates")]
     lost_race = Finding(

@@ -183,6 +183,17 @@ class Volume(Part):
             return {"config_map": self.config_map.name}
         return {}
 
+    def mounted(self, path: str, read_only: bool) -> dict[str, Any]:
+        """Return this volume at a path, in the form of an item of `pod.*.volumes`.
+
+        Args:
+            path: The path in the container.
+            read_only: Whether the mount is; a claim's volume can be read-only itself.
+        """
+        claim = self.persistent_volume_claim
+        is_read_only = read_only or (claim is not None and claim.read_only)
+        return {**self.source, "path": path, **({"read_only": True} if is_read_only else {})}
+
     @property
     def is_optional(self) -> bool:
         """Whether a pod starts without the Secret or ConfigMap."""

@@ -283,8 +283,5 @@ def _volumes(task: TaskConfig, problems: Problems, notes: list[str]) -> list[dic
             notes.append(
                 f"the volume {volume.name} is optional on the task, but the replicas wait for it"
             )
-        claim = volume.persistent_volume_claim
-        is_read_only = mount.read_only or (claim is not None and claim.read_only)
-        read_only = {"read_only": True} if is_read_only else {}
-        settings.append({**volume.source, "path": str(path), **read_only})
+        settings.append(volume.mounted(str(path), mount.read_only))
     return settings

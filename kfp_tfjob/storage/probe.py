@@ -12,7 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.errors import NoRoomError, Problem, StepError, StoreUnavailableError
+from kfp_tfjob.storage.errors import Problem, StepError, StoreUnavailableError
 from kfp_tfjob.storage.s3_errors import (
     MISMATCH,
     RENEWABLE,
@@ -86,8 +86,6 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
         began = time.monotonic()
         reply, _ = session.put(where, address, body, options)
         latency = time.monotonic() - began
-    except NoRoomError:
-        raise
     except StoreUnavailableError as error:
         raise _explain(session, prefix, error) from error.__cause__
     at = {"Bucket": address.bucket, "Key": address.key}

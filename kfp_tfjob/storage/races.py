@@ -16,20 +16,20 @@ from threading import Barrier
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.errors import ObjectExistsError
-from kfp_tfjob.storage.s3_session import S3Session
+from kfp_tfjob.storage.store import Store
 
 CREATORS = 8
 _SECONDS = 0.2  # no race starts later
 _MOST_RACES = 24
 
 
-def most_winners(session: S3Session, prefix: S3Address) -> int:
+def most_winners(store: Store, prefix: S3Address) -> int:
     """Return the most creates of one object that succeeded at once, over several races.
 
     Zero is possible if the reply to the successful create was lost.
 
     Args:
-        session: The session with the store.
+        store: The store.
         prefix: The folder of the test objects, which are deleted again.
 
     Raises:
@@ -39,17 +39,13 @@ def most_winners(session: S3Session, prefix: S3Address) -> int:
 
     def create(address: S3Address, creator: int) -> bool:
         data = b"%d" % creator
-        parameters = {**session.options.parameters, "IfNoneMatch": "*"}
+        parameters = {**store.session.options.parameters, "IfNoneMatch": "*"}
         start.wait()
         try:
-            session.put(f"write {address}", address, Body(data, len(data)), parameters)
+            store.session.put(f"write {address}", address, Body(data, len(data)), parameters)
         except ObjectExistsError:
             return False
         return True
-
-    def delete(address: S3Address) -> None:
-        at = {"Bucket": address.bucket, "Key": address.key}
-        session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
 
     addresses: list[S3Address] = []
     most = 0
@@ -63,5 +59,5 @@ def most_winners(session: S3Session, prefix: S3Address) -> int:
                 if time.monotonic() > end:
                     break
         finally:
-            list(pool.map(delete, addresses))
+            list(pool.map(store.delete, addresses))
     return most

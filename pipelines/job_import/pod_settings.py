@@ -243,12 +243,9 @@ def _volume(
         )
         return None
     if volume and volume.source:
-        claim = volume.persistent_volume_claim
         if volume.is_optional:
             report.note(f"{where}: optional", "a run's pods wait for it", "", POD)
-        is_read_only = mount.read_only or (claim is not None and claim.read_only)
-        read_only = {"read_only": True} if is_read_only else {}
-        return {**volume.source, "path": mount.mount_path, **read_only}
+        return volume.mounted(mount.mount_path, mount.read_only)
     if volume and volume.empty_dir and mount.mount_path.rstrip("/") == "/tmp":
         report.note(where, "the program can write to /tmp in any case", "", POD)
         return None
