@@ -20,6 +20,7 @@ WEBHOOK_KEY = "KFP_TFJOB_WEBHOOK_URL"
 VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path if an endpoint is set",
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
+    "STORAGE_REQUEST_PAYER": "requester, if data is in a bucket whose requester pays",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
 
@@ -31,11 +32,13 @@ class WriteOptions:
     Attributes:
         addressing: `auto`, `path`, `virtual`, or empty for the default.
         parameters: Of put_object and create_multipart_upload in boto3, for every object.
+        headers: Of every request.
         ca_bundle: File with the certificates to trust; empty for the default ones.
     """
 
     addressing: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
     ca_bundle: str = ""
 
     @classmethod
@@ -53,6 +56,7 @@ class WriteOptions:
         checks = {
             "STORAGE_ADDRESSING": r"auto|path|virtual",
             "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
+            "STORAGE_REQUEST_PAYER": r"requester",
         }
         ConfigurationError.raise_if(
             Problem(f"{name} has no effect", fix="delete it, and use the bucket's lifecycle rules")
@@ -72,8 +76,10 @@ class WriteOptions:
             parameters["ServerSideEncryption"] = "aws:kms"
             if key := encryption.removeprefix("aws:kms").removeprefix(":"):
                 parameters["SSEKMSKeyId"] = key
+        payer = given.get("STORAGE_REQUEST_PAYER")
         return cls(
             given.get("STORAGE_ADDRESSING", ""),
             parameters,
+            {"x-amz-request-payer": payer} if payer else {},
             given.get("AWS_CA_BUNDLE", ""),
         )

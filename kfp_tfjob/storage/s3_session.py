@@ -24,6 +24,7 @@ from botocore.exceptions import (
 from botocore.loaders import Loader, create_loader
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.aws_chain import explain_chain, explain_waiting, is_aws
 from kfp_tfjob.storage.body import Body, Digests
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
@@ -45,6 +46,8 @@ Result = TypeVar("Result")
 
 CONNECT_SECONDS = 5
 LANES = 8  # parts of large objects that move at the same time
+# A token's file, an agent's reply and a variable are read by botocore without errors of its own.
+_CHAIN_ERRORS = (BotoCoreError, ClientError, OSError, ValueError, KeyError)
 
 
 class S3Session:
@@ -75,6 +78,10 @@ class S3Session:
         self.ignores_checksums = self.tags_are_md5 = False  # until it is probed
         self._renewing = Lock()
         session = botocore.session.get_session()
+        session.set_default_client_config(_sts_config(endpoint, patience))
+        if not session.get_config_variable("region"):
+            # botocore does not read AWS_REGION, and the STS of us-east-1 is not for all regions.
+            session.set_config_variable("region", region)
         secret.install(session)
         try:
             session.get_scoped_config()
@@ -98,6 +105,10 @@ class S3Session:
                     fix="set both of them, or neither",
                 )
             ) from None
+        except StoreUnavailableError as error:
+            raise explain_waiting(error) from error.__cause__
+        except _CHAIN_ERRORS as error:
+            raise explain_chain(error, "fetch AWS credentials") from error
         with_boto3 = boto3.session.Session(botocore_session=session)
         session.register_component("data_loader", _descriptions())  # after boto3 has set its own
         self.client = with_boto3.client(
@@ -109,6 +120,7 @@ class S3Session:
                 signature_version="s3v4",
                 connect_timeout=CONNECT_SECONDS,
                 read_timeout=patience.silence,
+                ignore_configured_endpoint_urls=False,
                 max_pool_connections=64,
                 retries={"total_max_attempts": 1},  # our own retries have a deadline
                 request_checksum_calculation="when_required",
@@ -120,8 +132,9 @@ class S3Session:
             ),
         )
         self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _once)
+        self.client.meta.events.register("before-call.s3", self._add_headers)
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
-        self.fast_put = FastPut(self.client, bundle)
+        self.fast_put = FastPut(self.client, bundle, self.options.headers)
 
     @cached_property
     def lanes(self) -> ThreadPoolExecutor:
@@ -161,11 +174,13 @@ class S3Session:
             StepError: The call failed; the class tells what the user can do.
         """
         _check_bucket(self.client.meta.endpoint_url, address.bucket)
-        used, guessed = None, False
+        used, guessed, has_keys = None, False, False
 
         def attempt() -> Result:
-            nonlocal used
-            used = self._keys()
+            nonlocal used, has_keys
+            has_keys = False
+            used = self._keys(what)
+            has_keys = True
             return call()
 
         def passes(error: Exception) -> bool:
@@ -174,31 +189,41 @@ class S3Session:
             # An error without a reason may not be about the keys, so new keys are tried once.
             if code in RENEWABLE or (code in WORDLESS and not guessed):
                 guessed = True
-                if self._renewed(used):
+                if self._renewed(used, what):
                     return True
             return transient(error)
 
         try:
             return self.patience.run(what, attempt, passes)
         except StoreUnavailableError as error:
-            raise explain_unavailable(error) from error.__cause__
+            explained = explain_unavailable(error) if has_keys else explain_waiting(error)
+            raise explained from error.__cause__
         except (ClientError, BotoCoreError) as error:
             raise explain(error, what, address, self.endpoint) from error
 
-    def _keys(self) -> Any:
-        credentials = self.client._get_credentials()
-        return credentials and credentials.get_frozen_credentials()
+    def _add_headers(self, params: dict[str, Any], **_: Any) -> None:
+        params["headers"].update(self.options.headers)
 
-    def _renewed(self, used: Any) -> bool:
+    def _keys(self, what: str) -> Any:
+        """Return the current keys; fetch them if they are about to expire."""
+        credentials = self.client._get_credentials()
+        try:
+            return credentials and credentials.get_frozen_credentials()
+        except _CHAIN_ERRORS as error:
+            if transient(error):
+                raise
+            raise explain_chain(error, what) from error
+
+    def _renewed(self, used: Any, what: str) -> bool:
         """Fetch the keys again and tell whether they differ from the refused ones."""
         with self._renewing:
             credentials = self.client._get_credentials()
-            if self._keys() == used and hasattr(credentials, "_expiry_time"):
+            if self._keys(what) == used and hasattr(credentials, "_expiry_time"):
                 # By our clock the cached keys have not expired, but the store refused them.
                 kept = getattr(getattr(credentials._refresh_using, "__self__", None), "_cache", {})
                 kept.clear()
                 credentials._expiry_time = datetime.now(UTC)
-            return self._keys() != used
+            return self._keys(what) != used
 
 
 def _check_bucket(endpoint: str, bucket: str) -> None:
@@ -217,6 +242,21 @@ def _check_bucket(endpoint: str, bucket: str) -> None:
             path="storage_endpoint",
             suggestion=f"{url.scheme}://{host}",
         )
+    )
+
+
+def _sts_config(endpoint: str, patience: Patience) -> Config:
+    """Return the configuration of the client that exchanges a service account's token for keys.
+
+    Replicas have storage_endpoint as AWS_ENDPOINT_URL, which botocore would use for STS too. The
+    same URL is right for a store that is its own STS, such as MinIO, but not for a host of AWS.
+    """
+    return Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=patience.silence,
+        retries={"total_max_attempts": 1},
+        ignore_configured_endpoint_urls=is_aws(endpoint)
+        and "AWS_ENDPOINT_URL_STS" not in os.environ,
     )
 
 
