@@ -121,6 +121,7 @@ def transient(error: Exception) -> bool:
         return False
     passing = ConnectionError | HTTPClientError | CredentialRetrievalError
     return isinstance(error, passing) or type(error).__name__ in (
+        "ResponseParserError",  # a proxy's page in the place of an answer
         "ResponseStreamingError",
         "IncompleteReadError",
         "ProtocolError",

@@ -326,7 +326,7 @@ def test_an_agent_that_does_not_give_credentials_at_first(server: FaultProxy, mo
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.endpoint}/keys")
     monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)
     store = Store(server.endpoint, patience=Patience(seconds=30))
-    assert store.session._keys().access_key == "of-the-agent"
+    assert store.session._keys("test").access_key == "of-the-agent"
     assert [seen.target for seen in server.seen] == ["/keys"] * (_AGENT_TRIES + 1)
 
 
