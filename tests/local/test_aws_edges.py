@@ -4,6 +4,7 @@ Every edge is tried with the store of the steps and with the uploader's sidecar.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror
 from kfp_tfjob.uploader.ownership import Ownership
 from tests.cluster.pki import Authority
+from tests.environments import ROOT
 from tests.faults.proxy import Fault, refuse
 from tests.local import aws as account
 from tests.local.aws import AGENT, ELSEWHERE, HOME, ROLE, Aws, agent_error, s3_error, sts_error
@@ -401,3 +403,13 @@ def test_keys_that_expire_early_are_fetched_again_with_the_new_token(
         call()
         assert aws.issued == issued + 1
     assert aws.sts_tokens[1:] == ["token-of-the-next-day"] * len(aws.sts_tokens[1:])
+
+
+def test_the_table_of_edges_names_what_was_tried() -> None:
+    page = (ROOT / "docs" / "support.md").read_text()
+    table = page.partition("## AWS")[2].partition("\n## ")[0]
+    codes = {
+        code for name in EDGES for code in re.findall(r"\b\d{3}\b|[A-Z]\w+[a-z][A-Z]\w+", name)
+    }
+    assert len(codes) > 10
+    assert {code for code in codes if code not in table} == set()

@@ -150,11 +150,11 @@ def test_the_probe_leaves_nothing_behind_and_says_when_it_cannot(
     proxy: FaultProxy, base: S3Address
 ) -> None:
     store = Store(proxy.endpoint)
-    assert store.probe(base, read=True).deletes
+    assert store.probe(base, read=True).undeletable is None
     assert [seen.method for seen in proxy.seen] == ["PUT", "PUT", "GET", "DELETE"]
     assert list(store.list(base)) == []
     proxy.faults = [Fault(refuse(403, "AccessDenied"), "DELETE", times=float("inf"))]
-    assert not Store(proxy.endpoint).probe(base).deletes
+    assert Store(proxy.endpoint).probe(base).undeletable
 
 
 def test_a_store_that_overwrites_is_refused(proxy: FaultProxy, base: S3Address) -> None:
