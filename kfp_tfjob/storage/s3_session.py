@@ -42,6 +42,8 @@ from kfp_tfjob.storage.s3_errors import (
 )
 
 log = logging.getLogger(__name__)
+# It logs a traceback each time that keys cannot be fetched; our own message follows.
+logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
 Result = TypeVar("Result")
 
 CONNECT_SECONDS = 5
