@@ -187,7 +187,7 @@ class BucketWriter:
         counts: np.ndarray,
         labels: Sequence[str],
         strings: Sequence[Sequence[str]],
-    ) -> tuple[memoryview, np.ndarray, np.ndarray]:
+    ) -> tuple[bytes, np.ndarray, np.ndarray]:
         """Return the streams of sorted rows, where they begin, and their checksums."""
         plain = [
             _plain_column(rows, field) for field in self._schema if field.name in rows.dtype.names
@@ -208,11 +208,9 @@ class BucketWriter:
                     stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
                 first += count
             starts[bucket + 1] = sink.tell()
-        body = sink.getbuffer()
+        body = sink.getvalue()
         for bucket in np.flatnonzero(counts).tolist():
-            checksums[bucket] = google_crc32c.value(
-                bytes(body[starts[bucket] : starts[bucket + 1]])
-            )
+            checksums[bucket] = google_crc32c.value(body[starts[bucket] : starts[bucket + 1]])
         return body, starts, checksums
 
     def _counted(self, hashes: np.ndarray) -> np.ndarray:
@@ -356,13 +354,13 @@ class SortedRows:
                 if batches and (group := self._gathered(batches, texts)) is not None:
                     yield group
 
-    def _body(self, file: BucketFile, first: int, last: int) -> memoryview:
+    def _body(self, file: BucketFile, first: int, last: int) -> bytes:
         """Return the streams of the buckets from `first` up to `last` of a file."""
         start, end = int(file.starts[first]), int(file.starts[last])
-        return memoryview(self._folder.read(file.name, start, end) if end > start else b"")
+        return self._folder.read(file.name, start, end) if end > start else b""
 
     def _batches(
-        self, file: BucketFile, body: memoryview, low: int, first: int, last: int
+        self, file: BucketFile, body: bytes, low: int, first: int, last: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some buckets of a file, whose body begins at the bucket `low`."""
         begin = int(file.starts[low])
@@ -371,7 +369,7 @@ class SortedRows:
             if end == start:
                 continue
             stream = body[start:end]
-            if google_crc32c.value(bytes(stream)) != file.checksums[bucket]:
+            if google_crc32c.value(stream) != file.checksums[bucket]:
                 raise damaged(file.name)
             with pa.ipc.open_stream(stream) as reader:
                 yield reader.read_next_batch()
@@ -415,6 +413,7 @@ class SortedRows:
         else:
             codes, strings = _unified(batches, "label")
             labels = np.array([classes[text] for text in strings.to_pylist()], np.int32)[codes]
+        rows["code"] = 0 if classes is None else labels
         columns = []
         for j, known in enumerate(self._vocabulary.columns):
             codes, strings = _unified(batches, f"string {j}")
