@@ -8,6 +8,10 @@ sorted, and written.
 Each stream has the strings of its own rows. An Arrow IPC *file* would have one dictionary for all
 of them, so 4,000 rows of a bucket would bring every string of their part along.
 
+A bucket consists of *bins*, whose rows are counted. The counts decide which rows a shard has and
+which rows are added up together, so these depend neither on the size of the buckets nor on that of
+the parts.
+
 Rows whose label is not a number are among the others, and left out of what is read if they turn out
 to be bad: that is known only once all labels are.
 
@@ -29,11 +33,13 @@ from kfp_tfjob.components.prepare_data.hashes import limits_of
 from kfp_tfjob.features.types.string import bins_of
 
 FILE_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
-_BUCKET_BYTES = 2 << 20  # of the source, about
-# The index of every file is in memory: 150 MB for a source of 100 GB.
+_BIN_BYTES = 2 << 20  # of the source, about
+# Smaller ones cost more for their Arrow streams, of 0.7 ms each, than for rows of other shards that
+# are read with them.
+_BUCKET_BYTES = 4 << 20  # of the source, about
+# The index of every file is in memory: 130 MB for a source of 100 GB.
 _FEWEST_BITS, _MOST_BITS = 8, 12
-_GROUP_BYTES = 16 << 20  # of rows that are sorted at once; it is part of what statistics depend on
-_READ_BYTES = 32 << 20  # of streams that are read at once, from all files together
+_GROUP_BYTES = 16 << 20  # of rows that are added up at once; statistics depend on it
 # So few strings are written to every bucket, which takes less time than to find those of its rows.
 _FEW_STRINGS = 64
 
@@ -69,14 +75,43 @@ def schema_of(kind: np.dtype) -> pa.Schema:
     )
 
 
-def edges_of(size: int, fractions: list[float]) -> np.ndarray:
-    """Return the first hash of each bucket: uint64, ascending from 0, for `size` bytes of source.
+@dataclass(frozen=True)
+class HashBins:
+    """The bins of the hashes, and the buckets, which consist of whole bins.
 
-    A bucket is in one split, and its hashes have their first 8 bits in common.
+    A bin is in one split, and its hashes have their first 8 bits in common.
+
+    Attributes:
+        edges: uint64 of shape [bins], the first hash of each, ascending from 0.
+        buckets: int64 of shape [buckets + 1], the first bin of each, then the number of bins.
     """
-    bits = min(max((size // _BUCKET_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
-    starts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
-    return np.unique(np.concatenate([starts, np.array(limits_of(fractions), np.uint64)]))
+
+    edges: np.ndarray
+    buckets: np.ndarray
+
+    @classmethod
+    def of(cls, size: int, fractions: list[float]) -> HashBins:
+        """Return those for `size` bytes of source."""
+        limits = np.array(limits_of(fractions), np.uint64)
+
+        def edges(bits: int) -> np.ndarray:
+            starts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+            return np.unique(np.concatenate([starts, limits]))
+
+        bits = min(max((size // _BIN_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
+        bins = edges(bits)
+        # One bit at least: a number of 64 bits cannot be shifted by 64.
+        buckets = edges(min(max((size // _BUCKET_BYTES).bit_length(), 1), bits))
+        return cls(bins, np.append(np.searchsorted(bins, buckets), len(bins)))
+
+    def cuts(self, hashes: np.ndarray) -> np.ndarray:
+        """Return for sorted hashes where each bin begins, and where the last one ends."""
+        return np.append(np.searchsorted(hashes, self.edges), len(hashes))
+
+    def buckets_with(self, first: int, last: int) -> tuple[int, int]:
+        """Return the first bucket with a bin from `first` up to `last`, and the one after them."""
+        start = int(np.searchsorted(self.buckets, first, side="right")) - 1
+        return start, int(np.searchsorted(self.buckets, last))
 
 
 def order_of(hashes: np.ndarray, labels: np.ndarray | None = None) -> np.ndarray:
@@ -111,39 +146,40 @@ def _opaque(rows: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BucketFile:
-    """The index of a bucket file, or of a range of its buckets: one entry for each bucket.
+    """The index of a bucket file.
 
     Attributes:
-        name: In the folder of the buckets.
-        counts: The rows.
-        numbers: The rows whose label is a number.
-        starts: uint32, where each stream begins, and where the last one ends.
-        checksums: uint32, the CRC32C of each stream.
+        counts: The rows of each bin.
+        numbers: The rows of each bin whose label is a number.
+        streams: Of all buckets.
+    """
+
+    counts: np.ndarray
+    numbers: np.ndarray
+    streams: Streams
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Where the streams of some buckets are in a file.
+
+    Attributes:
+        name: The file in the folder of the buckets.
+        starts: uint32 of shape [buckets + 1], where each begins, and where the last one ends.
+        checksums: uint32 of shape [buckets], the CRC32C of each stream.
     """
 
     name: str
-    counts: np.ndarray
-    numbers: np.ndarray
     starts: np.ndarray
     checksums: np.ndarray
-
-    def of_range(self, first: int, last: int) -> BucketFile:
-        """Return the index of the buckets from `first` up to `last`, in arrays of their own."""
-        return BucketFile(
-            self.name,
-            self.counts[first:last].copy(),
-            self.numbers[first:last].copy(),
-            self.starts[first : last + 1].copy(),
-            self.checksums[first:last].copy(),
-        )
 
 
 class BucketWriter:
     """Sorts the rows of a part and writes them as bucket files, whose names start with `name`."""
 
-    def __init__(self, folder: BucketFolder, name: str, kind: np.dtype, edges: np.ndarray) -> None:
+    def __init__(self, folder: BucketFolder, name: str, kind: np.dtype, bins: HashBins) -> None:
         self._folder, self._name = folder, name
-        self._kind, self._schema, self._edges = kind, schema_of(kind), edges
+        self._kind, self._schema, self._bins = kind, schema_of(kind), bins
         self._blocks: list[np.ndarray] = []
         self._size = 0
         self.files: list[BucketFile] = []
@@ -172,50 +208,46 @@ class BucketWriter:
         name = f"{self._name}-{len(self.files)}"
         rows = taken(rows, order_of(np.ascontiguousarray(rows["hash"])))
         hashes = np.ascontiguousarray(rows["hash"])
-        counts = self._counted(hashes)
-        numbers = self._counted(hashes[~np.isnan(rows["number"])])
-        body, starts, checksums = self._streams(rows, counts, labels, strings)
+        cuts = self._bins.cuts(hashes)
+        counts = np.diff(cuts)
+        numbers = np.diff(self._bins.cuts(hashes[~np.isnan(rows["number"])]))
+        body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
         self._folder.write(name, body)
+        starts = np.array([0, *ends], np.uint32)
+        checksums = [
+            google_crc32c.value(body[start:end])
+            for start, end in zip(starts.tolist(), ends, strict=False)
+        ]
         small = np.min_scalar_type(counts.max())  # of a large source, there are thousands of files
         counts, numbers = counts.astype(small), numbers.astype(small)
         numbers = counts if (numbers == counts).all() else numbers
-        self.files.append(BucketFile(name, counts, numbers, starts, checksums))
+        streams = Streams(name, starts, np.array(checksums, np.uint32))
+        self.files.append(BucketFile(counts, numbers, streams))
 
     def _streams(
         self,
         rows: np.ndarray,
-        counts: np.ndarray,
+        cuts: np.ndarray,
         labels: Sequence[str],
         strings: Sequence[Sequence[str]],
-    ) -> tuple[bytes, np.ndarray, np.ndarray]:
-        """Return the streams of sorted rows, where they begin, and their checksums."""
-        plain = [
-            _plain_column(rows, field) for field in self._schema if field.name in rows.dtype.names
-        ]
+    ) -> tuple[bytes, list[int]]:
+        """Return the streams of sorted rows, which are cut into buckets, and where each ends."""
+        names = rows.dtype.names or ()
+        plain = [_plain_column(rows, field) for field in self._schema if field.name in names]
         codes = [rows["code"], *(rows["codes"].T - 1)]
         columns = [
-            iter(_dictionary_arrays(column, texts, counts))
+            _dictionary_arrays(column, texts, cuts)
             for column, texts in zip(codes, [labels, *strings], strict=True)
         ]
-        starts = np.zeros(len(counts) + 1, np.uint32)
-        checksums = np.zeros(len(counts), np.uint32)
-        sink, first = io.BytesIO(), 0
-        for bucket, count in enumerate(counts.tolist()):
-            if count:
-                arrays = [column.slice(first, count) for column in plain]
-                arrays += [next(column) for column in columns]
+        sink, ends = io.BytesIO(), []
+        for start, end, *of_bucket in zip(cuts.tolist(), cuts[1:].tolist(), *columns, strict=False):
+            if end > start:
+                arrays = [column.slice(start, end - start) for column in plain]
+                batch = pa.RecordBatch.from_arrays([*arrays, *of_bucket], schema=self._schema)
                 with pa.ipc.new_stream(sink, self._schema) as stream:
-                    stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-                first += count
-            starts[bucket + 1] = sink.tell()
-        body = sink.getvalue()
-        for bucket in np.flatnonzero(counts).tolist():
-            checksums[bucket] = google_crc32c.value(body[starts[bucket] : starts[bucket + 1]])
-        return body, starts, checksums
-
-    def _counted(self, hashes: np.ndarray) -> np.ndarray:
-        places = np.searchsorted(hashes, self._edges)
-        return np.diff(np.append(places, len(hashes)))
+                    stream.write_batch(batch)
+            ends.append(sink.tell())
+        return sink.getvalue(), ends
 
 
 def _plain_column(rows: np.ndarray, field: pa.Field) -> pa.Array:
@@ -230,34 +262,31 @@ def _plain_column(rows: np.ndarray, field: pa.Field) -> pa.Array:
 
 
 def _dictionary_arrays(
-    codes: np.ndarray, strings: Sequence[str], counts: np.ndarray
+    codes: np.ndarray, strings: Sequence[str], cuts: np.ndarray
 ) -> Iterator[pa.DictionaryArray]:
-    """Yield the strings of each bucket that has rows; a code below 0 is null."""
-    ends = np.cumsum(counts)[counts > 0].tolist()
-    texts = pa.array(strings, pa.string())
+    """Yield the strings of each bucket, given where each begins; a code below 0 is null."""
+    texts, buckets = pa.array(strings, pa.string()), len(cuts) - 1
     # A dictionary that got too long has no strings any more, and its rows are read again.
     codes = np.ascontiguousarray(codes) if len(texts) else np.full(len(codes), -1, np.int32)
-    if len(texts) <= _FEW_STRINGS:
-        of_bucket = [texts] * len(ends)
-    else:
+    dictionaries = [texts] * buckets
+    if len(texts) > _FEW_STRINGS:
         # All buckets at once: a key is the bucket, then the code.
-        span = len(texts) + 1
-        buckets = np.repeat(np.arange(len(ends)), counts[counts > 0])
+        span = len(texts)
+        places = np.repeat(np.arange(buckets), np.diff(cuts))
         present = codes >= 0
-        keys, indices = np.unique(buckets[present] * span + codes[present], return_inverse=True)
-        firsts = np.searchsorted(keys, np.arange(len(ends) + 1) * span)
+        keys, indices = np.unique(places[present] * span + codes[present], return_inverse=True)
+        starts = np.searchsorted(keys, np.arange(buckets + 1) * span)
         codes = np.full(len(codes), -1, np.int32)
-        codes[present] = indices - firsts[buckets[present]]
+        codes[present] = indices - starts[places[present]]
         ordered = texts.take(pa.array(keys % span))
-        of_bucket = [
+        dictionaries = [
             ordered.slice(start, end - start)
-            for start, end in zip(firsts.tolist(), firsts[1:].tolist(), strict=False)
+            for start, end in zip(starts.tolist(), starts[1:].tolist(), strict=False)
         ]
-    mask, first = codes < 0, 0
-    for end, dictionary in zip(ends, of_bucket, strict=True):
-        indices = pa.array(codes[first:end], mask=mask[first:end])
+    mask, ends = codes < 0, cuts[1:].tolist()
+    for start, end, dictionary in zip(cuts.tolist(), ends, dictionaries, strict=False):
+        indices = pa.array(codes[start:end], mask=mask[start:end])
         yield pa.DictionaryArray.from_arrays(indices, dictionary, safe=False)
-        first = end
 
 
 @dataclass(frozen=True)
@@ -301,105 +330,118 @@ class Sorted:
         return Sorted(self.rows[start:end], self.labels[start:end], texts)
 
 
+@dataclass(frozen=True)
+class RowRange:
+    """The good rows of the bins from `first` up to `last`, and where they are.
+
+    Attributes:
+        counts: int64 of shape [last - first], the rows of each bin.
+        streams: Of the buckets with these bins, in all files in the order of the source.
+    """
+
+    first: int
+    last: int
+    counts: np.ndarray
+    streams: tuple[Streams, ...]
+
+
 class SortedRows:
-    """The good rows of some buckets, sorted.
+    """The good rows of all bucket files, sorted.
 
     If the labels are no classes, rows whose label is not a number are bad.
 
     Args:
-        files: In the order of the source, so that equal rows are in that order, too.
         kind: The type of a row.
-        edges: The first hash of each bucket.
-
-    Attributes:
-        counts: int64 of shape [buckets], the rows of each.
     """
 
     def __init__(
-        self,
-        folder: BucketFolder,
-        files: Sequence[BucketFile],
-        kind: np.dtype,
-        edges: np.ndarray,
-        vocabulary: Vocabulary,
+        self, folder: BucketFolder, kind: np.dtype, bins: HashBins, vocabulary: Vocabulary
     ) -> None:
-        self._folder, self._files, self._kind, self._edges = folder, files, kind, edges
+        self._folder, self._kind, self._bins = folder, kind, bins
         self._vocabulary = vocabulary
-        self.counts = np.zeros(len(edges), np.int64)
+
+    def counts(self, files: Sequence[BucketFile]) -> np.ndarray:
+        """Return the rows of each bin in all files: int64 of shape [bins]."""
+        counts = np.zeros(len(self._bins.edges), np.int64)
         for file in files:
-            self.counts += file.numbers if vocabulary.classes is None else file.counts
+            counts += file.numbers if self._vocabulary.classes is None else file.counts
+        return counts
 
-    def read(self, first: int, last: int, texts: bool = False) -> Iterator[Sorted]:
-        """Yield the rows of the buckets from `first` up to `last`, in order.
+    def range(
+        self, files: Sequence[BucketFile], counts: np.ndarray, first: int, last: int
+    ) -> RowRange:
+        """Return the rows of some bins of files, which are in the order of the source."""
+        start, end = self._bins.buckets_with(first, last)
+        streams = (
+            Streams(it.name, it.starts[start : end + 1].copy(), it.checksums[start:end].copy())
+            for it in (file.streams for file in files)
+        )
+        return RowRange(first, last, counts[first:last], tuple(streams))
 
-        The rows come in groups of buckets, which depend on the dataset alone.
+    def read(self, rows: RowRange, texts: bool = False) -> Iterator[Sorted]:
+        """Yield sorted rows, in groups that depend on the dataset alone.
 
         Args:
-            first: A bucket.
-            last: A bucket.
+            rows: The rows to read.
             texts: Whether to return the strings of hashed columns.
 
         Raises:
             DataError: A file is damaged.
         """
-        for groups in self._windows(first, last):
-            low, high = groups[0][0], groups[-1][1]
-            bodies = [self._body(file, low, high) for file in self._files]
-            for start, end in groups:
-                batches = [
-                    batch
-                    for file, body in zip(self._files, bodies, strict=True)
-                    for batch in self._batches(file, body, low, start, end)
-                ]
-                if batches and (group := self._gathered(batches, texts)) is not None:
-                    yield group
-
-    def _body(self, file: BucketFile, first: int, last: int) -> bytes:
-        """Return the streams of the buckets from `first` up to `last` of a file."""
-        start, end = int(file.starts[first]), int(file.starts[last])
-        return self._folder.read(file.name, start, end) if end > start else b""
-
-    def _batches(
-        self, file: BucketFile, body: bytes, low: int, first: int, last: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some buckets of a file, whose body begins at the bucket `low`."""
-        begin = int(file.starts[low])
-        for bucket in range(first, last):
-            start, end = int(file.starts[bucket]) - begin, int(file.starts[bucket + 1]) - begin
-            if end == start:
+        origin, _ = self._bins.buckets_with(rows.first, rows.last)
+        for groups in self._whole_buckets(rows):
+            start, end = self._bins.buckets_with(groups[0], groups[-1])
+            batches = [
+                batch
+                for streams in rows.streams
+                for batch in self._batches(streams, start - origin, end - origin)
+            ]
+            if not batches or (gathered := self._gathered(batches, texts)) is None:
                 continue
-            stream = body[start:end]
-            if google_crc32c.value(stream) != file.checksums[bucket]:
-                raise damaged(file.name)
+            cuts = self._bins.cuts(np.ascontiguousarray(gathered.rows["hash"]))[groups].tolist()
+            for low, high in zip(cuts, cuts[1:], strict=False):
+                if high > low:
+                    yield gathered.cut(low, high)
+
+    def _batches(self, streams: Streams, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some buckets of a file."""
+        begin, *ends = streams.starts[first : last + 1].tolist()
+        if ends[-1] == begin:
+            return
+        body, start = self._folder.read(streams.name, begin, ends[-1]), 0
+        for end, checksum in zip(ends, streams.checksums[first:last].tolist(), strict=True):
+            stream, start = body[start : end - begin], end - begin
+            if not stream:
+                continue
+            if google_crc32c.value(stream) != checksum:
+                raise damaged(streams.name)
             with pa.ipc.open_stream(stream) as reader:
                 yield reader.read_next_batch()
 
-    def _windows(self, first: int, last: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield groups whose streams are read at once: of bounded size, if a group is."""
-        window, size = [], 0
-        for start, end in self._grouped(first, last):
-            more = sum(int(file.starts[end]) - int(file.starts[start]) for file in self._files)
-            if window and size + more > _READ_BYTES:
-                yield window
-                window, size = [], 0
-            window.append((start, end))
-            size += more
-        if window:
-            yield window
+    def _whole_buckets(self, rows: RowRange) -> Iterator[list[int]]:
+        """Yield the edges of groups, so many together that no bucket is read twice."""
+        groups = [rows.first]
+        for edge in self._grouped(rows):
+            groups.append(edge)
+            if edge in self._bins.buckets or edge == rows.last:
+                yield groups
+                groups = [edge]
 
-    def _grouped(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of buckets that have their first 8 bits in common, of bounded size."""
+    def _grouped(self, rows: RowRange) -> Iterator[int]:
+        """Yield where groups of bins end.
+
+        Its bins have their first 8 bits in common, and a group is of bounded size.
+        """
         most = max(1, _GROUP_BYTES // self._kind.itemsize)
-        prefixes = self._edges[first:last] >> np.uint64(56)
-        start, rows = first, 0
-        for i in range(first, last):
-            new = i > start and prefixes[i - first] != prefixes[i - first - 1]
-            if new or (rows and rows + self.counts[i] > most):
-                yield start, i
-                start, rows = i, 0
-            rows += int(self.counts[i])
-        if start < last:
-            yield start, last
+        prefixes = self._bins.edges[rows.first : rows.last] >> np.uint64(56)
+        size = 0
+        for i, count in enumerate(rows.counts.tolist()):
+            if i and (prefixes[i] != prefixes[i - 1] or (size and size + count > most)):
+                yield rows.first + i
+                size = 0
+            size += count
+        if rows.last > rows.first:
+            yield rows.last
 
     def _gathered(self, batches: Sequence[pa.RecordBatch], texts: bool) -> Sorted | None:
         """Return the good rows of streams, sorted; None without any."""

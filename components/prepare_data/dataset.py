@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import fit_encoding
-from kfp_tfjob.components.prepare_data.buckets import Sorted, SortedRows, Vocabulary, joined
+from kfp_tfjob.components.prepare_data.buckets import (
+    BucketFile,
+    Sorted,
+    SortedRows,
+    Vocabulary,
+    joined,
+)
 from kfp_tfjob.components.prepare_data.column_warnings import uneven_splits
 from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
@@ -196,8 +202,8 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     """Return what the shards have in common, the shards, and what is known of train."""
     job, files = scan.job, scan.summary.files
     vocabulary = _vocabulary(scan, label)
-    rows = SortedRows(scan.executor.context.buckets, files, job.row_kind, job.edges, vocabulary)
-    sample = _sample(rows, job)
+    rows = SortedRows(scan.executor.context.buckets, job.row_kind, job.bins, vocabulary)
+    sample = _sample(rows, job, files)
     counted, of_texts = scan.summary.counted
     if label.classes is not None:
         counted.merge(of_texts)
@@ -207,7 +213,7 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     of_label = None if label.classes is not None else fitted.labels
     bins = Distributions.of(coding, fitted.rows, of_label, label.name)
     classes = len(label.classes) if label.classes is not None else None
-    splits = split_of(job.edges, job.fractions)
+    splits = split_of(job.bins.edges, job.fractions)
     shards = list(shards_of(rows, files, splits, encoder_of(job, classes).record_bytes))
     by_class = (
         np.zeros((3, 0), np.int64) if label.classes is None else scan.labels.class_counts(label)
@@ -229,13 +235,13 @@ def _vocabulary(scan: Scan, label: Label) -> Vocabulary:
     )
 
 
-def _sample(rows: SortedRows, job: Job) -> Sorted:
+def _sample(rows: SortedRows, job: Job, files: Sequence[BucketFile]) -> Sorted:
     """Return the first rows of train."""
     wanted = max(fit_encoding.sample_rows(job.row_kind), sample_rows(job.row_kind))
-    train = int(np.searchsorted(split_of(job.edges, job.fractions), 1))
-    ends = np.cumsum(rows.counts[:train])
-    last = min(int(np.searchsorted(ends, wanted)) + 1, train)
-    found = list(rows.read(0, last))
+    train = int(np.searchsorted(split_of(job.bins.edges, job.fractions), 1))
+    counts = rows.counts(files)
+    last = min(int(np.searchsorted(np.cumsum(counts[:train]), wanted)) + 1, train)
+    found = list(rows.read(rows.range(files, counts, 0, last)))
     whole = Sorted(
         joined([np.empty(0, job.row_kind), *(part.rows for part in found)]),
         np.concatenate([np.empty(0), *(part.labels for part in found)]),

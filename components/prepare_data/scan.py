@@ -202,7 +202,7 @@ def _parts_done(
             # A quoted value crosses the boundary, so the first record was guessed wrong.
             assert part.span
             for file in summary.files:
-                executor.context.buckets.delete(file.name)
+                executor.context.buckets.delete(file.streams.name)
             again = replace(part, span=Span(ended, part.span.end, exact=True))
             (summary,) = executor.map(_TASK, job, [again])
         lines = lines if part.follows else 0

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data.buckets import (
     BucketFile,
+    RowRange,
     Sorted,
     SortedRows,
     Vocabulary,
@@ -40,19 +41,16 @@ class Shard:
 
     Attributes:
         index: Its place in the split.
-        first: The bucket with its first row.
-        last: The bucket after the one with its last row.
-        skipped: Rows of the bucket `first` that belong to the shard before.
-        files: The index of these buckets in all bucket files.
+        rows: How many rows it has.
+        bins: Where they are: the bins with its first row and its last one, and those between.
+        skipped: Rows of the first bin that belong to the shard before.
     """
 
     split: int
     index: int
     rows: int
-    first: int
-    last: int
+    bins: RowRange
     skipped: int
-    files: tuple[BucketFile, ...]
 
     @property
     def stem(self) -> str:
@@ -92,18 +90,18 @@ def encoder_of(job: Job, classes: int | None) -> Encoder:
 def shards_of(
     rows: SortedRows, files: Sequence[BucketFile], splits: np.ndarray, record_bytes: int
 ) -> Iterator[Shard]:
-    """Yield the shards, given the split of each bucket and the bytes of a row in a shard."""
+    """Yield the shards, given the split of each bin and the bytes of a row in a shard."""
+    counts = rows.counts(files)
     for split in range(len(SPLITS)):
         start, end = np.searchsorted(splits, [split, split + 1]).tolist()
-        ends = np.cumsum(rows.counts[start:end])
+        ends = np.cumsum(counts[start:end])
         before = 0
         for index, count in enumerate(shard_rows(int(ends[-1]) if len(ends) else 0, record_bytes)):
             first = int(np.searchsorted(ends, before, side="right"))
             last = min(int(np.searchsorted(ends, before + count)) + 1, len(ends))
             skipped = before - (int(ends[first - 1]) if first else 0)
-            first, last = start + first, start + last
-            ranges = tuple(file.of_range(first, last) for file in files)
-            yield Shard(split, index, count, first, last, skipped, ranges)
+            bins = rows.range(files, counts, start + first, start + last)
+            yield Shard(split, index, count, bins, skipped)
             before += count
 
 
@@ -190,10 +188,9 @@ def shard(context: Context, plan: Plan, wanted: Shard) -> ShardDone:
         left, skipped = wanted.rows, wanted.skipped
         waiting: list[Sorted] = []
         most = max(_FEWEST_COUNTED, _COUNTED_BYTES // plan.job.row_kind.itemsize)
-        edges = plan.job.edges[wanted.first : wanted.last]
-        given = (context.buckets, wanted.files, plan.job.row_kind, edges, plan.vocabulary)
+        rows = SortedRows(context.buckets, plan.job.row_kind, plan.job.bins, plan.vocabulary)
         texts = raw is not None and bool(plan.job.kinds.hashed)
-        for found in SortedRows(*given).read(0, len(edges), texts):
+        for found in rows.read(wanted.bins, texts):
             start = min(skipped, len(found.rows))
             part = found.cut(start, start + left)
             skipped, left = skipped - start, left - len(part.rows)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, edges_of, kind_of
+from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.dictionary import (
@@ -72,9 +72,9 @@ class Job:
         return SplitRules(self.source, self.options, np.array(self.limits))
 
     @cached_property
-    def edges(self) -> np.ndarray:
-        """The first hash of each bucket."""
-        return edges_of(self.source.size, self.fractions)
+    def bins(self) -> HashBins:
+        """The bins and the buckets of the hashes."""
+        return HashBins.of(self.source.size, self.fractions)
 
     @cached_property
     def row_kind(self) -> np.dtype:
@@ -211,7 +211,7 @@ class _PartWriter:
             self.summary.dictionaries.get(item.name) or HashedStrings(job.options.hash_bins)
             for item in job.kinds.in_field(CODES)
         ]
-        self._buckets = BucketWriter(self._folder, self._name, job.row_kind, job.edges)
+        self._buckets = BucketWriter(self._folder, self._name, job.row_kind, job.bins)
         self._overlap = OverlapWriter() if job.split_rules.is_needed else None
 
     def add(self, file: SourceFile, chunk: Chunk) -> None:

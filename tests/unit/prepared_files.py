@@ -123,7 +123,8 @@ def rows_of(found: scan.Scan) -> np.ndarray:
     names = [feature.name for feature in found.kinds.in_field(CODES)]
     codes = (dictionaries[name].codes if name in dictionaries else 2 for name in names)
     vocabulary = Vocabulary(found.labels.codes, tuple(codes))
-    folder, files = found.executor.context.buckets, found.summary.files
-    rows = SortedRows(folder, files, job.row_kind, job.edges, vocabulary)
-    groups = [group.rows for group in rows.read(0, len(job.edges))]
+    rows = SortedRows(found.executor.context.buckets, job.row_kind, job.bins, vocabulary)
+    files = found.summary.files
+    bins = rows.range(files, rows.counts(files), 0, len(job.bins.edges))
+    groups = [group.rows for group in rows.read(bins)]
     return np.concatenate([np.empty(0, job.row_kind), *groups])

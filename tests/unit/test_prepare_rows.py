@@ -14,9 +14,10 @@ from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
 from kfp_tfjob.components.prepare_data.buckets import (
     BucketFile,
     BucketWriter,
+    HashBins,
+    Sorted,
     SortedRows,
     Vocabulary,
-    edges_of,
     joined,
     kind_of,
     order_of,
@@ -82,24 +83,34 @@ LABELS, STRINGS = ("yes", "no"), ("blue", "red")
 CLASSES, CODES_OF_STRINGS = {"yes": 1, "no": 0}, {"red": 7, "blue": 3}
 
 
-def written(
-    folder: BucketFolder, parts: Iterable[np.ndarray], edges: np.ndarray
-) -> list[BucketFile]:
+def written(folder: BucketFolder, parts: Iterable[np.ndarray], bins: HashBins) -> list[BucketFile]:
     """Return the bucket files of the rows of each part."""
     files = []
     for part, rows in enumerate(parts):
-        writer = BucketWriter(folder, f"part-{part}", rows.dtype, edges)
+        writer = BucketWriter(folder, f"part-{part}", rows.dtype, bins)
         writer.add(rows)
         writer.flush(LABELS, [STRINGS] * rows.dtype["codes"].shape[0])
         files += writer.files
     return files
 
 
-@settings(max_examples=20, deadline=None)
-@given(features=_matrix, parts=st.integers(1, 4), few=st.sampled_from([0, 64]), data=st.data())
-def test_buckets_are_read_in_the_order_of_the_hashes(tmp_path_factory, features, parts, few, data):
+def read(rows: SortedRows, files: list[BucketFile], first: int, last: int) -> list[Sorted]:
+    return list(rows.read(rows.range(files, rows.counts(files), first, last)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    features=_matrix,
+    parts=st.integers(1, 4),
+    few=st.sampled_from([0, 64]),
+    size=st.sampled_from([1, 10**9, 10**11]),
+    data=st.data(),
+)
+def test_buckets_are_read_in_the_order_of_the_hashes(
+    tmp_path_factory, features, parts, few, size, data
+):
     folder = BucketFolder(tmp_path_factory.mktemp("buckets"))
-    kind, edges, count = kind_of(3, codes=1, dates=1), edges_of(1, FRACTIONS), len(features)
+    kind, bins, count = kind_of(3, codes=1, dates=1), HashBins.of(size, FRACTIONS), len(features)
     rows = np.zeros(count, kind)
     rows["hash"], rows["features"] = row_hashes(features, "0"), features
     rows["code"], rows["dates"][:, 0] = np.arange(count) % 2, np.arange(count)
@@ -107,11 +118,10 @@ def test_buckets_are_read_in_the_order_of_the_hashes(tmp_path_factory, features,
     rows["codes"][:, 0] = np.arange(count) % 3  # 0 is a missing string
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buckets, "_FEW_STRINGS", few)
-        files = written(folder, np.array_split(rows, parts), edges)
-    vocabulary = Vocabulary(CLASSES, (CODES_OF_STRINGS,))
-    gathered = SortedRows(folder, files, kind, edges, vocabulary)
-    middle = data.draw(st.integers(0, len(edges)))
-    groups = [*gathered.read(0, middle), *gathered.read(middle, len(edges))]
+        files = written(folder, np.array_split(rows, parts), bins)
+    gathered = SortedRows(folder, kind, bins, Vocabulary(CLASSES, (CODES_OF_STRINGS,)))
+    middle, last = data.draw(st.integers(0, len(bins.edges))), len(bins.edges)
+    groups = [*read(gathered, files, 0, middle), *read(gathered, files, middle, last)]
     labels = np.concatenate([group.labels for group in groups])
     order = np.lexsort((1 - rows["code"], rows["hash"]))
     assert labels.tolist() == (1 - rows["code"])[order].tolist()
@@ -121,63 +131,74 @@ def test_buckets_are_read_in_the_order_of_the_hashes(tmp_path_factory, features,
     assert (same["dates"] == rows["dates"][order]).all()
     codes = np.array([0, 3, 7])[rows["codes"][order]]
     assert same["codes"].tolist() == codes.tolist()
-    numbers = SortedRows(folder, files, kind, edges, Vocabulary(None, (CODES_OF_STRINGS,)))
-    assert numbers.counts.sum() == np.isfinite(rows["number"]).sum()
-    read = [*numbers.read(0, len(edges))]
-    assert sum(len(group.rows) for group in read) == numbers.counts.sum()
-    assert all(np.isfinite(group.labels).all() for group in read)
+    numbers = SortedRows(folder, kind, bins, Vocabulary(None, (CODES_OF_STRINGS,)))
+    assert numbers.counts(files).sum() == np.isfinite(rows["number"]).sum()
+    groups = read(numbers, files, 0, last)
+    assert sum(len(group.rows) for group in groups) == numbers.counts(files).sum()
+    assert all(np.isfinite(group.labels).all() for group in groups)
 
 
 @pytest.mark.parametrize("is_class", [True, False])
-def test_groups_of_buckets_are_in_order_and_their_index_is_small(tmp_path, monkeypatch, is_class):
+@pytest.mark.parametrize("size", [10**6, 10**9, 10**11])
+def test_groups_do_not_depend_on_buckets_and_their_index_is_small(
+    tmp_path, monkeypatch, is_class, size
+):
     """Of a large source, thousands of files are in memory, and a regression drops some rows."""
-    monkeypatch.setattr(buckets, "_GROUP_BYTES", 1)
-    monkeypatch.setattr(buckets, "_READ_BYTES", 100_000)
     folder, random = BucketFolder(tmp_path), np.random.default_rng(5)
-    edges = edges_of(10**11, FRACTIONS)
+    bins = HashBins.of(size, FRACTIONS)
     rows = np.zeros(3000, kind_of(1))
     rows["hash"] = random.integers(0, 2**64, len(rows), np.uint64)
     rows["number"][:300] = np.nan
-    files = written(folder, (rows[::2], rows[1::2]), edges)
-    for file in files:
-        size = file.counts.nbytes + file.starts.nbytes + file.checksums.nbytes
-        assert size <= 10 * (len(edges) + 1)
     vocabulary = Vocabulary(CLASSES if is_class else None, ())
-    gathered = SortedRows(folder, files, rows.dtype, edges, vocabulary)
-    groups = [group.rows["hash"] for group in gathered.read(0, len(edges))]
-    good = rows if is_class else rows[300:]
-    assert len(groups) > 1 and (np.concatenate(groups) == np.sort(good["hash"])).all()
+    monkeypatch.setattr(buckets, "_GROUP_BYTES", 5 * rows.itemsize)
+
+    def groups(bins: HashBins) -> list[list[int]]:
+        files = written(folder, (rows[::2], rows[1::2]), bins)
+        for file in files:
+            size = file.counts.nbytes + file.streams.starts.nbytes + file.streams.checksums.nbytes
+            assert size <= 10 * (len(bins.edges) + 1)
+        gathered = SortedRows(folder, rows.dtype, bins, vocabulary)
+        return [it.rows["hash"].tolist() for it in read(gathered, files, 3, len(bins.edges) - 3)]
+
+    found, good = groups(bins), rows if is_class else rows[300:]
+    within = (good["hash"] >= bins.edges[3]) & (good["hash"] < bins.edges[-3])
+    assert len(found) > 100 and sum(found, []) == np.sort(good["hash"][within]).tolist()
+    one = HashBins(bins.edges, np.array([0, len(bins.edges)]))
+    as_small = HashBins(bins.edges, np.arange(len(bins.edges) + 1))
+    assert groups(one) == groups(as_small) == found
 
 
-def test_a_bucket_has_only_the_strings_of_its_rows(tmp_path, monkeypatch):
+def test_a_bucket_has_only_the_strings_of_its_rows(tmp_path):
     """Else a few rows of a column with 100,000 strings bring all of them along."""
-    kind, edges = kind_of(1, codes=1), edges_of(1, FRACTIONS)
+    kind, bins = kind_of(1, codes=1), HashBins.of(10**9, FRACTIONS)
     rows = np.zeros(5000, kind)
     rows["hash"] = np.random.default_rng(5).integers(0, 2**64, len(rows), np.uint64)
     rows["codes"][:, 0] = np.arange(1, 5001)
     strings = [f"a rather long string {i}" for i in range(5000)]
-    writer = BucketWriter(BucketFolder(tmp_path), "part", kind, edges)
+    writer = BucketWriter(BucketFolder(tmp_path), "part", kind, bins)
     writer.add(rows)
     writer.flush(LABELS, [strings])
-    assert (tmp_path / writer.files[0].name).stat().st_size < 1_000_000
+    (file,) = writer.files
+    assert (tmp_path / file.streams.name).stat().st_size < 1_000_000
     codes = {string: 1 + i for i, string in enumerate(strings)}
-    given = (BucketFolder(tmp_path), writer.files, kind, edges, Vocabulary(CLASSES, (codes,)))
-    read = np.concatenate([group.rows for group in SortedRows(*given).read(0, len(edges))])
-    assert read["codes"][:, 0].tolist() == rows["codes"][:, 0][np.argsort(rows["hash"])].tolist()
+    gathered = SortedRows(BucketFolder(tmp_path), kind, bins, Vocabulary(CLASSES, (codes,)))
+    groups = read(gathered, [file], 0, len(bins.edges))
+    same = np.concatenate([group.rows for group in groups])
+    assert same["codes"][:, 0].tolist() == rows["codes"][:, 0][np.argsort(rows["hash"])].tolist()
 
 
 def test_a_damaged_bucket_is_noticed(tmp_path):
-    folder, kind, edges = BucketFolder(tmp_path), kind_of(1), edges_of(1, FRACTIONS)
+    folder, kind, bins = BucketFolder(tmp_path), kind_of(1), HashBins.of(1, FRACTIONS)
     rows = np.zeros(100, kind)
     rows["hash"] = np.arange(100, dtype=np.uint64) << np.uint64(57)
-    (file,) = written(folder, [rows], edges)
-    path = tmp_path / file.name
+    (file,) = written(folder, [rows], bins)
+    path = tmp_path / file.streams.name
     body = bytearray(path.read_bytes())
     body[len(body) // 2] ^= 1
     path.write_bytes(body)
-    gathered = SortedRows(folder, [file], kind, edges, Vocabulary(None, ()))
-    with pytest.raises(DataError, match=f"{file.name}.*damaged"):
-        list(gathered.read(0, len(edges)))
+    gathered = SortedRows(folder, kind, bins, Vocabulary(None, ()))
+    with pytest.raises(DataError, match=f"{file.streams.name}.*damaged"):
+        read(gathered, [file], 0, len(bins.edges))
 
 
 def test_shards_depend_on_rows_and_bytes_only():
