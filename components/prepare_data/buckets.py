@@ -41,7 +41,7 @@ _BUCKET_BYTES = 4 << 20  # of the source, about
 _FEWEST_BITS, _MOST_BITS = 8, 12
 _GROUP_BYTES = 16 << 20  # of rows that are added up at once; statistics depend on it
 # So few strings are written to every bucket, which takes less time than to find those of its rows.
-_FEW_STRINGS = 64
+_FEW_STRINGS = 256
 
 
 def kind_of(features: int, codes: int = 0, dates: int = 0, weighted: bool = False) -> np.dtype:
@@ -273,11 +273,12 @@ def _dictionary_arrays(
         # All buckets at once: a key is the bucket, then the code.
         span = len(texts)
         places = np.repeat(np.arange(buckets), np.diff(cuts))
-        present = codes >= 0
-        keys, indices = np.unique(places[present] * span + codes[present], return_inverse=True)
+        present = np.flatnonzero(codes >= 0)
+        places = places[present]
+        keys, indices = np.unique(places * span + codes[present], return_inverse=True)
         starts = np.searchsorted(keys, np.arange(buckets + 1) * span)
         codes = np.full(len(codes), -1, np.int32)
-        codes[present] = indices - starts[places[present]]
+        codes[present] = indices - starts[places]
         ordered = texts.take(pa.array(keys % span))
         dictionaries = [
             ordered.slice(start, end - start)
