@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-# Hidden in messages: other tools accept s3://KEY:SECRET@BUCKET, so a user may paste such an address.
+# Masked in messages: other tools accept s3://KEY:SECRET@BUCKET, and users paste such addresses.
 _LOGIN = re.compile(r"(?<=://)[^/\s]*@")
 # The rules that all S3 stores share; each store has its own for dots and capitals.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}")

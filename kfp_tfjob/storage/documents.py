@@ -122,7 +122,7 @@ def to_bytes(document: DataclassInstance, sparse: bool = False) -> bytes:
 
 @cache
 def adapter(kind: type[T]) -> TypeAdapter[T]:
-    """Return pydantic's adapter of a type; building it takes longer than most reads, so it is cached."""
+    """Return pydantic's adapter of a type; cached, because building it takes longer than a read."""
     import pydantic
 
     return pydantic.TypeAdapter(kind)
