@@ -69,7 +69,7 @@ def examine(question: Question) -> Report:
         (_STORE, "the store", partial(check_own_store, question.values)),
     ]
     checks += [
-        (it.topic, it.what, partial(it.find, subject))
+        (it.topic, it.examined, partial(it.find, subject))
         for subject in reached
         for it in CHECKS
         if At.DOCTOR in it.at and it.find is not version
