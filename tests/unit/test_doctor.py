@@ -73,5 +73,5 @@ def test_a_defect_of_a_check_is_a_finding():
     def check():
         raise KeyError("x")
 
-    (found,) = doctor._found("the store", check)
+    (found,) = doctor._run_check("the store", check)
     assert found.status == "problem" and "bug" in found.what
