@@ -60,7 +60,7 @@ def import_(file: Path, command: str, output: Path | None) -> None:
             )
         )
     for number, job in enumerate(imported, 1):
-        text = _text(job, documents.others)
+        text = _text(job, documents.other_objects)
         if output is None:
             click.echo(text, nl=False)
             continue
