@@ -54,7 +54,7 @@ def run(home: Path, run_id: str | None, tick: str | None, **arguments: Any) -> N
     from kfp_tfjob.storage.run_folder import full_id
 
     place = Home(home.absolute())
-    with place.errors_told():
+    with place.translate_errors():
         if run_id:
             run_id = full_id(run_id, (path.name for path in place.run("x").parent.glob("*")))
         earlier = _read_parameters(place, run_id) if run_id else None
