@@ -1,4 +1,4 @@
-"""The command line: the group of all commands, each of which is a file in commands/.
+"""The command line: the group of all commands. Each command is a file in commands/.
 
 `--help` imports every file, so commands import heavy packages inside their function.
 """

@@ -18,7 +18,7 @@ PLAIN_VARIABLE = "KFP_TFJOB_PLAIN_STEPS"
 PLAIN = bool(os.environ.get(PLAIN_VARIABLE))
 ALL = "all"
 # Each step's resources: `cpu` is a request, `memory` is request and limit. A limit of the CPU would
-# merely slow a step down, so it has none by default.
+# merely slow a step down, so there is no limit by default.
 DEFAULTS: dict[str, dict[str, str]] = {
     step: {"cpu": "250m", "memory": memory}
     for step, memory in {

@@ -51,8 +51,8 @@ class StoredRun:
     def lacks(self, problem: Problem) -> DataError:
         """Return the error that an object of the run is missing.
 
-        If the run has no objects at all, the address or the store may be wrong, so the error names
-        these instead.
+        If there are no objects of the run at all, the address or the store may be wrong, so the
+        error names these instead.
 
         Args:
             problem: The problem to report if the run has other objects.

@@ -10,7 +10,7 @@ import pydantic
 
 from kfp_tfjob.options.parse import Group, option
 
-_DAY = 24 * 3600  # seconds; the longest grace period, for which a node that is drained waits
+_DAY = 24 * 3600  # seconds; the longest grace period: a node that is drained waits this long
 # Every pod's settings, unless `pod.all` or its role's settings replace them.
 DEFAULTS: dict[str, Any] = {
     "cpu": "4",

@@ -38,8 +38,8 @@ class _FolderRecord:
 def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
     """Return a run's folder from its record, or `runs/<run_id>` without a record.
 
-    A run has no record if output_uri has no fields, or if preflight failed before it could fill
-    them in.
+    The record is missing if output_uri does not have fields, or if preflight failed before it could
+    fill them in.
 
     Args:
         store: The store.

@@ -57,7 +57,7 @@ class S3Session:
     Args:
         endpoint: URL; empty for AWS.
         region: Region.
-        secret: The mounted Secret; if it has no keys, the AWS chain applies.
+        secret: The mounted Secret; if it is empty, the AWS chain applies.
         patience: How long a call is retried.
 
     Attributes:

@@ -126,7 +126,7 @@ class Store:
             with closing(reply["Body"]) as body:
                 if reply.get("ContentLength", 0) > limit:
                     return None
-                data = body.read(limit + 1)  # a chunked reply has no length to compare
+                data = body.read(limit + 1)  # a chunked reply lacks its length
                 return data if len(data) <= limit else None
 
         data = self._call(f"read {address}", address, attempt)

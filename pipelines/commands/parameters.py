@@ -383,7 +383,7 @@ def _replace(value: Any, keys: list[str], new: Any) -> Any:
 
 
 def _parse_json(text: str) -> Any:
-    """Return a JSON document; a repeated key is a ValueError, of which json would use the last."""
+    """Return a JSON document; a repeated key is a ValueError, but json would use the last one."""
 
     def reject_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(entries := dict(pairs)) < len(pairs):
@@ -416,6 +416,6 @@ def _parse_scalar(text: str) -> Any:
 
 
 def _model_name(data: str) -> str:
-    """Return a model name from the file name in data_uri; empty if that has no valid characters."""
+    """Return a model name made from the file name in data_uri; empty if no character is valid."""
     stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")

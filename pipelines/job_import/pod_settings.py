@@ -242,7 +242,7 @@ def _volumes(role: SourceRole, main: Container, output: Output, report: Report) 
 def _volume(
     role: SourceRole, mount: Mount, volume: Volume | None, report: Report
 ) -> dict[str, Any] | None:
-    """Return a mounted volume as an entry of `pod.all.volumes`; None if a run has no such entry."""
+    """Return a mounted volume as an entry of `pod.all.volumes`; None if a run cannot mount it."""
     where = f"{role.name}.volumes.{mount.name} at {mount.mount_path}"
     if mount.sub_path or mount.others.get("subPathExpr"):
         report.refuse(

@@ -1,7 +1,7 @@
 """The policies of a job, and the options of a run that take their place.
 
-A policy tells an operator what to do about a failure or a finished job. In a run, the launcher does
-that, so most policies have no equivalent and get a note.
+A policy tells an operator how to react to a failure or a finished job. In a run, the launcher does
+that, so most policies lack an equivalent and get a note.
 """
 
 from __future__ import annotations

@@ -132,9 +132,9 @@ def _ensure_chief(job: SourceJob) -> SourceJob:
     first = job.chief
     if first.role == CHIEF:
         return job
-    chief, others = replace(first, role=CHIEF, count=1), replace(first, count=first.count - 1)
-    workers = (others,) if others.count else ()
-    return replace(job, roles=(chief, *workers, *job.roles[1:]), had_chief=False)
+    chief, workers = replace(first, role=CHIEF, count=1), replace(first, count=first.count - 1)
+    following = (workers,) if workers.count else ()
+    return replace(job, roles=(chief, *following, *job.roles[1:]), had_chief=False)
 
 
 def _operator_roles(specs: Any, report: Report) -> Iterator[SourceRole]:

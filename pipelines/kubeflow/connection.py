@@ -69,7 +69,7 @@ class Connection:
         """Connect, and check that a back end answers.
 
         Args:
-            patience: Seconds for which a call is repeated while the back end does not respond.
+            patience: How long a call is repeated while the back end does not respond, in seconds.
 
         Raises:
             ConfigurationError: The endpoint, the namespace or the permission is missing.
@@ -128,7 +128,7 @@ class BackEnd:
 
     Args:
         connection: The address and credentials.
-        patience: Seconds for which a call is repeated while the back end does not respond.
+        patience: How long a call is repeated while the back end does not respond, in seconds.
 
     Attributes:
         connection: The address and credentials.

@@ -14,7 +14,7 @@ from typing import Any
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.supervisor import exit_codes
 
-# The variables from which the SDK of Kubeflow Pipelines reads the back end's address.
+# The SDK of Kubeflow Pipelines reads the back end's address from these variables.
 ENDPOINT, UI_ENDPOINT = "KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT"
 TOKEN_FILE = "KF_PIPELINES_SA_TOKEN_PATH"
 CA_FILE = "SSL_CERT_FILE"

@@ -41,7 +41,7 @@ class StepState:
     Attributes:
         name: For example, `launch_tfjob`.
         state: `pending`, `running`, `succeeded`, `failed` or `canceled`.
-        seconds: The seconds for which it ran, or has been running; None before it starts.
+        seconds: How long it ran, or has been running, in seconds; None before it starts.
         error: The back end's message for a failed step.
     """
 

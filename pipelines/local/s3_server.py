@@ -350,8 +350,8 @@ class _Clock:
     write, but does not store it.
 
     Args:
-        path: A file with a time that no write has reached, from which the next server continues if
-            this one is killed.
+        path: A file with a time that no write has reached. If this server is killed, the next one
+            continues from this time.
     """
 
     _AHEAD = 60.0  # seconds by which the file is ahead, so that it is written once a minute
