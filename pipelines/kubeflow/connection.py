@@ -150,7 +150,7 @@ class BackEnd:
             patience, first=0.5, longest=5, party="Kubeflow Pipelines", error=BackEndAwayError
         )
         try:
-            self.sdk = self._translated(
+            self.sdk = self._translate_errors(
                 "connect",
                 lambda: replace(self._patience, seconds=min(patience, _CONNECT)).run(
                     "connect", lambda: _client(connection), is_passing
