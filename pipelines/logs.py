@@ -59,7 +59,7 @@ def read(stored: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[R
         first = first and not numbers
         if over:
             break
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)  # the store cannot notify a reader
     if first:
         raise stored.lacks(
             Problem(

@@ -27,6 +27,7 @@ def version(subject: Subject) -> Iterator[Finding]:
     try:
         reply = subject.api.request("GET", "/version", {})
     except ClusterUnavailableError as error:
+        # Reported here, because the fix for rejected credentials differs.
         cause = error.__cause__
         refused = getattr(cause, "status", None) == 401
         yield Finding(

@@ -137,7 +137,7 @@ def admission(subject: Subject) -> Iterator[Finding]:
             # A new client: one that has created a pod takes a refusal for a starting API server.
             api.within(0).request("POST", api.core("pods"), {"dryRun": "All"}, pod)
         except (ForbiddenError, JobRefusedError) as error:
-            refused = True
+            refused = True  # the other pods are tested too, so that all problems are reported
             yield from _explain_rejection(name, error.problems)
     if not refused:
         yield ok(f"Pod Security level {level} admits the pods of the steps and the job")

@@ -173,7 +173,7 @@ def _corrected(text: str) -> str:
     try:
         Reference.parse(candidate)
     except InvalidReferenceError:
-        return ""
+        return ""  # a suggestion must be valid, so there is none
     return candidate
 
 

@@ -121,6 +121,7 @@ class PartsUpload:
         try:
             self._session.client.abort_multipart_upload(**self._at, UploadId=upload_id)
         except (BotoCoreError, ClientError) as error:
+            # An upload that the store has already discarded is no loss.
             if code_of(error) != "NoSuchUpload":
                 log.warning("parts of an unfinished upload remain at %s: %s", self._address, error)
 
@@ -144,6 +145,7 @@ class PartsUpload:
             )
             for number, offset in enumerate(range(0, self._file.size, length), 1)
         ]
+        # Each part has the session's time limit. After an error, the others would be sent in vain.
         ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
         self._stopped.set()
         for future in futures:

@@ -132,5 +132,5 @@ def claim(store: Store, layout: Layout, run_id: str, folder: str) -> RunLayout:
     try:
         store.create(layout.folder_record(run_id), body, "application/json")
     except ObjectExistsError:
-        return find(store, layout, run_id)
+        return find(store, layout, run_id)  # a retry of preflight, whose date may differ
     return layout.run(run_id, folder)

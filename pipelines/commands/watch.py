@@ -47,6 +47,7 @@ def watch_run(client: Client, run: str, json_: bool = False) -> int:
                 lines.show(moment)
             last = moment
     except KeyboardInterrupt:
+        # Ctrl-C is the way to stop watching; only `cancel` ends the run.
         if not json_:
             show(f"The run continues. Follow it again: kfp-tfjob watch {run}")
         return 130

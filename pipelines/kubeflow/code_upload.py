@@ -50,7 +50,7 @@ def check_code(values: RunParameters, images: Container[str]) -> list[Problem | 
                 if not isinstance(problem, OfImage) or is_project_image
             )
     except ConfigurationError as error:
-        code_problems += error.problems
+        code_problems += error.problems  # all parameters are checked before any is reported
     for parameter, key, kind in _OF_OPTIONS:
         text = str(_option(values, parameter, key) or "")
         try:

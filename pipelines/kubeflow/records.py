@@ -165,7 +165,7 @@ class Records:
         except ObjectNotFoundError:
             return None  # the run has not written this record
         except StepError as error:
-            self.trouble = _first_problem(error)
+            self.trouble = _first_problem(error)  # what else is known of the run is still shown
         except InvalidDocumentError as error:
             self.trouble = f"one of the run's records is damaged: {error}"
         return None

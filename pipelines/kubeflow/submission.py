@@ -34,7 +34,7 @@ def check_run(values: RunParameters, package: Package) -> None:
     try:
         check(values)
     except ConfigurationError as error:
-        problems += error.problems
+        problems += error.problems  # the code and the images are checked too
     problems += local_paths({"data_uri": str(values["data_uri"])} if has_data(values) else {})
     invalid = {str(getattr(problem, "path", "")).partition(".")[0] for problem in problems}
     problems += [] if "model_code" in invalid else check_code(values, package.images)

@@ -109,6 +109,7 @@ class Ending:
             newest = newest_checkpoint(self.step.store, self.step.run)
             is_trained = self.step.store.has(self.step.run.manifest)
         except StepError as error:
+            # The run was stopped by its user, who can still continue it.
             self.show(f"cannot record the run's end: {error}")
             return
         if not (failure := ending.failure):

@@ -104,5 +104,6 @@ class Relay(threading.Thread):
                 try:
                     file.write(line.encode(errors="replace"))
                 except OSError as error:
+                    # The pipe must be read in any case. The caller stops the run on a full disk.
                     self.is_full = self.is_full or error.errno in (errno.ENOSPC, errno.EDQUOT)
                 yield line

@@ -65,7 +65,7 @@ def _signal(process: psutil.Process, send) -> bool:
         send(process)
         return True
     except psutil.Error:
-        return False
+        return False  # it has ended meanwhile
 
 
 def main() -> None:

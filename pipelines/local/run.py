@@ -315,7 +315,7 @@ def _watchdog(token: str, users: IO[str] | None) -> Iterator[None]:
     finally:
         assert process.stdin
         process.stdin.close()
-        process.wait()
+        process.wait()  # it ends processes that are still running
 
 
 class _RestartedServer:

@@ -185,7 +185,7 @@ class Server:
                 return
             self.process.terminate()
             try:
-                self.process.wait(5)
+                self.process.wait(5)  # seconds; it has nothing to write, so a slower server hangs
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -254,7 +254,7 @@ def locked(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return False
+        return False  # another process has the lock
     return True
 
 
@@ -327,7 +327,7 @@ def serve(folder: Path, port: int, lock: int) -> None:
         # Otherwise the servers of two folders could share a port, and get each other's requests.
         front = eventlet.listen(("127.0.0.1", port), reuse_port=False)
     except OSError:
-        front = eventlet.listen(("127.0.0.1", 0))
+        front = eventlet.listen(("127.0.0.1", 0))  # another program has taken the port
     conf = _PROXY.format(etc=etc, key=key, patience=_PATIENCE)
     proxy = loadapp(ConfigString(conf), global_conf={"log_name": "proxy"})
     endpoint = f"http://127.0.0.1:{front.getsockname()[1]}"
