@@ -709,32 +709,32 @@ GONE = [
 THRESHOLD = {"min": 0.5}
 GATES = [
     Case(
-        "options/gate:_of_other_label[0]",
+        "options/gate:_metric_problem[0]",
         gate,
         values(gate={"mode": "point", "primary_metric": "rmse"}),
         typed("accuracy"),
     ),
     Case(
-        "options/gate:_of_other_label[1]",
+        "options/gate:_metric_problem[1]",
         gate,
         values(gate={"mode": "point", "primary_metric": "recall/yess"}),
         typed(),
     ),
     Case(
-        "options/gate:_of_other_label[1]",
+        "options/gate:_metric_problem[1]",
         gate,
         values(gate={"mode": "point", "thresholds": {"recall/yess": THRESHOLD}}),
         typed(THRESHOLD),
         "a threshold",
     ),
     Case(
-        "options/gate:_of_other_label[2]",
+        "options/gate:_metric_problem[2]",
         gate,
         values(gate={"mode": "point", "primary_metric": "top_2_accuracy"}),
         typed(),
     ),
     Case(
-        "options/gate:_of_other_label[2]",
+        "options/gate:_metric_problem[2]",
         gate,
         values(gate={"mode": "point", "thresholds": {"top_2_accuracy": THRESHOLD}}),
         typed(THRESHOLD),
@@ -1859,8 +1859,8 @@ COMMANDS = [
         "an example",
     ),
     Case(
-        "pipelines/commands/run:_not_kept",
-        lambda given: list(running._not_kept(given)),
+        "pipelines/commands/run:_missing_secrets",
+        lambda given: list(running._missing_secrets(given)),
         values(pod={"all": {"env": {"API_KEY": "******"}}}),
         typed("k"),
     ),
