@@ -167,7 +167,7 @@ DOORS: dict[str, tuple[Callable[[Path], None], Any, str]] = {
     "dataset": (_dataset, RowWeights, "of"),
     "checkpoint": (_checkpoint, checkpoint, "_numpy_dtype"),
     "code": (_zip, code_files, "_check"),
-    "task of a process": (_in_process, tasks, "job_of"),
+    "task of a process": (_in_process, tasks, "_PartWriter"),
     "task on Dask": (_on_dask, distributed, "Context"),
     "end of an attempt": (_end, attempt_record, "judge_chief"),
     "sampled requests": (lambda _: samples.opened(samples.file()), requests_sample, "_digest"),
