@@ -20,7 +20,7 @@ from kfp_tfjob.checks.finding import Finding, Status, local_paths, only, warning
 from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
+from kfp_tfjob.components.code_copy import check_code, code_of_run, save_code
 from kfp_tfjob.components.launch_tfjob.records import Records, require_same
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight import unchanged
@@ -189,7 +189,7 @@ def run(
         data_uri=str(values["data_uri"]),
         source_digest=digest,
         model_entry=entry,
-        code_uri="" if earlier else keep_code(step, code),
+        code_uri="" if earlier else save_code(step, code),
         changed=not earlier,
         evaluate=not earlier and run_parameters.evaluates(values, spec),
         inputs_digest=inputs,
