@@ -77,8 +77,8 @@ class Notice:
     @property
     def text(self) -> str:
         """The notification for people, in the syntax of Slack."""
-        about = f" of {self.model_name}" if self.model_name else ""
-        ended = {
+        model = f" of {self.model_name}" if self.model_name else ""
+        outcome = {
             PUBLISHED: "published a model",
             NOT_BLESSED: "was not blessed",
             LOST_RACE: "lost the race and was not published",
@@ -86,7 +86,8 @@ class Notice:
             SKIPPED: "had nothing new to train on",
             CANCELLED: "was stopped before it finished",
         }.get(self.outcome, f"failed in {self.step}")
-        lines = [f"*Run {self.run_id}*{about} {ended} ({self.verdict})", short(self.message, _MOST)]
+        title = f"*Run {self.run_id}*{model} {outcome} ({self.verdict})"
+        lines = [title, short(self.message, _MOST)]
         if self.remedy and self.remedy not in self.message:
             lines.append(f"To do: {short(self.remedy, _MOST)}")
         if self.metrics:

@@ -30,51 +30,51 @@ def tell_end(step: Step, model_name: str) -> None:
 def of_end(step: Step, model_name: str) -> notify.Notice:
     """Return the notice of a run that has not failed, from its records in the store."""
     trained_by = (step.run_id, step.task_key)
-    ended = outcome_of(step.store.within(0), step.layout, step.run, trained_by)
-    if (verdict := ended.verdict) is None:
-        return _notice_without_verdict(step, model_name, ended)
+    outcome = outcome_of(step.store.within(0), step.layout, step.run, trained_by)
+    if (verdict := outcome.verdict) is None:
+        return _notice_without_verdict(step, model_name, outcome)
     addresses = {"report": str(step.run.report), "model": str(step.run.model)}
-    if ended.lost:
-        message, _, remedy = ended.lost.message.partition("; ")
+    if outcome.lost:
+        message, _, remedy = outcome.lost.message.partition("; ")
         return notify.Notice(
             outcome=LOST_RACE,
             run_id=step.run_id,
             step="publish",
-            verdict=ended.lost.verdict,
-            code=ended.lost.code,
+            verdict=outcome.lost.verdict,
+            code=outcome.lost.code,
             message=message,
             remedy=remedy,
             model_name=model_name,
             addresses=addresses,
         )
-    if ended.record:
-        addresses["version"] = ended.record.version_uri
-    published = ended.word == PUBLISHED
+    if outcome.record:
+        addresses["version"] = outcome.record.version_uri
+    published = outcome.word == PUBLISHED
     return notify.Notice(
         # A pipeline may evaluate a model and not publish it.
-        outcome=ended.word if ended.word in (PUBLISHED, NOT_BLESSED) else notify.SUCCEEDED,
+        outcome=outcome.word if outcome.word in (PUBLISHED, NOT_BLESSED) else notify.SUCCEEDED,
         run_id=step.run_id,
         step="publish" if published or verdict.is_second else "evaluate",
         verdict="blessed" if verdict.blessed else "not_blessed",
         code=0,
         message=verdict.reason,
-        remedy="train a better model, or change gate" if ended.word == NOT_BLESSED else "",
+        remedy="train a better model, or change gate" if outcome.word == NOT_BLESSED else "",
         model_name=model_name,
         addresses=addresses,
         metrics=in_short(verdict.metrics),
     )
 
 
-def _notice_without_verdict(step: Step, model_name: str, ended: Outcome) -> notify.Notice:
+def _notice_without_verdict(step: Step, model_name: str, outcome: Outcome) -> notify.Notice:
     """Return the notice of a run that did not train, or whose model was not evaluated."""
-    if ended.earlier:
+    if outcome.earlier:
         return notify.Notice(
             outcome=notify.SKIPPED,
             run_id=step.run_id,
             step="preflight",
-            verdict=ended.word,
+            verdict=outcome.word,
             code=0,
-            message=f"nothing has changed since run {ended.earlier.run_id}: the model was not"
+            message=f"nothing has changed since run {outcome.earlier.run_id}: the model was not"
             " trained again",
             model_name=model_name,
         )
@@ -85,6 +85,6 @@ def _notice_without_verdict(step: Step, model_name: str, ended: Outcome) -> noti
         verdict=notify.SUCCEEDED,
         code=0,
         message="the output is stored and verified; no model was evaluated:"
-        f" {ended.why_not_evaluated}",
+        f" {outcome.why_not_evaluated}",
         model_name=model_name,
     )

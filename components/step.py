@@ -67,7 +67,7 @@ class Step:
         layout: Everything below output_uri.
         store: The store that holds it.
         task_key: Keeps one step's tasks apart in a run; usually empty.
-        place: The run's folder; None to find it when it is needed.
+        folder: The run's folder; None to look it up when it is needed.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Step:
     layout: Layout
     store: Store
     task_key: str = ""
-    place: RunLayout | None = None
+    folder: RunLayout | None = None
 
     @cached_property
     def run(self) -> RunLayout:
@@ -85,8 +85,8 @@ class Step:
     @cached_property
     def whole_run(self) -> RunLayout:
         """This run's folder; if output_uri shapes it, the first use reads its record."""
-        if self.place or not self.layout.template:
-            return self.place or self.layout.run(self.run_id)
+        if self.folder or not self.layout.template:
+            return self.folder or self.layout.run(self.run_id)
         return find(self.store, self.layout, self.run_id)
 
 
@@ -181,7 +181,7 @@ def reported(name: str) -> Iterator[FailureReport]:
 
 def is_retry() -> bool:
     """Return whether KFP retries this step by itself; a user's retry starts at index 0 again."""
-    record = os.environ.get(FAILURE_FILE)  # of the local run, which has no index
+    record = os.environ.get(FAILURE_FILE)  # of the local run, which sets no index
     return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
 

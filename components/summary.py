@@ -35,7 +35,7 @@ WHY_NO_DATA = "the run has no data"
 
 
 def read_outcome(step: Step) -> Outcome:
-    """Return the outcome of the run, or the task, of a step; raises as `outcome_of`."""
+    """Return how the step's run, or its task in that run, ended; raises as `outcome_of`."""
     return outcome_of(step.store, step.layout, step.run, (step.run_id, step.task_key))
 
 
@@ -53,15 +53,15 @@ def summary(step: Step, model_name: str) -> str:
     On any error, the summary is shorter but the step does not fail: the model may already be
     published.
     """
-    parts: list[str] = []
+    paragraphs: list[str] = []
     try:
-        for part in _parts(step, model_name):
-            parts.append(part)  # parts before an error are kept
-    except Exception as error:
+        for paragraph in _paragraphs(step, model_name):
+            paragraphs.append(paragraph)  # in a loop, so that an error keeps those before it
+    except Exception as error:  # the step's outputs matter more than its summary
         _warn(error)
-        parts = parts or [f"# Run {code(step.run_id)}"]
-        parts.append(f"All its output: {code(step.run.base)}")
-    return "\n\n".join(parts) + "\n"
+        paragraphs = paragraphs or [f"# Run {code(step.run_id)}"]
+        paragraphs.append(f"All its output: {code(step.run.base)}")
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _warn(error: Exception) -> None:
@@ -72,7 +72,7 @@ def _warn(error: Exception) -> None:
 
 def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
     """Return the summary of a run that did not train because an earlier run had the same inputs."""
-    parts = [
+    paragraphs = [
         f"# Nothing has changed: {code(model_name)} was not trained again",
         f"**The same as in run** {code(earlier.run_id)}**:** the content of the data, the label and"
         " the data options, the model code and its hyperparameters, the train options that decide"
@@ -81,19 +81,19 @@ def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(earlier.run_uri)))
         outcome = "blessed" if verdict.blessed else "not blessed"
-        parts.append(f"**That run was {outcome}:** {prose(verdict.reason)}.")
+        paragraphs.append(f"**That run was {outcome}:** {prose(verdict.reason)}.")
         champion = read_champion(step.store, step.layout, model_name)
         if champion:
             trained_by = f"of run {code(champion.run_id)}"
-            parts.append(f"**Champion:** version {champion.version}, {trained_by}")
-            parts.append(f"**Its model:** {code(champion.version_uri)}")
+            paragraphs.append(f"**Champion:** version {champion.version}, {trained_by}")
+            paragraphs.append(f"**Its model:** {code(champion.version_uri)}")
         else:
-            parts.append("**Champion:** none yet")
+            paragraphs.append("**Champion:** none yet")
     except Exception as error:  # the decision not to train does not depend on this summary
         _warn(error)
-    parts.append(f"**All output of that run:** {code(earlier.run_uri)}")
-    parts.append("To train anyway, set `train_options.when_unchanged` to `train`.")
-    return "\n\n".join(parts) + "\n\n"
+    paragraphs.append(f"**All output of that run:** {code(earlier.run_uri)}")
+    paragraphs.append("To train anyway, set `train_options.when_unchanged` to `train`.")
+    return "\n\n".join(paragraphs) + "\n\n"
 
 
 def proven_summary(step: Step, why: str) -> str:
@@ -103,13 +103,13 @@ def proven_summary(step: Step, why: str) -> str:
         step: The run and its store.
         why: Why the model is not evaluated, such as WHY_NO_DATA.
     """
-    parts = [
+    paragraphs = [
         f"**Not evaluated:** {prose(why)}, so no model was evaluated or published.",
         f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}.",
         f"**All output of this run:** {code(step.run.base)}",
         f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}",
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(paragraphs)
 
 
 def tensorboard_command(step: Step) -> str:
@@ -121,17 +121,17 @@ def tensorboard_command(step: Step) -> str:
     return shlex.join(["kfp-tfjob", "tensorboard", str(step.run.base), *endpoint])
 
 
-def _parts(step: Step, model_name: str) -> Iterator[str]:
+def _paragraphs(step: Step, model_name: str) -> Iterator[str]:
     """Yield the paragraphs of an evaluated run's summary, the most important first."""
-    ended = read_outcome(step)
-    verdict = ended.verdict
+    outcome = read_outcome(step)
+    verdict = outcome.verdict
     assert verdict is not None
     champion = read_champion(step.store, step.layout, model_name)
-    if ended.record:
-        yield f"# Published: {code(model_name)}, version {ended.record.version}"
-    elif ended.lost:
+    if outcome.record:
+        yield f"# Published: {code(model_name)}, version {outcome.record.version}"
+    elif outcome.lost:
         yield f"# Not published: {code(model_name)} lost the race"
-        yield f"**What happened:** {prose(ended.lost.message)}."
+        yield f"**What happened:** {prose(outcome.lost.message)}."
     elif verdict.blessed:
         yield f"# Blessed: {code(model_name)}"
         yield "The step `publish` makes it the champion; its summary replaces this one."
@@ -166,7 +166,8 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
 
 
 def _metrics(metrics: Mapping[str, float | None]) -> str:
-    return ", ".join(f"{code(name)} {number(value)}" for name, value in in_short(metrics).items())
+    main_metrics = in_short(metrics)
+    return ", ".join(f"{code(name)} {number(metric)}" for name, metric in main_metrics.items())
 
 
 def _dataset(schema_json: bytes) -> str:

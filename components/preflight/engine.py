@@ -114,9 +114,9 @@ def run(
     data_uri = address_fields.fill(str(requested["data_uri"]), tick)
     values = completed(requested, {"data_uri": data_uri})
     step = _open_step(run_id, values, task_key)
-    folder = _folder(step, values, tick)
-    if folder:
-        step = replace(step, place=step.layout.run(step.run_id, folder))
+    run_path = _path_below_runs(step, values, tick)
+    if run_path:
+        step = replace(step, folder=step.layout.run(step.run_id, run_path))
     notified, findings = _check_webhook()
     findings += [warning(_SECRET_IN_A_PARAMETER.format(path)) for path in plain_secrets(values)]
     job_kind = ""
@@ -137,8 +137,9 @@ def run(
         )
         raise error_class(*error.problems, *problems, notes=_notes(findings)) from error
     log.info("%s can be written and read", step.layout.root)
-    if folder:
-        step = replace(step, place=claim(step.store, step.layout, step.run_id, folder))
+    if run_path:
+        # A retry on another day keeps the folder that the first attempt recorded.
+        step = replace(step, folder=claim(step.store, step.layout, step.run_id, run_path))
         log.info("the folder of this run is %s", step.run.base)
     report.step = step
 
@@ -254,7 +255,7 @@ def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
         ) from error
 
 
-def _folder(step: Step, values: RunParameters, tick: Tick | None) -> str:
+def _path_below_runs(step: Step, values: RunParameters, tick: Tick | None) -> str:
     """Return the path between `runs/` and the run's folder; empty for a plain output_uri."""
     name = str(values["model_name"]).strip()
     return address_fields.folder(step.layout.template, tick, name, values["train_gpus"])
