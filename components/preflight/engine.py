@@ -138,7 +138,7 @@ def run(
         raise error_class(*error.problems, *problems, notes=_notes(findings)) from error
     log.info("%s can be written and read", step.layout.root)
     if run_path:
-        # A retry on another day keeps the folder that the first attempt recorded.
+        # A continued run keeps the folder that its first attempt recorded.
         step = replace(step, folder=claim(step.store, step.layout, step.run_id, run_path))
         log.info("the folder of this run is %s", step.run.base)
     report.step = step
@@ -150,7 +150,7 @@ def run(
     findings += code_findings
     for finding in only(findings, Status.WARNING, Status.WAITS):
         log.warning("%s", finding)
-    evaluator, evaluator_problems = check_evaluator(step.store, parse_gate(values["gate"]))
+    evaluator_digest, evaluator_problems = check_evaluator(step.store, parse_gate(values["gate"]))
     source, data_problems = None, []
     if has_data(values):
         source, data_problems = _check_data(step, values, tick if values != requested else None)
@@ -176,11 +176,13 @@ def run(
     if not code.in_image:
         claim_task(step, _PATIENCE.seconds)
     spec = replace(spec, model_entry=entry)
-    dataset = _dataset_digest(values, digest)
+    dataset_digest = _dataset_digest(values, digest)
     # Before anything replaces the records of a run that has trained.
-    require_same(trained, {**records.inputs(spec), "data": dataset})
+    require_same(trained, {**records.inputs(spec), "data": dataset_digest})
     code = code_of_run(step, code)
-    inputs, earlier = _check_unchanged(step, values, spec, code, dataset, evaluator)
+    inputs_digest, earlier = _check_unchanged(
+        step, values, spec, code, dataset_digest, evaluator_digest
+    )
     if earlier:
         head = unchanged_summary(step, str(values["model_name"]), earlier)
     else:
@@ -193,7 +195,7 @@ def run(
         code_uri="" if earlier else save_code(step, code),
         changed=not earlier,
         evaluate=not earlier and run_parameters.evaluates(values, spec),
-        inputs_digest=inputs,
+        inputs_digest=inputs_digest,
         job_kind=job_kind,
         table=head
         + run_parameters.table(requested, spec)
@@ -404,7 +406,7 @@ def _check_unchanged(
     values: RunParameters,
     spec: JobSpec,
     code: Code,
-    dataset: str,
+    dataset_digest: str,
     evaluator_digest: str,
 ) -> tuple[str, TrainedRun | None]:
     """Record whether an earlier run makes training unnecessary.
@@ -414,7 +416,7 @@ def _check_unchanged(
         empty for a continued run, because an earlier attempt may have trained its model with
         another image, other variables or other replicas.
     """
-    digest = unchanged.inputs_digest(values, spec, code, dataset, evaluator_digest)
+    digest = unchanged.inputs_digest(values, spec, code, dataset_digest, evaluator_digest)
     skips = spec.options.when_unchanged == "skip"
     gate = (parse_gate(values["gate"]), evaluator_digest)
     earlier = None
