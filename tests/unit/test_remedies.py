@@ -1903,7 +1903,7 @@ _OF_TRAINER = "tests/local/test_trainer_remedies.py: it needs TensorFlow"
 NOT_HERE = {
     "checks/step_memory:out_of_memory": "it needs a pod with more memory",
     "cluster/local/backend:_free_ports": "it needs a machine without free ports",
-    "components/task_claim:_taken": "tests/local/test_launch_alone.py sets another task_key",
+    "components/task_claim:_same_task_key": "tests/local/test_launch_alone.py sets task_key",
     f"{PREPARE}/contracts:consequence": "tests/local/test_evaluate_publish.py treats it as first",
     f"{PREPARE}/data_validation:_drifted": "tests/local/test_data_validation.py ignores columns",
     f"{PREPARE}/data_validation:_unknown": "tests/local/test_data_validation.py has warnings",
