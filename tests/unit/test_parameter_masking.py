@@ -1,6 +1,7 @@
 """No page, message or file of ours repeats what looks like a secret."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -232,7 +233,7 @@ def test_a_short_name_of_a_mirrors_user_leaves_its_message_readable(monkeypatch)
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "mlflow")
     content = mirror.MirrorContent(model="m", champion=1, versions=[])
     (mlflow, _), secret = mirror.MIRRORS, SecretVolume(Path("none"))
-    outcome = mirror._sync(mlflow, "http://x:hunter2@host.example", secret, content, 60)
+    outcome = mirror._sync(mlflow, "http://x:hunter2@host.example", secret, content, 60, os.environ)
     assert not outcome.done and outcome.server == "host.example"
     assert f"No module named '{MASK}'" in outcome.said
 
