@@ -85,7 +85,7 @@ class MlflowProcess:
 
 
 def description(config: Config, dataset_digest: str) -> dict[str, Any]:
-    """Return what the process needs to know about the run, as JSON, without secrets."""
+    """Return the input of the process: parameters, tags and the path of progress.jsonl."""
     options = config.options.model_dump(mode="json", exclude_none=True)
     groups = {
         "model_hyperparameters": masked(dict(config.hyperparameters)),

@@ -158,7 +158,7 @@ class RunLog:
             self.client.log_batch(self.run_id, metrics=part, synchronous=True)
 
     def _logged(self, name: str) -> set[int]:
-        """Return the steps for which the run has a metric."""
+        """Return the epochs for which the run contains a metric."""
         if name not in self._steps:
             history = self.client.get_metric_history(self.run_id, name)
             self._steps[name] = {metric.step for metric in history}

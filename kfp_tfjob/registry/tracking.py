@@ -25,7 +25,7 @@ CREDENTIALS = (
 )
 EXPERIMENT_ID, EXPERIMENT_NAME = "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"
 RUN_ID = "MLFLOW_RUN_ID"
-# What the MLflow plugin of Kubeflow Pipelines sets in a task's container, apart from credentials.
+# Kubeflow Pipelines' MLflow plugin sets these variables in a task's container, and credentials.
 PLUGIN_VARIABLES = (RUN_ID, MLFLOW_KEY, EXPERIMENT_ID, "MLFLOW_WORKSPACE")
 # The client would retry for minutes by itself; its caller's next attempt is the retry. It would
 # also report its use to MLflow's developers, and print a run's address, even with a password in it.
@@ -91,7 +91,7 @@ def find_run(
 
 
 def all_experiments(client: MlflowClient) -> list[str]:
-    """Return the ids of the experiments of a server."""
+    """Return the ids of a server's experiments."""
     experiments = client.search_experiments(max_results=_MOST_EXPERIMENTS)
     return [experiment.experiment_id for experiment in experiments]
 
