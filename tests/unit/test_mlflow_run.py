@@ -20,6 +20,7 @@ from kfp_tfjob.trainer import mlflow_run
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.mlflow_process import description
 from kfp_tfjob.trainer.mlflow_run import Follower, RunLog, Session
+from tests.environments import ROOT, run_python
 from tests.unit.test_trainer_config import RIGHT
 
 TAGS = {tracking.RUN_TAG: "r1", tracking.CHAMPION_TAG: "false"}
@@ -283,6 +284,23 @@ def test_what_is_logged_contains_no_secret_and_no_name_of_a_run_parameter() -> N
     assert not set(parameters) & set(PARAMETERS)
     assert tags["kfp_tfjob.dataset_digest"] == "d1" and tags[tracking.RUN_TAG] == "r1"
     assert content["progress"] == "/output/progress.jsonl"
+
+
+def test_an_image_without_the_client_costs_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.py").write_text("raise ModuleNotFoundError('there is no mlflow')\n")
+    config = Config.from_environment(
+        RIGHT | {"RUN_ID": "r1", "JOB_DIR": str(tmp_path), "OUTPUT_DIR": str(tmp_path)}
+    )
+    (tmp_path / "mlflow.json").write_text(json.dumps(description(config, "d1")))
+    done = run_python(
+        *("-Pm", mlflow_run.__name__, tmp_path / "mlflow.json"),
+        stdin="FINISHED 20\n",
+        timeout=120,
+        PYTHONPATH=f"{tmp_path}:{ROOT}",
+        MLFLOW_TRACKING_URI="https://mlflow.example",
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stdout + done.stderr
+    assert "there is no mlflow" in done.stdout and "mlflow-skinny" in done.stdout
 
 
 PLUGIN = {
