@@ -1,10 +1,10 @@
 """Copies a model's champions to other registries; ours is authoritative and never waits for them.
 
-A mirror is enabled if the environment, the store's Secret or the run's `pod.all.env` names its
-server. Each time, it gets the model's newest twenty champion versions, so the next run or
-`kfp-tfjob models sync` adds the versions that a mirror missed while it was down. A mirror that is down, slow or wrong costs its time
-limit and a line in the log; it never fails a run. Called at the end of publish and by the `models`
-commands.
+A mirror is enabled if the environment or the store's Secret names its server; for MLflow, the run's
+`pod.all.env` may. Each time, it gets the model's newest twenty champion versions, so the next run
+or `kfp-tfjob models sync` adds the versions that a mirror missed while it was down. A mirror that
+is down, slow or wrong costs its time limit and a line in the log; it never fails a run. Called at
+the end of publish and by the `models` commands.
 """
 
 from __future__ import annotations
