@@ -281,7 +281,8 @@ class Session:
         self.pending += self.follower.epochs()
         while not self._try(lambda run: run.end(status)):
             if time.monotonic() + _POLL_SECONDS >= deadline:
-                epochs = f" and {counted(len(self.pending), 'epoch')}" * bool(self.pending)
+                # The server may have some of them, from before a restart.
+                epochs = f" and up to {counted(len(self.pending), 'epoch')}" * bool(self.pending)
                 log.info("MLflow at %s lacks the end of the run%s", self.server, epochs)
                 return
             time.sleep(_POLL_SECONDS)
