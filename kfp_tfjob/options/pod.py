@@ -235,7 +235,8 @@ class PodSettings(Group):
         ' `$(NAME)` in them. For a secret, use `{"secret": "NAME", "key": "KEY"}`, which names a'
         " key of a Kubernetes Secret; the run fails if it does not exist. A local run reads the"
         " file"
-        " secrets/NAME/KEY in --home.",
+        " secrets/NAME/KEY in --home. `MLFLOW_TRACKING_URI` makes the chief log the training to"
+        " MLflow.",
     )
     priority_class: ObjectName | None = option(None, "Name of a PriorityClass.")
     scheduler: ObjectName | None = option(

@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # it imports botocore; the help needs only the names
 # The Secret's key, or the variable of a local run, with the URL to notify of a run's end. It is
 # here because credentials.py imports botocore, which takes seconds.
 WEBHOOK_KEY = "KFP_TFJOB_WEBHOOK_URL"
+# The key, or the variable, with the address of MLflow's server; it enables MLflow.
+MLFLOW_KEY = "MLFLOW_TRACKING_URI"
 # Names and meanings, as in docs/operations.md.
 VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path if an endpoint is set",
