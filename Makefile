@@ -66,7 +66,7 @@ test-stores: $(READY) ## run the tests of the store on Swift, versitygw and Seaw
 test-aws: $(READY) ## run the documented IAM policy and the pods' roles on moto's STS, IAM and S3, in its own environment
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/stores/test_aws.py
 
-test-mlflow: $(READY) ## run the mirrors of the champions: MLflow's own server on SQLite, in its own environment
+test-mlflow: $(READY) ## run the mirrors of the champions, and trainings that MLflow follows: its own server on SQLite
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/mirrors
 
 test-torch: $(READY) ## run the example with torch on two replicas, one of which is killed; installs 3 GB of torch

@@ -36,29 +36,29 @@ def is_aws(endpoint: str) -> bool:
     return not endpoint or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
-def explain_chain(error: Exception, what: str) -> ConfigurationError:
+def explain_chain(error: Exception, action: str) -> ConfigurationError:
     """Return the project's error for an error of the AWS chain that is not transient.
 
     Args:
         error: The error of botocore; also OSError, ValueError or KeyError, which it lets pass.
-        what: The call that needs credentials, as text.
+        action: What the call does that needs credentials, for example `list s3://b/p`.
     """
-    return ConfigurationError(_problem(error, what))
+    return ConfigurationError(_problem(error, action))
 
 
-def _problem(error: Exception, what: str) -> Problem:
+def _problem(error: Exception, action: str) -> Problem:
     received = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError):
         names = [f"{name}={os.environ[name]}" for name in _TOKEN_FILES if os.environ.get(name)]
         return Problem(
-            f"cannot {what}: the token for the pod's AWS role cannot be read",
+            f"cannot {action}: the token for the pod's AWS role cannot be read",
             received=f"{error}{f' ({names[0]})' if names else ''}",
             expected="the token that EKS mounts into pods of a service account with a role",
             fix="start the pod again after the service account has its role, or unset the variable",
         )
     if isinstance(error, InvalidConfigError):
         return Problem(
-            f"cannot {what}: there is a token for an AWS role, but no role",
+            f"cannot {action}: there is a token for an AWS role, but no role",
             received=str(error).rstrip("."),
             expected="AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE",
             fix="annotate the pod's service account with eks.amazonaws.com/role-arn, or unset"
@@ -71,13 +71,13 @@ def _problem(error: Exception, what: str) -> Problem:
             answer.get("Message") or "an answer without a reason",
         )
         return Problem(
-            f"cannot {what}: AWS STS gives no keys for the role {os.environ.get('AWS_ROLE_ARN')}",
+            f"cannot {action}: AWS STS gives no keys for the role {os.environ.get('AWS_ROLE_ARN')}",
             received=f"{code}: {message}".strip(": ."),
             expected="keys of the role of the pod's service account",
             fix=_STS_FIXES.get(code, _TRUST if code else _NO_STS),
         )
     return Problem(
-        f"cannot {what}: the AWS environment gives no credentials",
+        f"cannot {action}: the AWS environment gives no credentials",
         received=received,
         expected="keys, a profile, or the variables that EKS sets for a role",
         fix="correct the AWS_ variables of this process, or put keys into the Secret named by"
