@@ -16,6 +16,7 @@ from kfp_tfjob.pipelines.local.embedded_store import embedded_store, is_held, st
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import OUTPUT, RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find, full_id
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
 _PATIENCE = Patience(seconds=10, first=0.5, silence=15)  # a person waits
-_LAST = "last"
+LAST = "last"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def stored_run(
         home: The folder of local runs.
         endpoint: URL of the store; empty for the AWS environment, else the run's parameter.
         connection: How to reach Kubeflow Pipelines.
-        local: Whether to look only on this machine, where `last` is the newest run.
+        local: Whether to look only on this machine, where `last` is the newest run; without a back
+            end, it does so if there are local runs.
         task: The key of a task in the run; usually empty.
     """
     place = Home(home.absolute())
@@ -81,7 +83,7 @@ def stored_run(
         run = _folder(given).task(task)
         with store_of(run.base, endpoint, place, _PATIENCE) as store:
             yield StoredRun(store, run, lambda: _is_over(store, run))
-    elif folder := _local(place, given, local):
+    elif folder := local_folder(place, given, only_here(place, local, connection)):
         with _local_store(place, folder, endpoint) as (store, values):
             run = find(store, Layout.parse(values["output_uri"]), folder.name).task(task)
             yield StoredRun(
@@ -106,24 +108,43 @@ def _folder(given: str) -> RunLayout:
     return RunLayout(address)
 
 
-def _local(home: Home, given: str, local: bool) -> Path | None:
-    """Return a run's folder on this machine; None if it is not one."""
+def only_here(home: Home, local: bool, connection: Connection) -> bool:
+    """Return whether to look only on this machine: on request, or if there is nowhere else."""
+    return local or bool(not connection.is_configured and home.runs())
+
+
+def local_folder(home: Home, given: str, local: bool) -> Path | None:
+    """Return a run's folder on this machine; None if it is not one.
+
+    Raises:
+        ConfigurationError: Several runs begin with `given`, or none does and `local` is true.
+    """
     known = {path.name: path for path in home.runs()}
-    if given == _LAST and local and known:
+    if given == LAST and local and known:
         return next(iter(known.values()))
     given = full_id(given, known)
-    if given not in known:
-        if local:
-            raise ConfigurationError(
-                Problem(
-                    f"there is no run {given} in {home.folder}",
-                    received=given,
-                    expected="the id of a run on this machine, or last",
-                    fix=f"see {home.run('')}, or omit --home for a run on Kubeflow Pipelines",
-                )
-            )
-        return None
-    return known[given]
+    if given in known:
+        return known[given]
+    if local:
+        raise ConfigurationError(_unknown(home, given, list(known)))
+    return None
+
+
+def _unknown(home: Home, given: str, newest: list[str]) -> Problem:
+    if not newest:
+        return Problem(
+            f"there is no run in {home.folder}",
+            received=given,
+            expected="the folder of local runs",
+            fix="correct --home, or omit it for a run on Kubeflow Pipelines",
+        )
+    return Problem(
+        f"there is no run {given} in {home.folder}",
+        received=given,
+        expected=f"an id, a unique id prefix or {LAST}; the newest: {listed(newest, 3)}",
+        fix=f"list them with `kfp-tfjob runs{home.option}`; for a run on Kubeflow Pipelines, omit"
+        " --home and set KF_PIPELINES_ENDPOINT",
+    )
 
 
 @contextmanager

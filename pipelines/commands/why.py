@@ -6,22 +6,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_run
+from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.reasons import Why
+    from kfp_tfjob.pipelines.local.runs import HomeRuns
 
 
 @click.command()
-@with_run
+@click.argument("run", metavar="RUN")
+@with_runs
 @as_json
-def why(client: Client, run: str, json_: bool) -> None:
+def why(client: Client | HomeRuns, run: str, json_: bool) -> None:
     """Explain why a run failed, is waiting or published nothing, and what to do.
 
-    RUN is an id, an id prefix, a name or `last`. The cause comes from the store or, failing that,
-    from the pods or Kubeflow Pipelines.
+    RUN is an id, an id prefix, a name or `last`, of a local run or of Kubeflow Pipelines. The
+    cause comes from the store or, failing that, from the run's folder, the pods or Kubeflow
+    Pipelines. Without a back end, `last` is the newest local run.
     """
     found = client.why(run)
     show_json(found) if json_ else show_why(found)
@@ -29,7 +32,8 @@ def why(client: Client, run: str, json_: bool) -> None:
 
 def show_why(found: Why) -> None:
     """Print why a run is as it is."""
-    show(f"{found.run.name} ({found.run.run_id[:8]}): {found.summary}")
+    run = found.run
+    show(f"{run.name if run.is_local else f'{run.name} ({run.short_id})'}: {found.summary}")
     show(f"What happened: {found.reason}")
     if found.remedy:
         show(f"What to do:    {found.remedy}")
@@ -45,4 +49,4 @@ def show_why(found: Why) -> None:
             show(f"  {text}")
     for note in found.notes:
         show(f"note: {note}")
-    show(f"UI: {found.run.page}")
+    show(f"{'Files' if run.is_local else 'UI'}: {run.page}")

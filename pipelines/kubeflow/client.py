@@ -31,6 +31,7 @@ from kfp_tfjob.pipelines.kubeflow import (
 from kfp_tfjob.pipelines.kubeflow import package as packages
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
 from kfp_tfjob.pipelines.kubeflow.package import Package
+from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, find_run, list_runs, read_run
 from kfp_tfjob.pipelines.kubeflow.schedules import Schedule, Trigger
@@ -230,14 +231,17 @@ class Client:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             known = [Records(run, self._endpoint) for run in found]
             away: list[str] = []
-            judged = list(pool.map(lambda it: reasons.judged(self.back_end, it, away), known))
+            judged = list(
+                pool.map(lambda it: reasons.judged(it, self._cluster(it.run_id), away), known)
+            )
         for trouble in dict.fromkeys(it.trouble for it in known if it.trouble):
             tell(trouble)
         return judged
 
     def run(self, run: str) -> Run:
         """Return one run, with its verdict if it is over and the store can be read."""
-        return reasons.judged(self.back_end, Records(find_run(self.back_end, run), self._endpoint))
+        found = find_run(self.back_end, run)
+        return reasons.judged(Records(found, self._endpoint), self._cluster(found.run_id))
 
     def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
         """Yield the run's state whenever it changes, until the run ends.
@@ -248,7 +252,12 @@ class Client:
         """
         found = find_run(self.back_end, run)
         patient = BackEnd(self.back_end.connection, following.PATIENCE)
-        yield from following.follow(patient, found.run_id, self._endpoint, seconds)
+        yield from following.follow(
+            lambda: read_run(patient, found.run_id),
+            Records(found, self._endpoint),
+            self._cluster(found.run_id)(),
+            seconds,
+        )
 
     def cancel(
         self, run: str, limit: float = 300, tell: Callable[[str], None] = lambda text: None
@@ -294,7 +303,12 @@ class Client:
 
     def why(self, run: str) -> reasons.Why:
         """Return why a run failed, is waiting or published nothing, and what to do."""
-        return reasons.explain(self.back_end, find_run(self.back_end, run), self._endpoint)
+        found = find_run(self.back_end, run)
+        return reasons.explain(found, Records(found, self._endpoint), self._cluster(found.run_id))
+
+    def _cluster(self, run_id: str) -> Callable[[], RunOnCluster]:
+        """Return a function that connects to the cluster of a run."""
+        return lambda: RunOnCluster(run_id, self.back_end.namespace)
 
 
 def _completed(parameters: Mapping[str, Any], package: Package) -> RunParameters:

@@ -84,7 +84,7 @@ class Connection:
                     fix="remove the part before the @, and pass a token with --token-file",
                 )
             )
-        if not (known.host or os.environ.get("KUBERNETES_SERVICE_HOST") or _has_kubeconfig()):
+        if not self.is_configured:
             raise ConfigurationError(
                 Problem(
                     "there is no Kubeflow Pipelines back end to connect to",
@@ -95,6 +95,12 @@ class Connection:
                 )
             )
         return BackEnd(known, patience)
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether anything says where the back end is."""
+        in_cluster = os.environ.get("KUBERNETES_SERVICE_HOST")
+        return bool(self._completed().host or in_cluster or _has_kubeconfig())
 
     def _completed(self) -> Connection:
         """Return the connection with the values of the environment."""
@@ -114,9 +120,9 @@ def _for_local_runs() -> str:
     if not known:
         return ""
     return (
-        f"; for the local runs ({listed(known, 3)}): {DEFAULT}/runs/ID has the reports, finish.md"
-        f" or failure.md says why, and `kfp-tfjob logs {known[0]}` shows what they printed;"
-        " `kfp-tfjob models list` shows their models"
+        f"; for the local runs ({listed(known, 3)}): `kfp-tfjob why {known[0]}` explains one,"
+        f" `kfp-tfjob logs {known[0]}` shows what it printed, and `kfp-tfjob models list` shows"
+        " their models"
     )
 
 

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.reasons import Machines
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState, read_run
+from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState
 
 TRAINING = "launch_tfjob"
 PATIENCE = 600.0  # seconds; an unreachable back end does not end the run
@@ -36,16 +35,22 @@ class Moment:
 
 
 def follow(
-    back_end: BackEnd,
-    run_id: str,
-    endpoint: str = "",
+    read: Callable[[], Run],
+    records: Records,
+    cluster: Machines,
     seconds: float = _SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Moment]:
-    """Yield what a run looks like, every few seconds, until it is over; the last is its end."""
-    run = read_run(back_end, run_id)
-    records = Records(run, endpoint)
-    cluster = RunOnCluster(run_id, back_end.namespace)
+    """Yield what a run looks like, every few seconds, until it is over; the last is its end.
+
+    Args:
+        read: Returns the run as it is now.
+        records: Its records.
+        cluster: Where it runs.
+        seconds: Between two looks.
+        sleep: Waits.
+    """
+    run = read()
     known: dict[str, str] = {}
     said: set[str] = set()
     while True:
@@ -67,4 +72,4 @@ def follow(
         if run.is_over:
             return
         sleep(seconds)
-        run = read_run(back_end, run_id)
+        run = read()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from kfp_tfjob.checks.finding import Finding, Status, only
-from kfp_tfjob.components.finish.workflow import cause
+from kfp_tfjob.components.finish.workflow import FailedTask, cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.pods import Seen
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -72,14 +72,42 @@ class Why:
     notes: tuple[str, ...] = ()
 
 
-def explain(back_end: BackEnd, run: Run, endpoint: str = "") -> Why:
-    """Return why a run is as it is; `endpoint` is the store's URL as this machine reaches it."""
-    records = Records(run, endpoint)
+class Machines(Protocol):
+    """The run's processes: pods on a cluster, or the processes of a local run.
+
+    Attributes:
+        trouble: Why they cannot be asked for; empty if they can.
+        namespace: The namespace of the pods; empty if unknown.
+    """
+
+    trouble: str
+    namespace: str
+
+    def look(self) -> Seen | None:
+        """Return what exists now; None if that cannot be found out."""
+        ...
+
+    def failed(self) -> list[FailedTask]:
+        """Return the tasks that failed, with the last lines of their logs."""
+        ...
+
+
+Connect = Callable[[], Machines]
+
+
+def explain(run: Run, records: Records, connect: Connect) -> Why:
+    """Return why a run is as it is.
+
+    Args:
+        run: The run.
+        records: Its records.
+        connect: Connects to where it runs; called only if the records do not explain it.
+    """
     run = records.judged()
     if run.state == "succeeded":
         found = _green(run, records)
     else:
-        found = (_ended if run.is_over else _going)(run, records, back_end)
+        found = (_ended if run.is_over else _going)(run, records, connect)
     return (
         replace(found, notes=(*found.notes, "this run is archived")) if run.is_archived else found
     )
@@ -141,15 +169,15 @@ def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
     return "improve the model, or provide more test rows: kfp-tfjob explain gate shows the modes"
 
 
-def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
+def _ended(run: Run, records: Records, connect: Connect) -> Why:
     attempts = _attempts(run, records.ends())
-    failure, log, notes = _cause(run, records, back_end)
+    failure, log, notes = _cause(run, records, connect)
     run = _with_verdict(run, failure)
     if run.was_cancelled and (failure is None or _says_nothing(failure)):
         # Argo only says that a step exceeded its deadline: ending a run sets it to zero.
         step = next((it.name for it in run.steps if it.state == "failed"), "")
         reason = f"a user ended it{f' during {step}' if step else ''}"
-        remedy = f"to continue: kfp-tfjob retry {run.run_id[:8]}"
+        remedy = f"to continue: {run.to_continue}"
         code = failure.code if failure else None
         said = "The run was cancelled."
         return Why(run, said, reason, remedy, step, code, attempts, notes=notes)
@@ -158,6 +186,8 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
         said = run.error or next((it.error for it in run.steps if it.error), "")
         reason = said or "neither the store, nor the cluster, nor the back end gives a reason"
         remedy = f"read the log of {step or 'the failed step'} at {run.page}"
+        if run.is_local:
+            remedy = f"to continue: {run.to_continue}"
         return Why(run, _sentence(run, step), reason, remedy, step, None, attempts, (), log, notes)
     remedy = failure.fix if len(failure.problems) == 1 else ""  # several are in the reason
     reason, remedy = map(Mask(), (failure.reason, remedy))
@@ -180,18 +210,18 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     )
 
 
-def judged(back_end: BackEnd, records: Records, away: list[str] | None = None) -> Run:
+def judged(records: Records, connect: Connect, away: list[str] | None = None) -> Run:
     """Return the run with the verdict that `explain` shows.
 
     Args:
-        back_end: The back end.
         records: The run's records.
+        connect: Connects to where it runs.
         away: Gets the reason why the cluster cannot be asked. With one, nothing waits for it.
     """
     run = records.judged()
     if run.state not in ("failed", "canceled"):
         return run
-    return _with_verdict(run, _cause(run, records, back_end, away)[0])
+    return _with_verdict(run, _cause(run, records, connect, away)[0])
 
 
 def _with_verdict(run: Run, failure: Failure | None) -> Run:
@@ -200,13 +230,13 @@ def _with_verdict(run: Run, failure: Failure | None) -> Run:
 
 
 def _cause(
-    run: Run, records: Records, back_end: BackEnd, away: list[str] | None = None
+    run: Run, records: Records, connect: Connect, away: list[str] | None = None
 ) -> tuple[Failure | None, tuple[str, ...], tuple[str, ...]]:
     """Return what ended a run: its record, else what the cluster shows, with its log; and notes."""
     failure, notes = records.failure(), _notes(records)
     if away or run.was_cancelled or not (failure is None or _says_nothing(failure)):
         return failure, (), notes
-    cluster = RunOnCluster(run.run_id, back_end.namespace)
+    cluster = connect()
     if away is not None and cluster.trouble:
         away.append(cluster.trouble)
     tasks = cluster.failed()
@@ -232,8 +262,8 @@ def _sentence(run: Run, step: str, failure: Failure | None = None) -> str:
     return f"The run {run.state}{where}{word}."
 
 
-def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
-    cluster = RunOnCluster(run.run_id, back_end.namespace)
+def _going(run: Run, records: Records, connect: Connect) -> Why:
+    cluster = connect()
     seen = cluster.look()
     notes = _notes(records)
     if cluster.trouble:
@@ -244,7 +274,7 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     if seen and seen.waits:
         waits = "; ".join(seen.waits)
         remedy = _wait_remedy(waits)
-        if "nodes are available" in waits and (small := _too_small(run, back_end)):
+        if "nodes are available" in waits and (small := _too_small(run, cluster.namespace)):
             waits, remedy = "; ".join([*(it.what for it in small), waits]), small[0].fix
         summary = f"The run is waiting in {step}." if step else "The run is waiting."
         return Why(run, summary, waits, remedy, step, None, attempts, notes=notes)
@@ -266,12 +296,12 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)
 
 
-def _too_small(run: Run, back_end: BackEnd) -> list[Finding]:
+def _too_small(run: Run, namespace: str) -> list[Finding]:
     """Return which replicas no node can hold, the largest node, and the parameter to change."""
     given = {name: it for name, it in run.parameters.items() if it != ""}
     values = completed(defaults(), given)
     try:
-        return only(cluster_checks.look(job_spec(values), back_end.namespace), Status.WAITS)
+        return only(cluster_checks.look(job_spec(values), namespace), Status.WAITS)
     except ConfigurationError:
         return []  # a run of another pipeline
 

@@ -75,7 +75,7 @@ def test_without_an_endpoint_the_local_runs_are_named(tmp_path, monkeypatch):
         os.utime(folder, (at, at))
     problem = problem_of(Connection().open)
     assert "(run-d, run-c, run-b and 1 more)" in problem.fix
-    assert "`kfp-tfjob logs run-d`" in problem.fix
+    assert "`kfp-tfjob why run-d`" in problem.fix
 
 
 def test_a_back_end_that_does_not_answer_is_named_at_once():
