@@ -91,7 +91,8 @@ class Failure:
         if len(self.problems) != 1:
             return self.message
         it = self.problems[0]
-        said = [str(Problem(it.what, it.received, it.expected)), *self.notes]
+        examples = [f"    - {example}" for example in it.examples]
+        said = [str(Problem(it.what, it.received, it.expected)), *examples, *self.notes]
         if self.last_lines:
             said += ["Its last lines:", *(f"    {line}" for line in self.last_lines)]
         return "\n".join(said)

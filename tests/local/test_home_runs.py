@@ -190,12 +190,13 @@ def test_each_end_of_a_run_is_explained(home: Path, digits_csv: Path, tmp_path: 
         assert kfp_tfjob("watch", "last").exit_code == code, run.text
         return code, why
 
-    head, row, *rest = digits_csv.read_text().splitlines()
+    *rows, last = digits_csv.read_text().splitlines()
     table = tmp_path / "typo.csv"
-    table.write_text("\n".join([head, *rest, row.replace(row.split(",")[0], "tweLve", 1)]))
-    code, why = run(table, "--set", 'data_options.types={"*": "number"}')
+    table.write_text("\n".join([*rows, f"tweLve,{last.partition(',')[2]}"]))
+    code, why = run(table)
     assert (code, why["step"], why["code"]) == (3, "prepare_data", 3)
-    assert "tweLve" in why["reason"] and str(len(rest) + 2) in why["reason"] and why["remedy"]
+    assert "tweLve" in why["reason"] and f"line {len(rows) + 1}" in why["reason"]
+    assert "data_options.on_bad_row" in why["remedy"]
 
     program = ["python3", "-c", "print('before'); raise SystemExit(7)"]
     code, why = run(digits_csv, "--set", f"train_options.command={json.dumps(program)}")
