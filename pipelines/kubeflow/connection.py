@@ -94,7 +94,14 @@ class Connection:
                     + _for_local_runs(),
                 )
             )
-        return BackEnd(known, patience)
+        try:
+            return BackEnd(known, patience)
+        except StepError as error:
+            first, *others = error.problems
+            if known.host or not isinstance(first, Problem):
+                raise
+            # A kubeconfig alone does not say that there is a back end.
+            raise type(error)(replace(first, fix=first.fix + _for_local_runs()), *others) from error
 
     @property
     def is_configured(self) -> bool:
