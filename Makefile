@@ -53,7 +53,7 @@ test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the st
 test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, wrong input, memory, recurring runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
 		tests/local/test_trainer_*.py tests/local/test_supervisor*.py tests/local/test_step_*.py \
-		tests/local/test_launch_setup.py tests/local/test_local_run*.py tests/local/test_new_column_type.py \
+		tests/local/test_launch_setup.py tests/local/test_local_run*.py tests/local/test_home_runs.py tests/local/test_new_column_type.py \
 		tests/local/test_picture_run.py
 
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers
