@@ -74,7 +74,7 @@ test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, 
 test-stores: $(READY) ## run the tests of the store on Swift, versitygw and SeaweedFS; STORES="swift https://HOST/BUCKET" chooses
 	.venv/bin/python -m tests.stores $(ARGS)
 
-test-mlflow: $(READY) ## run the mirrors of the champions: MLflow's own server on SQLite, in its own environment
+test-mlflow: $(READY) ## run the mirrors of the champions, and trainings that MLflow follows: its own server on SQLite
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/mirrors
 
 test-torch: $(READY) ## run the example with torch on two replicas, one of which is killed; installs 3 GB of torch

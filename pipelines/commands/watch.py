@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.following import Moment
     from kfp_tfjob.pipelines.local.runs import HomeRuns
 
-_EVERY = 10.0  # seconds between two lines about the training
+_EVERY = 10.0  # seconds between two lines about the training, which a person reads
 
 
 @click.command()
@@ -49,6 +49,7 @@ def watch_run(client: Client | HomeRuns, run: str, json_: bool = False) -> int:
                 lines.show(moment)
             last = moment
     except KeyboardInterrupt:
+        # Ctrl-C is the way to stop watching; only `cancel` ends the run.
         if not json_:
             show(f"The run continues. Follow it again: kfp-tfjob watch {run}")
         return 130
@@ -64,7 +65,7 @@ def watch_run(client: Client | HomeRuns, run: str, json_: bool = False) -> int:
 
 
 class _Lines:
-    """Prints what is new in each moment."""
+    """Prints the changes in each state of a run."""
 
     def __init__(self) -> None:
         self._waits: tuple[str, ...] = ()
@@ -84,11 +85,11 @@ class _Lines:
         for wait in moment.waits if moment.waits != self._waits else ():
             self._say(wait)
         self._waits = moment.waits
-        found = moment.progress
-        if found and found.time > self._progress:
-            if found.step == found.steps or found.time > self._progress + _EVERY:
-                self._progress = found.time
-                self._say(progress_line(found))
+        progress = moment.progress
+        if progress and progress.time > self._progress:
+            if progress.step == progress.steps or progress.time > self._progress + _EVERY:
+                self._progress = progress.time
+                self._say(progress_line(progress))
         if moment.run.is_over:
             self._say(f"run {moment.run.state} ({minutes(moment.run.seconds)})")
 

@@ -23,7 +23,7 @@ from kfp_tfjob.components import STEPS
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import RUN_ID, WHOLE_RUN
 from kfp_tfjob.pipelines.kubeflow import following, reasons
-from kfp_tfjob.pipelines.kubeflow.pods import Seen
+from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
 from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState, folder_of, in_utc
 from kfp_tfjob.pipelines.local import processes
@@ -70,7 +70,7 @@ class HomeRuns:
                 if model and _parameters(folder).get("model_name") != model:
                     continue
                 run, records = self._read(folder, open_store)
-                run = reasons.judged(records, lambda folder=folder: RunOnMachine(folder))
+                run = reasons.with_verdict(records, lambda folder=folder: RunOnMachine(folder))
                 if records.trouble and run.is_over and not run.verdict:
                     tell(records.trouble)
                 listed.append(run)
@@ -199,7 +199,7 @@ class RunOnMachine:
         self.trouble, self.namespace = "", ""
         self._log = PipelineLog.read(folder / LOG)
 
-    def look(self) -> Seen | None:
+    def snapshot(self) -> ClusterSnapshot | None:
         """Return None: the processes of a local run wait for nothing."""
         return None
 

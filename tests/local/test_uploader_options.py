@@ -105,7 +105,7 @@ def test_where_a_bucket_is(store, monkeypatch, endpoint, addressing, host, prefi
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    route = Store(endpoint, "eu-central-1", secret).session.fast_put._route("bucket")
+    route = Store(endpoint, "eu-central-1", secret).session.fast_put._find_route("bucket")
     assert (route.host, route.prefix) == (host, prefix)
     assert route.secure is not endpoint.startswith("http://")
 

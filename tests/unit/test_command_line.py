@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 import kfp_tfjob.pipelines.__main__ as start
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.commands.run import _earlier
+from kfp_tfjob.pipelines.commands.run import _read_parameters
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
 from kfp_tfjob.pipelines.stored_run import local_folder
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -95,4 +95,4 @@ def test_a_run_on_this_machine_is_found_by_its_beginning(tmp_path: Path) -> None
     with pytest.raises(ConfigurationError, match="begin with 2026"):
         local_folder(home, "2026", local=False)
     known = [path.name for path in home.run("x").parent.glob("*")]
-    assert _earlier(home, full_id("20261123-20", known)) == {"a": 1}
+    assert _read_parameters(home, full_id("20261123-20", known)) == {"a": 1}
