@@ -10,7 +10,7 @@ READY = .venv/.ready
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
+.PHONY: help setup run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,17 @@ run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publi
 	.venv/bin/python -m examples.digits digits.csv
 	.venv/bin/kfp-tfjob run --data digits.csv --label digit
 
+# The run's id is the only thing in its report that differs from run to run.
+pictures: $(READY) ## run the pipeline on the digits, and take docs/report.png of its report with Debian's chromium
+	rm -rf .pictures && mkdir .pictures
+	.venv/bin/python -m examples.digits .pictures/digits.csv
+	.venv/bin/kfp-tfjob run --data .pictures/digits.csv --label digit --home .pictures/home
+	sed -E 's/[0-9]{8}-[0-9]{6}-[0-9a-f]{4}/20261129-045220-8076/g' \
+		.pictures/home/runs/*/report.html > .pictures/report.html
+	chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --window-size=800,1570 \
+		--user-data-dir=.pictures/browser --screenshot=docs/report.png "file://$(CURDIR)/.pictures/report.html"
+	rm -rf .pictures
+
 # Some tests only wait, so four processes keep two cores busy. The other folders hold long tests
 # only, and each process would import them.
 test: $(READY) ## run lint, unit tests, and tests with real processes and a real S3 server
@@ -42,7 +53,7 @@ test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the st
 test-trainer: $(READY) ## run the long tests of the trainer: 20 kills, wrong input, memory, recurring runs
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO \
 		tests/local/test_trainer_*.py tests/local/test_supervisor*.py tests/local/test_step_*.py \
-		tests/local/test_launch_setup.py tests/local/test_local_run*.py tests/local/test_new_column_type.py \
+		tests/local/test_launch_setup.py tests/local/test_local_run*.py tests/local/test_home_runs.py tests/local/test_new_column_type.py \
 		tests/local/test_picture_run.py
 
 test-uploader: $(READY) ## run the long tests of the uploader: 200 kills, faults on two S3 servers

@@ -20,6 +20,7 @@ from kfp_tfjob.pipelines.local.embedded_store import embedded_store, is_held, st
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import OUTPUT, RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.run_folder import find, full_id
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
 _PATIENCE = Patience(seconds=10, first=0.5, silence=15)  # a person waits
-_LAST = "last"  # instead of an id: the newest run
+LAST = "last"  # instead of an id: the newest run
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def stored_run(
         home: The folder of local runs.
         endpoint: URL of the store; empty for the AWS environment, else the run's parameter.
         connection: How to reach Kubeflow Pipelines.
-        local: Whether to look only on this machine, where `last` is the newest run.
+        local: Whether to look only on this machine, where `last` is the newest run; without a back
+            end, it does so if there are local runs.
         task: The key of a task in the run; usually empty.
 
     Raises:
@@ -107,7 +109,7 @@ def stored_run(
         run = _parse_folder(identifier).task(task)
         with store_of(run.base, endpoint, local_home, _PATIENCE) as store:
             yield StoredRun(store, run, lambda: _is_over(store, run))
-    elif folder := _local_folder(local_home, identifier, local):
+    elif folder := local_folder(local_home, identifier, only_here(local_home, local, connection)):
         with _local_store(local_home, folder, endpoint) as (store, values):
             run = find(store, Layout.parse(values["output_uri"]), folder.name).task(task)
             # A local run that was killed leaves no record, but it releases its lock.
@@ -133,28 +135,44 @@ def _parse_folder(uri: str) -> RunLayout:
     return RunLayout(address)
 
 
-def _local_folder(home: Home, run_id: str, local: bool) -> Path | None:
+def only_here(home: Home, local: bool, connection: Connection) -> bool:
+    """Return whether to look only on this machine: on request, or if there is nowhere else."""
+    return local or bool(not connection.is_configured and home.runs())
+
+
+def local_folder(home: Home, run_id: str, local: bool) -> Path | None:
     """Return a run's folder on this machine; None if no local run has this id.
 
     Raises:
-        ConfigurationError: No local run has this id, although only these are searched (`local`).
+        ConfigurationError: Several local runs begin with this id, or none does, although only these
+            are searched (`local`).
     """
     folders = {path.name: path for path in home.runs()}
-    if run_id == _LAST and local and folders:
+    if run_id == LAST and local and folders:
         return next(iter(folders.values()))
     run_id = full_id(run_id, folders)
-    if run_id not in folders:
-        if local:
-            raise ConfigurationError(
-                Problem(
-                    f"there is no run {run_id} in {home.folder}",
-                    received=run_id,
-                    expected="the id of a run on this machine, or last",
-                    fix=f"see {home.run('')}, or omit --home for a run on Kubeflow Pipelines",
-                )
-            )
-        return None
-    return folders[run_id]
+    if run_id in folders:
+        return folders[run_id]
+    if local:
+        raise ConfigurationError(_unknown_run(home, run_id, list(folders)))
+    return None
+
+
+def _unknown_run(home: Home, run_id: str, newest: list[str]) -> Problem:
+    if not newest:
+        return Problem(
+            f"there is no run in {home.folder}",
+            received=run_id,
+            expected="the folder of local runs",
+            fix="correct --home, or omit it for a run on Kubeflow Pipelines",
+        )
+    return Problem(
+        f"there is no run {run_id} in {home.folder}",
+        received=run_id,
+        expected=f"an id, a unique id prefix or {LAST}; the newest: {listed(newest, 3)}",
+        fix=f"list them with `kfp-tfjob runs{home.option}`; for a run on Kubeflow Pipelines, omit"
+        " --home and set KF_PIPELINES_ENDPOINT",
+    )
 
 
 @contextmanager

@@ -101,7 +101,9 @@ class Failure:
         if len(self.problems) != 1:
             return self.message
         problem = self.problems[0]
-        message = [str(Problem(problem.what, problem.received, problem.expected)), *self.notes]
+        examples = [f"    - {example}" for example in problem.examples]
+        first = str(Problem(problem.what, problem.received, problem.expected))
+        message = [first, *examples, *self.notes]
         if self.last_lines:
             message += ["Its last lines:", *(f"    {line}" for line in self.last_lines)]
         return "\n".join(message)

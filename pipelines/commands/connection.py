@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.pipelines.local.home import DEFAULT
+
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.local.runs import HomeRuns
 
 _store_endpoint = click.option(
     "--endpoint",
@@ -103,6 +106,49 @@ def with_client(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(client=open_client(connection, endpoint), **arguments)
 
     return with_connection(_store_endpoint(connected))
+
+
+with_home = click.option(
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIRECTORY",
+    help=f"look only for local runs, in this folder [default: {DEFAULT}, then the back end]",
+)
+
+
+def with_runs(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that reach runs, also local ones; `client` has the methods for both."""
+
+    @wraps(command)
+    def connected(connection: Any, endpoint: str, home: Path | None, **given: Any) -> Any:
+        client = open_runs(given.get("run", ""), home, connection, endpoint)
+        return command(client=client, **given)
+
+    return with_connection(_store_endpoint(with_home(connected)))
+
+
+def open_runs(
+    run: str, home: Path | None, connection: Any, endpoint: str = ""
+) -> Client | HomeRuns:
+    """Return the runs of a home if it has `run`, or if only it is asked for; else the back end's.
+
+    Args:
+        run: The run that a command names; empty for none.
+        home: The folder of local runs, to look only there; None for the default and the back end.
+        connection: How to reach Kubeflow Pipelines.
+        endpoint: URL of the store as this machine reaches it.
+    """
+    from kfp_tfjob.pipelines.local.home import Home
+    from kfp_tfjob.pipelines.stored_run import local_folder, only_here
+
+    place = Home((home or DEFAULT).absolute())
+    if not only_here(place, home is not None, connection) and not local_folder(place, run, False):
+        return open_client(connection, endpoint)
+    from kfp_tfjob.pipelines.kubeflow.records import quiet
+    from kfp_tfjob.pipelines.local.runs import HomeRuns
+
+    quiet()
+    return HomeRuns(place, endpoint)
 
 
 def with_run(command: Callable[..., Any]) -> Callable[..., Any]:

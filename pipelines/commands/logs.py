@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
+from kfp_tfjob.pipelines.commands.connection import with_connection, with_home
 from kfp_tfjob.pipelines.local.home import DEFAULT
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.escaping import lines as safe
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 @click.option("--follow", "-f", is_flag=True, help="wait for more lines until training ends")
 @click.option("--timestamps", is_flag=True, help="show the time of each line, in UTC")
 @click.option("--task", default="", metavar="KEY", help="the task_key, in your own pipeline")
-@click.option(
-    "--home",
-    type=click.Path(path_type=Path, file_okay=False),
-    help=f"look only for a local run, in this folder [default: {DEFAULT}, then the back end]",
-)
+@with_home
 @click.option("--endpoint", default="", metavar="URL", help="the S3 store, if it is not AWS")
 @click.option("--json", "as_json", is_flag=True, help="print each line as a JSON object")
 @with_connection
@@ -50,10 +46,10 @@ def logs(
 ) -> None:
     """Show the log lines of all replicas and attempts, even after their pods are gone.
 
-    RUN is s3://BUCKET/PREFIX/runs/ID, a local run's id or, on Kubeflow Pipelines, an id, an id
-    prefix, a name or `last`. The launcher stores the lines every 30 seconds; they are sorted by
-    time. Credentials come from the AWS environment. For each replica and attempt, the last 8 MiB
-    of text are kept.
+    RUN is s3://BUCKET/PREFIX/runs/ID, an id, an id prefix, a name or `last`, of a local run or of
+    Kubeflow Pipelines. The launcher stores the lines every 30 seconds; they are sorted by time.
+    Credentials come from the AWS environment. For each replica and attempt, the last 8 MiB of text
+    are kept.
     """
     from kfp_tfjob.pipelines.logs import read
     from kfp_tfjob.pipelines.stored_run import stored_run

@@ -1,4 +1,4 @@
-"""`kfp-tfjob runs`: the runs of a back end, and `runs prune`, which deletes old ones."""
+"""`kfp-tfjob runs`: the runs of a back end or a home, and `runs prune`, which deletes old ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_client
+from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
 from kfp_tfjob.pipelines.commands.store import Models, with_models
@@ -17,7 +17,10 @@ from kfp_tfjob.storage.formatting import counted, minutes, sized
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.local.runs import HomeRuns
 
+
+Row = tuple[str, ...]
 
 _DAYS = re.compile("([1-9][0-9]{0,4})d")
 _LEAST_DAYS = 7  # the steps before and after training may write nothing for this long
@@ -28,11 +31,15 @@ _LEAST_DAYS = 7  # the steps before and after training may write nothing for thi
     "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="how many"
 )
 @click.option("--model", default="", metavar="NAME", help="only runs of this model")
-@with_client
+@with_runs
 @as_json
 @click.pass_context
-def runs(context: click.Context, client: Client, limit: int, model: str, json_: bool) -> None:
-    """List the newest runs of this pipeline on Kubeflow Pipelines.
+def runs(
+    context: click.Context, client: Client | HomeRuns, limit: int, model: str, json_: bool
+) -> None:
+    """List the newest runs of this pipeline, on Kubeflow Pipelines or on this machine.
+
+    These are the local runs with --home, or if there are any and no back end is configured.
 
     The verdict is published, blessed, not blessed, lost the race, unchanged (there was nothing to
     train), not evaluated (it has no data, or train_options.evaluate is false), or the reason for a
@@ -47,7 +54,7 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
         return
     rows = [
         (
-            run.run_id[:8],
+            run.short_id,
             run.name,
             run.state + (f" in {run.current.name}" if run.current and not run.is_over else ""),
             run.model,
@@ -57,11 +64,18 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
         )
         for run in newest
     ]
-    show_table(("run", "name", "state", "model", "age", "duration", "verdict"), rows)
+    head = ("run", "name", "state", "model", "age", "duration", "verdict")
+    if newest and all(run.is_local for run in newest):  # their names are their ids
+        head, rows = _without_name(head), map(_without_name, rows)
+    show_table(head, rows)
     for trouble in troubles[:1]:
         show(f"note: verdicts are missing, because the store cannot be read from here: {trouble}")
     if not newest:
         show(f"There is no run{' of this model' if model else ''} yet.")
+
+
+def _without_name(cells: Row) -> Row:
+    return (*cells[:1], *cells[2:])
 
 
 @runs.command()

@@ -10,33 +10,35 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_run
+from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json_line
 from kfp_tfjob.storage.formatting import minutes
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.following import Moment
+    from kfp_tfjob.pipelines.local.runs import HomeRuns
 
 _EVERY = 10.0  # seconds between two lines about the training, which a person reads
 
 
 @click.command()
-@with_run
+@click.argument("run", metavar="RUN")
+@with_runs
 @as_json
-def watch(client: Client, run: str, json_: bool) -> None:
+def watch(client: Client | HomeRuns, run: str, json_: bool) -> None:
     """Follow a run until it ends.
 
-    RUN is an id, an id prefix, a name or `last`. Training progress comes from the store, and the
-    reason why pods are waiting from the cluster; without access to them, only the steps are shown.
-    Ctrl-C stops watching; the run continues.
+    RUN is an id, an id prefix, a name or `last`, of a local run or of Kubeflow Pipelines. Training
+    progress comes from the store, and the reason why pods are waiting from the cluster; without
+    access to them, only the steps are shown. Ctrl-C stops watching; the run continues.
 
     Exit codes: 0 the run succeeded, blessed or not; otherwise, the failed step's code.
     """
     sys.exit(watch_run(client, run, json_))
 
 
-def watch_run(client: Client, run: str, json_: bool = False) -> int:
+def watch_run(client: Client | HomeRuns, run: str, json_: bool = False) -> int:
     """Print a run until it is over, and return the exit code."""
     lines = _Lines()
     try:

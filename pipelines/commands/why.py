@@ -6,22 +6,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_run
+from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.reasons import Why
+    from kfp_tfjob.pipelines.local.runs import HomeRuns
 
 
 @click.command()
-@with_run
+@click.argument("run", metavar="RUN")
+@with_runs
 @as_json
-def why(client: Client, run: str, json_: bool) -> None:
+def why(client: Client | HomeRuns, run: str, json_: bool) -> None:
     """Explain why a run failed, is waiting or published nothing, and what to do.
 
-    RUN is an id, an id prefix, a name or `last`. The cause comes from the store or, failing that,
-    from the pods or Kubeflow Pipelines.
+    RUN is an id, an id prefix, a name or `last`, of a local run or of Kubeflow Pipelines. The
+    cause comes from the store or, failing that, from the run's folder, the pods or Kubeflow
+    Pipelines. Without a back end, `last` is the newest local run.
     """
     explanation = client.why(run)
     show_json(explanation) if json_ else show_why(explanation)
@@ -29,7 +32,9 @@ def why(client: Client, run: str, json_: bool) -> None:
 
 def show_why(explanation: Why) -> None:
     """Print the reason for a run's state, with its remedy, checks, attempts and last log lines."""
-    show(f"{explanation.run.name} ({explanation.run.run_id[:8]}): {explanation.summary}")
+    run = explanation.run
+    name = run.name if run.is_local else f"{run.name} ({run.short_id})"
+    show(f"{name}: {explanation.summary}")
     show(f"What happened: {explanation.reason}")
     if explanation.remedy:
         show(f"What to do:    {explanation.remedy}")
@@ -45,4 +50,4 @@ def show_why(explanation: Why) -> None:
             show(f"  {log_line}")
     for note in explanation.notes:
         show(f"note: {note}")
-    show(f"UI: {explanation.run.page}")
+    show(f"{'Files' if run.is_local else 'UI'}: {run.page}")

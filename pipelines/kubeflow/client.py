@@ -31,6 +31,7 @@ from kfp_tfjob.pipelines.kubeflow import (
 from kfp_tfjob.pipelines.kubeflow import package as packages
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
 from kfp_tfjob.pipelines.kubeflow.package import Package
+from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, find_run, list_runs, read_run
 from kfp_tfjob.pipelines.kubeflow.schedules import Schedule, Trigger
@@ -234,7 +235,9 @@ class Client:
             cluster_troubles: list[str] = []
             with_verdicts = list(
                 pool.map(
-                    lambda records: reasons.with_verdict(self.back_end, records, cluster_troubles),
+                    lambda records: reasons.with_verdict(
+                        records, self._cluster(records.run_id), cluster_troubles
+                    ),
                     all_records,
                 )
             )
@@ -244,8 +247,9 @@ class Client:
 
     def run(self, run: str) -> Run:
         """Return one run, with its verdict if it is over and the store can be read."""
-        records = Records(find_run(self.back_end, run), self._endpoint)
-        return reasons.with_verdict(self.back_end, records)
+        one_run = find_run(self.back_end, run)
+        records = Records(one_run, self._endpoint)
+        return reasons.with_verdict(records, self._cluster(one_run.run_id))
 
     def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
         """Yield the run's state whenever it changes, until the run ends.
@@ -254,9 +258,14 @@ class Client:
             run: The run.
             seconds: The time between two calls of the back end, in seconds.
         """
-        run_id = find_run(self.back_end, run).run_id
+        watched = find_run(self.back_end, run)
         patient = BackEnd(self.back_end.connection, following.PATIENCE)
-        yield from following.follow(patient, run_id, self._endpoint, seconds)
+        yield from following.follow(
+            lambda: read_run(patient, watched.run_id),
+            Records(watched, self._endpoint),
+            self._cluster(watched.run_id)(),
+            seconds,
+        )
 
     def cancel(
         self, run: str, limit: float = 300, tell: Callable[[str], None] = lambda text: None
@@ -302,7 +311,13 @@ class Client:
 
     def why(self, run: str) -> reasons.Why:
         """Return why a run failed, is waiting or published nothing, and what to do."""
-        return reasons.explain(self.back_end, find_run(self.back_end, run), self._endpoint)
+        one_run = find_run(self.back_end, run)
+        records = Records(one_run, self._endpoint)
+        return reasons.explain(one_run, records, self._cluster(one_run.run_id))
+
+    def _cluster(self, run_id: str) -> Callable[[], RunOnCluster]:
+        """Return a function that connects to the cluster of a run."""
+        return lambda: RunOnCluster(run_id, self.back_end.namespace)
 
 
 def _completed(parameters: Mapping[str, Any], package: Package) -> RunParameters:

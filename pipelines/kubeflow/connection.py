@@ -87,7 +87,7 @@ class Connection:
                     fix="remove the part before the @, and pass a token with --token-file",
                 )
             )
-        if not (completed.host or os.environ.get("KUBERNETES_SERVICE_HOST") or _has_kubeconfig()):
+        if not self.is_configured:
             raise ConfigurationError(
                 Problem(
                     "there is no Kubeflow Pipelines back end to connect to",
@@ -97,7 +97,22 @@ class Connection:
                     + _local_runs_hint(),
                 )
             )
-        return BackEnd(completed, patience)
+        try:
+            return BackEnd(completed, patience)
+        except StepError as error:
+            first, *others = error.problems
+            if completed.host or not isinstance(first, Problem):
+                raise
+            # A kubeconfig alone does not say that there is a back end.
+            raise type(error)(
+                replace(first, fix=first.fix + _local_runs_hint()), *others
+            ) from error
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether anything says where the back end is."""
+        in_cluster = os.environ.get("KUBERNETES_SERVICE_HOST")
+        return bool(self._completed().host or in_cluster or _has_kubeconfig())
 
     def _completed(self) -> Connection:
         """Return the connection with empty fields taken from the environment."""
@@ -117,9 +132,9 @@ def _local_runs_hint() -> str:
     if not run_ids:
         return ""
     return (
-        f"; for the local runs ({listed(run_ids, 3)}): {DEFAULT}/runs/ID has the reports, finish.md"
-        f" or failure.md says why, and `kfp-tfjob logs {run_ids[0]}` shows what they printed;"
-        " `kfp-tfjob models list` shows their models"
+        f"; for the local runs ({listed(run_ids, 3)}): `kfp-tfjob why {run_ids[0]}` explains one,"
+        f" `kfp-tfjob logs {run_ids[0]}` shows what it printed, and `kfp-tfjob models list` shows"
+        " their models"
     )
 
 

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.reasons import Machines
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState, read_run
+from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState
 
 TRAINING = "launch_tfjob"
 PATIENCE = 600.0  # seconds; an unreachable back end does not end the run
@@ -40,25 +39,22 @@ class Moment:
 
 
 def follow(
-    back_end: BackEnd,
-    run_id: str,
-    endpoint: str = "",
+    read: Callable[[], Run],
+    records: Records,
+    machines: Machines,
     seconds: float = _SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Moment]:
     """Yield the state of a run every few seconds; the last state is its end.
 
     Args:
-        back_end: The back end.
-        run_id: The run.
-        endpoint: URL of the store as this machine reaches it; empty for the environment's, else the
-            run parameter.
+        read: Returns the run's current state.
+        records: Its records.
+        machines: The run's pods or processes.
         seconds: The time between two calls.
         sleep: Waits for seconds; tests replace it.
     """
-    run = read_run(back_end, run_id)
-    records = Records(run, endpoint)
-    cluster = RunOnCluster(run_id, back_end.namespace)
+    run = read()
     states: dict[str, str] = {}
     noted: set[str] = set()
     while True:
@@ -66,10 +62,10 @@ def follow(
         states |= {step.name: step.state for step in changed}
         training = any(step.name == TRAINING for step in run.steps)
         progress = records.progress() if training else None
-        snapshot = None if run.is_over else cluster.snapshot()
+        snapshot = None if run.is_over else machines.snapshot()
         troubles = {
             "training is not shown, because its records cannot be read": records.trouble,
-            "why it is waiting is not shown: the cluster cannot be reached": cluster.trouble,
+            "why it is waiting is not shown: the cluster cannot be reached": machines.trouble,
         }
         notes = {sentence: trouble for sentence, trouble in troubles.items() if trouble}
         new_notes = tuple(
@@ -83,4 +79,4 @@ def follow(
         if run.is_over:
             return
         sleep(seconds)
-        run = read_run(back_end, run_id)
+        run = read()

@@ -65,10 +65,11 @@ class RunOnCluster:
         trouble: The reason why the cluster cannot be asked; empty if it can.
         known: Whether the cluster ever had objects of the run, which shows that it is the right
             one.
+        namespace: The namespace of the runs; empty for that of the kubeconfig.
     """
 
     def __init__(self, run_id: str, namespace: str = "") -> None:
-        self.trouble, self.known = "", False
+        self.trouble, self.known, self.namespace = "", False, namespace
         self._run_id = run_id
         self._selector = f"{RUN_ID_LABEL}={run_id}"
         self._api = self._connect(namespace)

@@ -6,18 +6,18 @@ so the pods are read next, and last the message of the back end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from kfp_tfjob.checks.finding import Finding, Status, only
-from kfp_tfjob.components.finish.workflow import cause
+from kfp_tfjob.components.finish.workflow import FailedTask, cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.storage.errors import ConfigurationError
@@ -76,23 +76,45 @@ class Why:
     notes: tuple[str, ...] = ()
 
 
-def explain(back_end: BackEnd, run: Run, endpoint: str = "") -> Why:
+class Machines(Protocol):
+    """The run's pods on a cluster, or the processes of a local run.
+
+    Attributes:
+        trouble: The reason why they cannot be read; empty if they can.
+        namespace: The namespace of the pods; empty if unknown.
+    """
+
+    trouble: str
+    namespace: str
+
+    def snapshot(self) -> ClusterSnapshot | None:
+        """Return the existing objects; None if they cannot be read."""
+        ...
+
+    def failed(self) -> list[FailedTask]:
+        """Return the tasks that failed, with the last lines of their logs."""
+        ...
+
+
+Connect = Callable[[], Machines]
+
+
+def explain(run: Run, records: Records, connect: Connect) -> Why:
     """Return the explanation of a run's state.
 
     Args:
-        back_end: The back end.
         run: The run.
-        endpoint: URL of the store as this machine reaches it; empty for the environment's, else the
-            run parameter.
+        records: Its records.
+        connect: Connects to the run's pods or processes; called only if the records do not explain
+            the state.
     """
-    records = Records(run, endpoint)
     run = records.with_verdict()
     if run.state == "succeeded":
         explanation = _explain_success(run, records)
     elif run.is_over:
-        explanation = _explain_failure(run, records, back_end)
+        explanation = _explain_failure(run, records, connect)
     else:
-        explanation = _explain_progress(run, records, back_end)
+        explanation = _explain_progress(run, records, connect)
     if run.is_archived:
         return replace(explanation, notes=(*explanation.notes, "this run is archived"))
     return explanation
@@ -163,15 +185,15 @@ def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
     return "improve the model, or provide more test rows: kfp-tfjob explain gate shows the modes"
 
 
-def _explain_failure(run: Run, records: Records, back_end: BackEnd) -> Why:
+def _explain_failure(run: Run, records: Records, connect: Connect) -> Why:
     attempts = _attempts(run, records.ends())
-    failure, log, notes = _find_cause(run, records, back_end)
+    failure, log, notes = _find_cause(run, records, connect)
     run = _replace_verdict(run, failure)
     failed_step = next((step.name for step in run.steps if step.state == "failed"), "")
     if run.was_cancelled and (failure is None or _only_says_ended(failure)):
         # Argo merely reports that a step exceeded its deadline: ending a run sets it to zero.
         reason = f"a user ended it{f' during {failed_step}' if failed_step else ''}"
-        remedy = f"to continue: kfp-tfjob retry {run.run_id[:8]}"
+        remedy = f"to continue: {run.to_continue}"
         code = failure.code if failure else None
         summary = "The run was cancelled."
         return Why(run, summary, reason, remedy, failed_step, code, attempts, notes=notes)
@@ -181,11 +203,12 @@ def _explain_failure(run: Run, records: Records, back_end: BackEnd) -> Why:
             back_end_message
             or "neither the store, nor the cluster, nor the back end gives a reason"
         )
+        remedy = f"read the log of {failed_step or 'the failed step'} at {run.page}"
         return Why(
             run,
             _summarize(run, failed_step),
             reason,
-            remedy=f"read the log of {failed_step or 'the failed step'} at {run.page}",
+            remedy=f"to continue: {run.to_continue}" if run.is_local else remedy,
             step=failed_step,
             attempts=attempts,
             log=log,
@@ -213,20 +236,20 @@ def _explain_failure(run: Run, records: Records, back_end: BackEnd) -> Why:
 
 
 def with_verdict(
-    back_end: BackEnd, records: Records, cluster_troubles: list[str] | None = None
+    records: Records, connect: Connect, cluster_troubles: list[str] | None = None
 ) -> Run:
     """Return the run with the verdict that `explain` shows.
 
     Args:
-        back_end: The back end.
         records: The run's records.
+        connect: Connects to the run's pods or processes.
         cluster_troubles: Collects the reasons why the cluster cannot be asked. If it is not empty,
             the cluster is not asked, so that a list of runs waits for it only once.
     """
     run = records.with_verdict()
     if run.state not in ("failed", "canceled"):
         return run
-    return _replace_verdict(run, _find_cause(run, records, back_end, cluster_troubles)[0])
+    return _replace_verdict(run, _find_cause(run, records, connect, cluster_troubles)[0])
 
 
 def _replace_verdict(run: Run, failure: Failure | None) -> Run:
@@ -235,7 +258,7 @@ def _replace_verdict(run: Run, failure: Failure | None) -> Run:
 
 
 def _find_cause(
-    run: Run, records: Records, back_end: BackEnd, cluster_troubles: list[str] | None = None
+    run: Run, records: Records, connect: Connect, cluster_troubles: list[str] | None = None
 ) -> tuple[Failure | None, tuple[str, ...], tuple[str, ...]]:
     """Return a run's failure from the store, or else from the cluster.
 
@@ -246,7 +269,7 @@ def _find_cause(
     failure, notes = records.failure(), _notes(records)
     if cluster_troubles or run.was_cancelled or not (failure is None or _only_says_ended(failure)):
         return failure, (), notes
-    cluster = RunOnCluster(run.run_id, back_end.namespace)
+    cluster = connect()
     if cluster_troubles is not None and cluster.trouble:
         cluster_troubles.append(cluster.trouble)
     tasks = cluster.failed()
@@ -273,8 +296,8 @@ def _summarize(run: Run, step: str, failure: Failure | None = None) -> str:
     return f"The run {run.state}{location}{verdict}."
 
 
-def _explain_progress(run: Run, records: Records, back_end: BackEnd) -> Why:
-    cluster = RunOnCluster(run.run_id, back_end.namespace)
+def _explain_progress(run: Run, records: Records, connect: Connect) -> Why:
+    cluster = connect()
     snapshot = cluster.snapshot()
     notes = _notes(records)
     if cluster.trouble:
@@ -285,7 +308,7 @@ def _explain_progress(run: Run, records: Records, back_end: BackEnd) -> Why:
     if snapshot and snapshot.waits:
         waits = "; ".join(snapshot.waits)
         remedy = _wait_remedy(waits)
-        if "nodes are available" in waits and (findings := _node_findings(run, back_end)):
+        if "nodes are available" in waits and (findings := _node_findings(run, cluster.namespace)):
             waits = "; ".join([*(finding.what for finding in findings), waits])
             remedy = findings[0].fix
         summary = f"The run is waiting in {step}." if step else "The run is waiting."
@@ -308,12 +331,12 @@ def _explain_progress(run: Run, records: Records, back_end: BackEnd) -> Why:
     return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)
 
 
-def _node_findings(run: Run, back_end: BackEnd) -> list[Finding]:
+def _node_findings(run: Run, namespace: str) -> list[Finding]:
     """Return findings about replicas that no node can hold, with the parameter to change."""
     parameters = {name: setting for name, setting in run.parameters.items() if setting != ""}
     values = completed(defaults(), parameters)
     try:
-        findings = cluster_checks.check_cluster(job_spec(values), back_end.namespace)
+        findings = cluster_checks.check_cluster(job_spec(values), namespace)
         return only(findings, Status.WAITS)
     except ConfigurationError:
         return []  # a run of another pipeline

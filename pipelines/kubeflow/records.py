@@ -61,14 +61,19 @@ class Records:
         run: The run.
         endpoint: URL of the store as this machine reaches it; empty for the AWS environment, else
             the run parameter.
+        open_store: Opens another store instead, as a local run has.
 
     Attributes:
         trouble: The reason why the records cannot be read; empty if they can, or before the first
             read.
+        run_id: The run.
     """
 
-    def __init__(self, run: Run, endpoint: str = "") -> None:
+    def __init__(
+        self, run: Run, endpoint: str = "", open_store: Callable[[], Store] | None = None
+    ) -> None:
         self.trouble = ""
+        self.run_id = run.run_id
         self._run = run
         output = str(run.parameters.get("output_uri", ""))
         self._layout = self._open(lambda: Layout.parse(output)) if output else None
@@ -76,7 +81,7 @@ class Records:
             self.trouble = "it has no parameter output_uri, so they cannot be found"
         url = endpoint_of(str(run.parameters.get("storage_endpoint") or ""), endpoint)
         region = str(run.parameters.get("storage_region", ""))
-        self._store = self._open(lambda: Store(url, region, patience=REACHABLE))
+        self._store = self._open(open_store or (lambda: Store(url, region, patience=REACHABLE)))
 
     @cached_property
     def folder(self) -> RunLayout | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.components import STEPS
@@ -18,6 +19,7 @@ from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
 from kfp_tfjob.pipelines.kubeflow.errors import UnknownRunError
+from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
@@ -63,7 +65,7 @@ class Run:
         created: The time of its submission, as RFC 3339.
         finished: The time of its end; empty before.
         seconds: The seconds from its submission to its end, or until now.
-        page: Its address in the UI.
+        page: Its address in the UI; for a local run, its folder on this machine.
         folder: The folder of its output in the store; empty if output_uri shapes it, so that only a
             record in the store contains it.
         steps: The steps that have started, in order.
@@ -78,6 +80,8 @@ class Run:
         was_cancelled: Whether a user has ended it, in its newest try; its state is `failed` then.
         root_driver: A clause with the number of failures to start its first step, and the reasons;
             empty without any.
+        is_local: Whether `kfp-tfjob run` ran it on this machine. Its name is its id, and its times
+            are those of its newest try.
     """
 
     run_id: str
@@ -97,6 +101,7 @@ class Run:
     is_archived: bool = False
     was_cancelled: bool = False
     root_driver: str = ""
+    is_local: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -107,6 +112,18 @@ class Run:
     def current(self) -> StepState | None:
         """The step that runs or waits; None between two steps and after the end."""
         return next((step for step in self.steps if step.state in (*WAITING, *RUNNING)), None)
+
+    @property
+    def short_id(self) -> str:
+        """The beginning of the id that a command accepts; a local id begins with the date."""
+        return self.run_id if self.is_local else self.run_id[:8]
+
+    @property
+    def to_continue(self) -> str:
+        """The command that continues the run after a failure or a stop."""
+        if self.is_local:
+            return Home(Path(self.page).parents[1]).to_continue(self.run_id)
+        return f"kfp-tfjob retry {self.short_id}"
 
 
 def list_runs(back_end: BackEnd, model: str = "") -> Iterator[Run]:
@@ -223,7 +240,7 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
         finished=in_utc(ended),
         seconds=_seconds(raw.created_at, ended),
         page=back_end.page(raw.run_id),
-        folder=_folder(str(parameters.get("output_uri", "")), raw.run_id),
+        folder=folder_of(str(parameters.get("output_uri", "")), raw.run_id),
         steps=steps_of(tasks),
         error=_message(raw.error),
         parameters=masked(defaults_of(raw.pipeline_spec) | parameters),
@@ -318,7 +335,8 @@ def parameters_of(raw: Any) -> dict[str, Any]:
     return dict((raw.runtime_config.parameters if raw.runtime_config else None) or {})
 
 
-def _folder(output_uri: str, run_id: str) -> str:
+def folder_of(output_uri: str, run_id: str) -> str:
+    """Return a run's folder in the store; empty if output_uri shapes it or is not an address."""
     try:
         layout = Layout.parse(output_uri)
     except StepError:

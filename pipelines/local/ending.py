@@ -20,7 +20,7 @@ from kfp_tfjob.components.step import WHOLE_RUN, Step, keeps_result
 from kfp_tfjob.components.summary import read_outcome, suspicious_columns
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
-from kfp_tfjob.pipelines.local.home import Home
+from kfp_tfjob.pipelines.local.home import LOG, Home
 from kfp_tfjob.registry.outcome import Outcome
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion, read_champion
@@ -231,4 +231,4 @@ class Ending:
 
     @property
     def _log(self) -> Path:
-        return self._folder / "pipeline.log"
+        return self._folder / LOG

@@ -24,6 +24,7 @@ DEFAULT = Path(".kfp-tfjob")
 BUCKET = "kfp-tfjob"  # in the embedded store, for runs without output_uri
 # In a run's folder: its parameters, and the time for {date} and {hour}.
 PARAMETERS, TICK = "parameters.json", "tick.txt"
+LOG = "pipeline.log"  # everything that the steps printed
 LEAST_FREE = 32_000_000  # bytes; with less, a run may write incomplete files
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -108,8 +109,12 @@ class Home:
 
     def to_continue(self, run_id: str) -> str:
         """Return the command line that continues a run."""
-        arguments = [] if self.is_default else ["--home", str(self.folder)]
-        return shlex.join(["kfp-tfjob", "run", *arguments, "--run-id", run_id])
+        return f"kfp-tfjob run{self.option} {shlex.join(['--run-id', run_id])}"
+
+    @property
+    def option(self) -> str:
+        """The option that names this home in a command, after a space; empty for the default."""
+        return "" if self.is_default else f" {shlex.join(['--home', str(self.folder)])}"
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:

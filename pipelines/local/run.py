@@ -33,7 +33,7 @@ from kfp_tfjob.options.parameter_masking import masked, secrets_in
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
-from kfp_tfjob.pipelines.local.home import BUCKET, PARAMETERS, TICK, Home
+from kfp_tfjob.pipelines.local.home import BUCKET, LOG, PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.output import Relay
 from kfp_tfjob.pipelines.local.s3_server import Server, locked, pass_no_proxy
 from kfp_tfjob.storage import files
@@ -172,7 +172,7 @@ def _run_pipeline(
     assert pipeline.stdin
     with suppress(BrokenPipeError), pipeline.stdin as pipe:
         json.dump(dict(values), pipe)
-    relay = Relay(pipeline, folder / "pipeline.log", show)
+    relay = Relay(pipeline, folder / LOG, show)
     relay.start()
     full = False
     while pipeline.poll() is None and not stop_signal.number and not full:

@@ -21,7 +21,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
 from kfp_tfjob.pipelines.kubeflow.errors import BackEndError, UnknownRunError, translate
 from kfp_tfjob.pipelines.kubeflow.runs import find_run, list_runs, named, read_run
 from kfp_tfjob.pipelines.local.home import DEFAULT, PARAMETERS, Home
-from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.problems import problem_of
 
@@ -66,16 +66,30 @@ def test_without_an_endpoint_it_says_how_to_get_one():
     assert module.ENDPOINT in problem.fix and "port-forward" in problem.fix
 
 
-def test_without_an_endpoint_the_local_runs_are_named(tmp_path, monkeypatch):
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users: [{name: u, user: {token: t}}]
+current-context: c
+"""
+
+
+@pytest.mark.parametrize("kubeconfig", ["", KUBECONFIG], ids=["none", "other"])
+def test_without_an_endpoint_the_local_runs_are_named(tmp_path, monkeypatch, kubeconfig):
+    """Nothing may answer at a kubeconfig, which many machines have for other reasons."""
     monkeypatch.chdir(tmp_path)
+    if kubeconfig:
+        (tmp_path / "none").write_text(kubeconfig)
     for at, name in enumerate(("run-a", "run-b", "run-c", "run-d")):
         folder = Home(DEFAULT).run(name)
         folder.mkdir(parents=True)
         (folder / PARAMETERS).touch()
         os.utime(folder, (at, at))
-    problem = problem_of(Connection().open)
+    problem = problem_of(Connection().open, 0, kind=StepError)
     assert "(run-d, run-c, run-b and 1 more)" in problem.fix
-    assert "`kfp-tfjob logs run-d`" in problem.fix
+    assert "`kfp-tfjob why run-d`" in problem.fix
 
 
 def test_a_back_end_that_does_not_answer_is_named_at_once():

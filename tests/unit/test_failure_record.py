@@ -20,6 +20,12 @@ def test_one_problem_in_its_parts() -> None:
     assert found.reason == f"no rows. Received: {QUOTED}. Expected: some."
 
 
+def test_one_problem_with_examples() -> None:
+    error = DataError(Problem("1 row is invalid", fix="mend"), Example("a.csv, line 3"))
+    found = again(Failure.of("prepare_data", error))
+    assert found.reason.splitlines() == ["1 row is invalid.", "    - a.csv, line 3."]
+
+
 def test_several_problems_with_examples_and_warnings() -> None:
     rows = Problem("2 rows", fix="mend")
     error = DataError(rows, Example("a.csv, line 3"), Problem("b", fix="c"), notes=["slow"])
