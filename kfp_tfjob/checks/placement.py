@@ -24,6 +24,7 @@ from kfp_tfjob.storage.formatting import counted
 
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 _LESS = "request less, such as pod.all.cpu=1 and pod.all.memory=4Gi, or add nodes"
+_TOLERATE = "tolerate the taints of more nodes with pod.all.tolerations, or add nodes"
 
 
 def affinity(subject: Subject) -> Iterator[Finding]:
@@ -48,9 +49,16 @@ def nodes(subject: Subject) -> Iterator[Finding]:
         return
     yield ok(counted(len(found), "node"))
     yield from shared_gpus(subject.spec, found)
-    yield from (waits(text, _LESS) for text in too_small(subject.spec, found))
+    texts = list(too_small(subject.spec, found))
+    yield from (waits(text, remedy(subject.spec, found)) for text in texts)
     for it in subject.step_pods:
         yield from (waits(text, f"lower {it.key}, or add nodes") for text in too_large(it, found))
+
+
+def remedy(spec: JobSpec, nodes: Sequence[Object]) -> str:
+    """Return what to do about replicas that do not fit on the nodes."""
+    without_taints = [{**node, "spec": {}} for node in nodes]
+    return _LESS if list(too_small(spec, without_taints)) else _TOLERATE
 
 
 def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:

@@ -10,18 +10,21 @@ from kfp_tfjob.components.finish.workflow import cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.options.pipeline import completed
+from kfp_tfjob.options.pipeline import PARAMETERS, completed
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run
-from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.pipelines.kubeflow.runs import Run, all_parameters
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
 from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
 _LINES = 12  # of a log
+# The parameters that every pipeline has whose runs decide what the replicas request.
+_OF_JOB = {name for name in PARAMETERS if name.startswith(("train_", "pod"))}
+_TAINT = "tolerate the taints of more nodes with pod.all.tolerations in a new run"
 
 
 @dataclass(frozen=True)
@@ -268,12 +271,15 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
 
 def _too_small(run: Run, back_end: BackEnd) -> list[Finding]:
     """Return which replicas no node can hold, the largest node, and the parameter to change."""
-    given = {name: it for name, it in run.parameters.items() if it != ""}
-    values = completed(defaults(), given)
     try:
-        return only(cluster_checks.look(job_spec(values), back_end.namespace), Status.WAITS)
-    except ConfigurationError:
-        return []  # a run of another pipeline
+        parameters = all_parameters(back_end, run.run_id)
+        if not parameters.keys() >= _OF_JOB:
+            return []  # another pipeline decides what its job requests
+        given = {name: it for name, it in parameters.items() if it != ""}
+        spec = job_spec(completed(defaults(), given))
+    except StepError:
+        return []
+    return only(cluster_checks.look(spec, back_end.namespace), Status.WAITS)
 
 
 def _wait_remedy(waits: str) -> str:
@@ -286,7 +292,10 @@ def _wait_remedy(waits: str) -> str:
         )
     if "secret" in waits.lower() and "not found" in waits:
         return "create the Secret; the pod then retries on its own"
-    return "free the resources that it waits for, or cancel the run and request less"
+    free = "free the resources that it waits for"
+    if "untolerated taint" in waits:
+        free += f", {_TAINT}"
+    return f"{free}, or cancel the run and request less"
 
 
 def progress_line(progress: Progress) -> str:

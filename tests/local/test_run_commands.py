@@ -8,8 +8,10 @@ import pytest
 
 from kfp_tfjob import Client
 from kfp_tfjob.components.finish.workflow import FailedTask
+from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.runs import all_parameters
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.failure_record import Failure
@@ -101,6 +103,17 @@ def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
     found = Client(fake.host).run("last").parameters
     assert found["train_epochs"] == 3 and found["train_workers"] == 1
     assert isinstance(found["train_workers"], int)
+
+
+def test_all_parameters_of_a_run_of_an_uploaded_pipeline(fake, package, base):
+    from kfp_tfjob.pipelines.kubeflow.package import from_file
+
+    run = add(fake, base, train_epochs=3)
+    run.pipeline_version_reference = api.V2beta1PipelineVersionReference("p", "v")
+    fake.versions["v"] = dict(from_file(package).spec)
+    found = all_parameters(Client(fake.host).back_end, run.run_id)
+    assert (found["train_epochs"], found["train_workers"]) == (3, 1)
+    assert found.keys() >= PARAMETERS.keys()
 
 
 def test_watch_shows_steps_progress_and_the_end(fake, store, base, monkeypatch):
