@@ -13,6 +13,13 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import fit_encoding
+from kfp_tfjob.components.prepare_data.buckets import (
+    BucketFile,
+    Sorted,
+    SortedRows,
+    Vocabulary,
+    joined,
+)
 from kfp_tfjob.components.prepare_data.column_warnings import uneven_splits
 from kfp_tfjob.components.prepare_data.distributions import (
     Distributions,
@@ -24,10 +31,10 @@ from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.shards import (
     Plan,
+    Shard,
     encoder_of,
     shards_of,
 )
-from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Sorted, SortedRows, joined
 from kfp_tfjob.components.prepare_data.source.digest import copies
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
@@ -50,6 +57,7 @@ from kfp_tfjob.features.schema import (
     SchemaWeight,
 )
 from kfp_tfjob.features.statistics import SPLITS, StatisticsDocument, WeightStatistics
+from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
@@ -131,13 +139,12 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     """
     store, options = scan.executor.context.store, scan.job.options
     store.probe(base)  # from now on, checksums that it does not verify are verified here
-    plan, train = _planned(scan, label, base)
-    summed, distributions, objects = _shards(scan, plan)
+    plan, shards, train = _planned(scan, label, base)
+    summed, distributions, objects = _shards(scan, plan, shards)
     DataError.raise_if(filter(None, [label.problem([it.column(0) for it in summed.labels])]))
     rows, faults = scan.rows(label), scan.faults
     stems = {
-        split: [shard.stem for shard in plan.shards if SPLITS[shard.split] == split]
-        for split in SPLITS
+        split: [shard.stem for shard in shards if SPLITS[shard.split] == split] for split in SPLITS
     }
     features = plan.coding.features
     dropped = (LeftOut(name, "data_options.drop") for name in options.drop)
@@ -191,45 +198,50 @@ def _copied_files(source: Source, summed: Statistics, rows: Mapping[str, int]) -
     ]
 
 
-def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, Train]:
-    """Decide what the shards have in common."""
-    job = scan.job
-    is_class = label.classes is not None
-    meanings = [
-        Meaning(label.class_of[labels] if is_class else None, tuple(codes))
-        for labels, codes in zip(scan.label_codes, scan.text_codes, strict=True)
-    ]
-    rows = SortedRows(
-        scan.exchange, scan.runs, job.row_kind, job.edges, is_class, meanings.__getitem__
-    )
-    sample = _sample(rows, job)
-    counted = scan.counted[0]
-    if is_class:
-        counted.merge(scan.counted[1], [None] * len(counted.codes))
+def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shard], Train]:
+    """Return what the shards have in common, the shards, and what is known of train."""
+    job, files = scan.job, scan.summary.files
+    vocabulary = _vocabulary(scan, label)
+    rows = SortedRows(scan.executor.context.buckets, job.row_kind, job.bins, vocabulary)
+    sample = _sample(rows, job, files)
+    counted, of_texts = scan.summary.counted
+    if label.classes is not None:
+        counted.merge(of_texts)
     fitted = sample.cut(0, fit_encoding.sample_rows(job.row_kind))
     texts = {name: found.texts for name, found in scan.dictionaries.items()}
     coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options)
-    of_label = None if is_class else fitted.labels
+    of_label = None if label.classes is not None else fitted.labels
     bins = Distributions.of(coding, fitted.rows, of_label, label.name)
     classes = len(label.classes) if label.classes is not None else None
-    splits = split_of(job.edges, job.fractions)
-    shards = list(shards_of(rows, splits, encoder_of(job, classes).record_bytes))
-    shared = [
-        scan.exchange.share(f"{job.name}/meaning-{part:06d}", meaning)
-        for part, meaning in enumerate(meanings)
-    ]
-    plan = Plan(job, base, label, coding, bins, scan.runs, shared, shards)
-    by_class = scan.labels.class_counts(label) if is_class else np.zeros((3, 0), np.int64)
-    return plan, Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted, by_class)
+    splits = split_of(job.bins.edges, job.fractions)
+    shards = list(shards_of(rows, files, splits, encoder_of(job, classes).record_bytes))
+    by_class = (
+        np.zeros((3, 0), np.int64) if label.classes is None else scan.labels.class_counts(label)
+    )
+    plan = Plan(job, base, label, coding, bins, vocabulary)
+    return plan, shards, Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted, by_class)
 
 
-def _sample(rows: SortedRows, job: Job) -> Sorted:
+def _vocabulary(scan: Scan, label: Label) -> Vocabulary:
+    """Return the codes of the dataset, which follow the order of the source."""
+    classes = None
+    if label.classes is not None:
+        classes = dict(zip(scan.labels.codes, label.class_of.tolist(), strict=True))
+    dictionaries, bins = scan.dictionaries, scan.job.options.hash_bins
+    columns = (feature.name for feature in scan.kinds.in_field(CODES))
+    return Vocabulary(
+        classes,
+        tuple(dictionaries[name].codes if name in dictionaries else bins for name in columns),
+    )
+
+
+def _sample(rows: SortedRows, job: Job, files: Sequence[BucketFile]) -> Sorted:
     """Return the first rows of train."""
     wanted = max(fit_encoding.sample_rows(job.row_kind), sample_rows(job.row_kind))
-    train = int(np.searchsorted(split_of(job.edges, job.fractions), 1))
-    ends = np.cumsum(rows.counts[:train])
-    last = min(int(np.searchsorted(ends, wanted)) + 1, train)
-    found = list(rows.read(0, last))
+    train = int(np.searchsorted(split_of(job.bins.edges, job.fractions), 1))
+    counts = rows.counts(files)
+    last = min(int(np.searchsorted(np.cumsum(counts[:train]), wanted)) + 1, train)
+    found = list(rows.read(rows.range(files, counts, 0, last)))
     whole = Sorted(
         joined([np.empty(0, job.row_kind), *(part.rows for part in found)]),
         np.concatenate([np.empty(0), *(part.labels for part in found)]),
@@ -237,16 +249,17 @@ def _sample(rows: SortedRows, job: Job) -> Sorted:
     return whole.cut(0, wanted)
 
 
-def _shards(scan: Scan, plan: Plan) -> tuple[Statistics, Distributions, list[ManifestObject]]:
+def _shards(
+    scan: Scan, plan: Plan, shards: Sequence[Shard]
+) -> tuple[Statistics, Distributions, list[ManifestObject]]:
     """Write the shards, and merge what they say of their rows."""
-    shared = scan.exchange.share(f"{plan.job.name}/plan", plan)
     record_bytes = plan.encoder.record_bytes
-    progress = ProgressLog("wrote", sum(shard.rows for shard in plan.shards) * record_bytes)
+    progress = ProgressLog("wrote", sum(shard.rows for shard in shards) * record_bytes)
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
     objects: list[ManifestObject] = []
-    results = scan.executor.map(_TASK, [(shared, shard.number) for shard in plan.shards])
-    for shard, found in zip(plan.shards, results, strict=True):
+    results = scan.executor.map(_TASK, plan, shards)
+    for shard, found in zip(shards, results, strict=True):
         progress.add(shard.rows, shard.rows * record_bytes)
         statistics.merge(found.statistics)
         distributions.merge(found.distributions)

@@ -28,6 +28,23 @@ def _no_hashes() -> np.ndarray:
     return np.zeros(1, np.uint64)
 
 
+@dataclass(frozen=True)
+class CodedStrings:
+    """A column of strings in one block, by row.
+
+    Attributes:
+        codes: int32, the code of each string in the next bucket file; 0 for a missing value.
+        counted: int32, the code or 1 + the bin by which rows are counted; 0 for a missing value.
+        hashes: uint64, the `text_hash` of each string; 0 for a missing value.
+        new_bytes: About how many bytes the strings have that were not in the file yet.
+    """
+
+    codes: np.ndarray
+    counted: np.ndarray
+    hashes: np.ndarray
+    new_bytes: int
+
+
 @dataclass
 class Dictionary:
     """The strings of one category over the whole source, in bounded memory.
@@ -59,21 +76,22 @@ class Dictionary:
         """The strings in the order of their codes, which start at 1."""
         return tuple(self.codes)
 
-    def add(self, column: Texts) -> tuple[np.ndarray, np.ndarray]:
-        """Add the strings of a block.
-
-        Returns:
-            For each row the code, int32, 0 for a missing value; and the hash of the text, uint64.
-        """
+    def add(self, column: Texts) -> CodedStrings:
+        """Add the strings of a block."""
+        before = len(self.codes)
         codes = self._coded(column.texts)
         self.rows += int(np.count_nonzero(column.codes))
         if self.is_lost:
-            return np.zeros(len(column.codes), np.int32), np.zeros(len(column.codes), np.uint64)
-        known = len(self._hashes) - 1
-        new = [text_hash(text) for text in islice(self.codes, known, None)]
-        self._hashes = np.append(self._hashes, np.array(new, np.uint64))
+            rows = len(column.codes)
+            none = np.zeros(rows, np.int32)
+            return CodedStrings(none, none, np.zeros(rows, np.uint64), 0)
+        new = list(islice(self.codes, before, None))
+        self._hashes = np.append(self._hashes, np.array([*map(text_hash, new)], np.uint64))
         found = np.array([0, *codes], np.int32)[column.codes]
-        return found, self._hashes[found]
+        return CodedStrings(found, found, self._hashes[found], sum(map(len, new)))
+
+    def written(self) -> None:
+        """Go on after a bucket file is written: codes stay the same in the next one."""
 
     def _coded(self, texts: Collection[str]) -> list[int]:
         """Return the codes of strings; new ones get the next codes."""
@@ -118,15 +136,31 @@ def _stored(texts: Iterable[str]) -> int:
     return sum(2 * (_AROUND + len(text.encode())) for text in texts)
 
 
-class Bins:
-    """The bins of a column of strings."""
+class HashedStrings:
+    """The strings of a column that is hashed into bins, over the rows of one bucket file."""
 
     def __init__(self, bins: int) -> None:
         self._bins = bins
+        self._codes: dict[str, int] = {}
 
-    def add(self, column: Texts) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's code, which is 1 + the bin, or 0 if missing, and its text's hash."""
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The strings in the order of their codes, which start at 1."""
+        return tuple(self._codes)
+
+    def add(self, column: Texts) -> CodedStrings:
+        """Add the strings of a block; they are counted by 1 + their bin."""
+        codes, before = self._codes, len(self._codes)
+        rows = np.array([0, *(codes.setdefault(it, len(codes) + 1) for it in column.texts)])
         bins = bins_of([text.encode() for text in column.texts], self._bins)
         hashes = [text_hash(text) for text in column.texts]
-        codes = np.array([0, *(bins + 1)], np.int32)[column.codes]
-        return codes, np.array([0, *hashes], np.uint64)[column.codes]
+        return CodedStrings(
+            rows.astype(np.int32)[column.codes],
+            np.array([0, *(bins + 1)], np.int32)[column.codes],
+            np.array([0, *hashes], np.uint64)[column.codes],
+            sum(map(len, islice(codes, before, None))),
+        )
+
+    def written(self) -> None:
+        """Go on after a bucket file is written: the next one has its own codes."""
+        self._codes = {}

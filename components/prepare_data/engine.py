@@ -2,10 +2,10 @@
 
 1. The dataset's name depends on data, label and options; an existing dataset is reused.
 2. The source is cut into parts. Each is read block by block: rows are checked, hashed and written
-   as a sorted run, and labels are counted. Merged, this determines the task, and whether every
-   split has enough rows.
-3. The runs are merged into shards, which are described, encoded and stored one by one. Then
-   schema.json, statistics.json and, last, manifest.json are written.
+   to buckets by their hashes, and labels are counted. All parts together determine the task, and
+   whether every split has enough rows.
+3. The buckets of all parts are gathered into shards, which are sorted, described, encoded and
+   stored one by one. Then schema.json, statistics.json and, last, manifest.json are written.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements, scan
+from kfp_tfjob.components.prepare_data.bucket_folder import BucketPrefix
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Exchange, Executor
+from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
 from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.digest import source_digest as digest_of
@@ -113,10 +114,11 @@ def _run(
     source_digest = _unchanged(source, source_digest)
     digest = options.dataset_digest(source_digest, data_label)
     base = step.layout.dataset(digest)
+    work = base / WORK / step.run_id  # no other run clears it
     use_dataset(step.store, step.layout, digest, step.run_id)
     if done := dataset.find(step.store, base):
         log.info("dataset %s already exists and is reused", base)
-        Exchange.at(str(base / WORK), lambda: step.store).clear()  # a step was killed at its end
+        BucketPrefix(step.store, work).clear()  # this run's step was killed at its end
     else:
         files, size = counted(len(source.files), "file"), source.size / 1e6
         log.info("preparing %s from %s, %.1f MB", base, files, size)
@@ -126,7 +128,7 @@ def _run(
                 listed([file.name for file in source.unread], 10),
             )
         with TemporaryDirectory(prefix="prepare-data-") as folder:
-            place = str(base / WORK) if options.dask else _exchange(source, base, folder)
+            place = str(work) if options.dask else _place(source, work, folder)
             store = step.store
             context = Context(place, store.endpoint, store.region, opened=store)
             executor = _executor(context, options.dask, source, part, processes, cores)
@@ -154,12 +156,12 @@ def _prepared(
         else:
             found = scan.read(source, data_label, options, executor, block, part)
             done = dataset.write(base, found, row_requirements.decide(found))
-        executor.context.exchange.clear()
+        executor.context.buckets.clear()
         return done
     except DataError as error:
         executor.close()  # nothing is written from now on
-        executor.context.exchange.clear()
-        # Another run may have finished the same dataset, and cleared what both of them used.
+        executor.context.buckets.clear()
+        # Another task of this run may have finished the same dataset, and cleared its prefix.
         is_lost = isinstance(error, ObjectNotFoundError)
         if is_lost and (finished := dataset.find(executor.context.store, base)):
             return finished
@@ -181,8 +183,8 @@ def _prepared(
         executor.close()
 
 
-def _exchange(source: Source, base: S3Address, folder: str) -> str:
-    """Return where tasks leave data for each other.
+def _place(source: Source, work: S3Address, folder: str) -> str:
+    """Return where the bucket files are to be: a local folder, or an address in the store.
 
     It is the store if local disk would not do, and for a large source in the store, because the
     disk of a node belongs to other pods, too.
@@ -190,7 +192,7 @@ def _exchange(source: Source, base: S3Address, folder: str) -> str:
     room = shutil.disk_usage(folder).free
     in_store = any(isinstance(file.location, S3Address) for file in source.files)
     if (in_store and source.size >= _LARGE) or source.size * _GROWTH > room:
-        return str(base / WORK)
+        return str(work)
     return folder
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from kfp_tfjob.options.data import DataOptions
 _SAMPLE_ROWS, _SAMPLE_BYTES = 100_000, 64 << 20
 GROUPS = 2  # rows whose label is a number, and other rows, which are bad in a regression
 _LATEST = 2**63 - 1
+_SAME_CODES: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 def sample_rows(kind: np.dtype) -> int:
@@ -69,42 +71,41 @@ class Counted:
     Attributes:
         dates: The number and the ends of the values of each date.
         codes: For each category and text, the rows by code.
+        names: The columns of these.
     """
 
     dates: Ends
     codes: list[np.ndarray]
+    names: tuple[str, ...] = ()
 
     @classmethod
     def empty(cls, kinds: Kinds) -> Counted:
         """Return the counts of a table without rows."""
-        return cls(
-            Ends.empty(len(kinds.in_field(WHOLES))),
-            [np.zeros(0, np.int64) for _ in kinds.in_field(CODES)],
-        )
+        names = tuple(feature.name for feature in kinds.in_field(CODES))
+        codes = [np.zeros(0, np.int64) for _ in names]
+        return cls(Ends.empty(len(kinds.in_field(WHOLES))), codes, names)
 
     @property
     def is_needed(self) -> bool:
         """Whether anything of the rows counts."""
         return bool(self.codes or len(self.dates.count))
 
-    def add(self, rows: np.ndarray) -> None:
-        """Add rows of a run."""
-        if not len(rows):
+    def add(self, dates: np.ndarray, codes: list[np.ndarray]) -> None:
+        """Add rows: their dates, int64 of shape [rows, dates], and the codes of each column."""
+        if not len(dates):
             return
-        self.dates.add(rows["dates"])
-        for j in range(len(self.codes)):
-            self.codes[j] = added(self.codes[j], np.bincount(rows["codes"][:, j]))
+        self.dates.add(dates)
+        for j, column in enumerate(codes):
+            self.codes[j] = added(self.codes[j], np.bincount(column))
 
-    def merge(self, later: Counted, maps: list[np.ndarray | None]) -> None:
-        """Add what a later part says.
-
-        `maps` has for each column of codes the code here of each code there; None if equal.
-        """
+    def merge(self, later: Counted, codes: Mapping[str, np.ndarray] = _SAME_CODES) -> None:
+        """Add the rows of a later part; `codes` has the code here of each code there."""
         self.dates.merge(later.dates)
-        for j, (rows, codes) in enumerate(zip(later.codes, maps, strict=True)):
-            if codes is not None:
-                size = min(len(codes), len(rows))  # of a lost dictionary, there are no codes
-                rows = np.bincount(codes[:size], rows[:size]).astype(np.int64)
+        for j, (name, rows) in enumerate(zip(self.names, later.codes, strict=True)):
+            if name in codes:
+                here = codes[name]
+                size = min(len(here), len(rows))  # of a lost dictionary, there are no codes
+                rows = np.bincount(here[:size], rows[:size]).astype(np.int64)
             self.codes[j] = added(self.codes[j], rows)
 
 

@@ -167,12 +167,8 @@ class Labels:
         """Add a number of lines to the lines of the faults."""
         self.text_faults = [fault.shifted(lines) for fault in self.text_faults]
 
-    def merge(self, later: Labels) -> np.ndarray:
-        """Add the labels of the next part of the source.
-
-        Returns:
-            For each code of `later`, its code here, int32; -1 if there are too many for classes.
-        """
+    def merge(self, later: Labels) -> None:
+        """Add the labels of the next part of the source."""
         codes = np.array([self._code(text) for text in later.codes], np.int32)
         self.overflowed |= later.overflowed
         self.forms.update(later.forms)
@@ -184,7 +180,6 @@ class Labels:
             self.counts = _no_counts()
         elif len(codes):
             self._count(later.counts, codes)
-        return codes
 
     def _lose(self, labels: Iterable[str]) -> None:
         """Keep labels of omitted rows, as long as these may be the classes."""

@@ -1,4 +1,4 @@
-"""Reads the source, part by part: determines the kinds, sorts the rows, and counts labels.
+"""Reads the source, part by part: determines the kinds, writes bucket files, and counts labels.
 
     first block ─► kinds, a guess ─► a task for each part ─► merged ─► kinds by all values
                                               ▲                            │ give other rows
@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from uuid import uuid4
-
-import numpy as np
 
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import split_rules
-from kfp_tfjob.components.prepare_data.dictionary import TooManyTextsError, too_large
-from kfp_tfjob.components.prepare_data.executors.executor import Exchange, Executor, ProgressLog
+from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
+from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
+from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
-from kfp_tfjob.components.prepare_data.labels import Label
+from kfp_tfjob.components.prepare_data.labels import Label, Labels
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
 from kfp_tfjob.components.prepare_data.source.readers.open_table import (
@@ -32,9 +31,8 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     parts_of,
 )
 from kfp_tfjob.components.prepare_data.source.resolve import first_block
-from kfp_tfjob.components.prepare_data.tasks import Job, PartDone
+from kfp_tfjob.components.prepare_data.tasks import Job, RowSummary
 from kfp_tfjob.features.statistics import SPLITS
-from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -43,27 +41,32 @@ _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
 log = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
-class Scan(PartDone):
-    """The result of reading the source: what all parts have.
+@dataclass(frozen=True)
+class Scan:
+    """The result of reading the source.
 
     Attributes:
-        label_codes: For each part, the code in `labels` of each of its labels.
-        text_codes: For each part and column of strings, the code of each of its strings; None if
-            codes mean the same everywhere.
-        shared: The names of what `split_overlap` counts.
+        summary: Of all rows.
     """
 
     job: Job
     executor: Executor
-    label_codes: list[np.ndarray] = field(default_factory=list)
-    text_codes: list[list[np.ndarray | None]] = field(default_factory=list)
-    shared: list[str] = field(default_factory=list)
+    summary: RowSummary
 
     @property
-    def exchange(self) -> Exchange:
-        """Where the runs are."""
-        return self.executor.context.exchange
+    def labels(self) -> Labels:
+        """The labels of all rows."""
+        return self.summary.labels
+
+    @property
+    def faults(self) -> Faults:
+        """The invalid rows."""
+        return self.summary.faults
+
+    @property
+    def dictionaries(self) -> dict[str, Dictionary]:
+        """The strings of the categories."""
+        return self.summary.dictionaries
 
     @property
     def kinds(self) -> Kinds:
@@ -85,7 +88,7 @@ class Scan(PartDone):
     def also_in_train(self) -> dict[str, int] | None:
         """Return the rows of validation and test that are in train; None if there cannot be any."""
         return (
-            split_rules.count_overlap(self.exchange, self.shared)
+            split_rules.count_overlap(self.executor.context.buckets, self.summary.overlaps)
             if self.job.split_rules.is_needed
             else None
         )
@@ -97,33 +100,6 @@ class Scan(PartDone):
             counts += self.labels.text_rows
         return dict(zip(SPLITS, counts.tolist(), strict=True))
 
-    def merge(self, later: PartDone, lines: int) -> None:
-        """Add what the next part has, after some lines of its file.
-
-        Raises:
-            TooManyTextsError: Of all categories together.
-        """
-        later.faults.shift(lines)
-        later.labels.shift(lines)
-        self.faults.merge(later.faults)
-        for name, column in later.seen.items():
-            column.shift(lines)
-            self.seen[name].merge(column)
-        self.label_codes.append(self.labels.merge(later.labels))
-        codes = [
-            self.dictionaries[item.name].merge(later.dictionaries[item.name])
-            if item.name in self.dictionaries
-            else None
-            for item in self.kinds.in_field(CODES)
-        ]
-        TooManyTextsError.raise_if(filter(None, [too_large(self.dictionaries)]))
-        self.text_codes.append(codes)
-        for counted, more in zip(self.counted, later.counted, strict=True):
-            counted.merge(more, codes)
-        self.runs += later.runs
-        if later.overlap:
-            self.shared.append(later.overlap)
-
     def proven(self) -> Kinds:
         """Return the kinds by all values.
 
@@ -132,7 +108,9 @@ class Scan(PartDone):
         """
         kinds, options = self.job.kinds, self.job.options
         if self.job.assumed:
-            found, problems = columns_kinds.decide(self.seen.values(), options, self.dictionaries)
+            found, problems = columns_kinds.decide(
+                self.summary.seen.values(), options, self.dictionaries
+            )
             DataError.raise_if(problems)
             if self.job.columns.has_index:
                 found = found.without([LeftOut("", columns_kinds.INDEX)])
@@ -182,11 +160,13 @@ def read(
         kinds = kinds.with_rules(options)
     job = replace(job, kinds=kinds, assumed=True)
     while True:
+        job = replace(job, name=uuid4().hex)  # an earlier try of the step may still write its rows
         try:
             scan = _rows(executor, job, parts)
         except TooManyTextsError:
             if not job.assumed:
                 raise
+            executor.context.buckets.clear(job.name)
             job = replace(job, kinds=all_hashed(columns.features))  # not all may be categories
             continue
         kinds = scan.proven()
@@ -198,39 +178,39 @@ def read(
         log.info(
             "later rows have different column types from the first ones, so all rows are read again"
         )
+        executor.context.buckets.clear(job.name)
         job = replace(job, kinds=kinds, assumed=False)
 
 
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
-    """Read and sort the rows of all parts."""
-    # An earlier try of the step, or another run of this dataset, may still write its own rows.
-    job = replace(job, name=uuid4().hex)
-    scan = Scan(**vars(PartDone.empty(job)), job=job, executor=executor)
+    """Read the rows of all parts, and write the bucket files."""
+    summary = RowSummary.empty(job)
     for found, lines in _parts_done(executor, job, parts):
-        scan.merge(found, lines)
-    return scan
+        summary.merge(found, lines)
+    return Scan(job, executor, summary)
 
 
 def _parts_done(
     executor: Executor, job: Job, parts: Sequence[Part]
-) -> Iterator[tuple[PartDone, int]]:
-    """Read all parts; yield what each has, and its file's lines before it."""
-    shared = executor.context.exchange.share(f"{job.name}/job", job)
+) -> Iterator[tuple[RowSummary, int]]:
+    """Read all parts; yield the summary of each, and its file's lines before it."""
     progress = ProgressLog("read", job.source.size)
-    results = executor.map(_TASK, [(shared, part) for part in parts])
+    summaries = executor.map(_TASK, job, parts)
     ended = lines = 0
-    for part, found in zip(parts, results, strict=True):
-        if part.follows and found.reached and found.reached[0] != ended:
+    for part, summary in zip(parts, summaries, strict=True):
+        if part.follows and summary.reached and summary.reached[0] != ended:
             # A quoted value crosses the boundary, so the first record was guessed wrong.
             assert part.span
+            for file in summary.files:
+                executor.context.buckets.delete(file.streams.name)
             again = replace(part, span=Span(ended, part.span.end, exact=True))
-            (found,) = executor.map(_TASK, [(shared, again)])
+            (summary,) = executor.map(_TASK, job, [again])
         lines = lines if part.follows else 0
-        progress.add(found.faults.seen, part.size)
-        yield found, lines
-        if found.reached:
-            ended = found.reached[1]
-            lines += found.reached[2]
+        progress.add(summary.faults.seen, part.size)
+        yield summary, lines
+        if summary.reached:
+            ended = summary.reached[1]
+            lines += summary.reached[2]
     progress.log()
 
 

@@ -11,10 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kfp_tfjob.components.prepare_data.buckets import (
+    BucketFile,
+    RowRange,
+    Sorted,
+    SortedRows,
+    Vocabulary,
+    joined,
+)
 from kfp_tfjob.components.prepare_data.distributions import Distributions
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Exchange, Shared
+from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.sorted_rows import Meaning, Run, Sorted, SortedRows, joined
 from kfp_tfjob.components.prepare_data.statistics import Statistics
 from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
@@ -33,19 +40,16 @@ class Shard:
     """A range of one split's rows.
 
     Attributes:
-        number: Its place in the dataset.
         index: Its place in the split.
-        first: The bin with its first row.
-        last: The bin after the one with its last row.
-        skipped: Rows of the bin `first` that belong to the shard before.
+        rows: How many rows it has.
+        bins: Where they are: the bins with its first row and its last one, and those between.
+        skipped: Rows of the first bin that belong to the shard before.
     """
 
-    number: int
     split: int
     index: int
     rows: int
-    first: int
-    last: int
+    bins: RowRange
     skipped: int
 
     @property
@@ -56,12 +60,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the shards are written.
+    """What all shards have in common.
 
     Attributes:
         label: The label with its task and classes; `class_of` is not used.
         bins: Those of the distributions, without rows.
-        meanings: What the codes of each part mean; of a large source, too much for the memory.
     """
 
     job: Job
@@ -69,9 +72,7 @@ class Plan:
     label: Label
     coding: Coding
     bins: Distributions
-    runs: list[Run]
-    meanings: list[Shared[Meaning]]
-    shards: list[Shard]
+    vocabulary: Vocabulary
 
     @property
     def encoder(self) -> Encoder:
@@ -86,37 +87,28 @@ def encoder_of(job: Job, classes: int | None) -> Encoder:
     return Encoder(floats, classes, codes, dates, "weight" in (job.row_kind.names or ()))
 
 
-def shards_of(rows: SortedRows, splits: np.ndarray, record_bytes: int) -> Iterator[Shard]:
+def shards_of(
+    rows: SortedRows, files: Sequence[BucketFile], splits: np.ndarray, record_bytes: int
+) -> Iterator[Shard]:
     """Yield the shards, given the split of each bin and the bytes of a row in a shard."""
-    number = 0
+    counts = rows.counts(files)
     for split in range(len(SPLITS)):
         start, end = np.searchsorted(splits, [split, split + 1]).tolist()
-        ends = np.cumsum(rows.counts[start:end])
+        ends = np.cumsum(counts[start:end])
         before = 0
         for index, count in enumerate(shard_rows(int(ends[-1]) if len(ends) else 0, record_bytes)):
             first = int(np.searchsorted(ends, before, side="right"))
-            last = int(np.searchsorted(ends, before + count))
+            last = min(int(np.searchsorted(ends, before + count)) + 1, len(ends))
             skipped = before - (int(ends[first - 1]) if first else 0)
-            place = (start + first, start + min(last + 1, len(ends)), skipped)
-            yield Shard(number, split, index, count, *place)
+            bins = rows.range(files, counts, start + first, start + last)
+            yield Shard(split, index, count, bins, skipped)
             before += count
-            number += 1
 
 
 def shard_rows(rows: int, record_bytes: int) -> list[int]:
     """Return the rows of each shard of a split: at most about 64 MiB, and as equal as possible."""
     shards = max(1, -(-rows * record_bytes // SHARD_BYTES))
     return [rows // shards + (i < rows % shards) for i in range(shards)]
-
-
-def rows_of(exchange: Exchange, plan: Plan) -> SortedRows:
-    """Return the rows of a plan."""
-
-    def meaning(part: int) -> Meaning:
-        return exchange.load(plan.meanings[part])
-
-    job, is_class = plan.job, plan.label.classes is not None
-    return SortedRows(exchange, plan.runs, job.row_kind, job.edges, is_class, meaning)
 
 
 _GROUP_ROWS = 1 << 16
@@ -182,10 +174,9 @@ class ShardDone:
     distributions: list[np.ndarray]
 
 
-def shard(context: Context, item: tuple[Shared[Plan], int]) -> ShardDone:
-    """Write one shard of a plan to the store, by its number."""
-    plan = context.load(item[0])
-    wanted, encoder = plan.shards[item[1]], plan.encoder
+def shard(context: Context, plan: Plan, wanted: Shard) -> ShardDone:
+    """Write one shard of a plan to the store."""
+    encoder = plan.encoder
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
     path = context.folder / f"{wanted.stem}.tfrecord"
@@ -197,9 +188,9 @@ def shard(context: Context, item: tuple[Shared[Plan], int]) -> ShardDone:
         left, skipped = wanted.rows, wanted.skipped
         waiting: list[Sorted] = []
         most = max(_FEWEST_COUNTED, _COUNTED_BYTES // plan.job.row_kind.itemsize)
-        rows = rows_of(context.exchange, plan)
+        rows = SortedRows(context.buckets, plan.job.row_kind, plan.job.bins, plan.vocabulary)
         texts = raw is not None and bool(plan.job.kinds.hashed)
-        for found in rows.read(wanted.first, wanted.last, texts):
+        for found in rows.read(wanted.bins, texts):
             start = min(skipped, len(found.rows))
             part = found.cut(start, start + left)
             skipped, left = skipped - start, left - len(part.rows)

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
 from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
-from kfp_tfjob.components.prepare_data.executors.executor import Exchange
 from kfp_tfjob.components.prepare_data.hashes import limits_of, split_of
 from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
@@ -310,17 +310,17 @@ class OverlapWriter:
         return ends.tobytes() + rows.tobytes()
 
 
-def count_overlap(exchange: Exchange, names: Sequence[str]) -> dict[str, int]:
-    """Return the rows of validation and of test that are also in train, from the parts' objects."""
+def count_overlap(folder: BucketFolder, names: Sequence[str]) -> dict[str, int]:
+    """Return the rows of validation and of test that are also in train, from the parts' files."""
     head = 8 * _BINS
-    ends = [np.frombuffer(exchange.read(name, 0, head), "<i8") for name in names]
+    ends = [np.frombuffer(folder.read(name, 0, head), "<i8") for name in names]
     found = np.zeros(len(SPLITS), np.int64)
     for i in range(_BINS):
         pieces = [np.empty(0, _KIND)]
         for name, places in zip(names, ends, strict=True):
             start, end = (int(places[i - 1]) if i else 0), int(places[i])
             at = (head + start * _KIND.itemsize, head + end * _KIND.itemsize)
-            pieces.append(np.frombuffer(exchange.read(name, *at), _KIND))
+            pieces.append(np.frombuffer(folder.read(name, *at), _KIND))
         rows = np.concatenate(pieces)
         train, others = rows["hash"][rows["split"] == 0], rows[rows["split"] > 0]
         shared = others["split"][np.isin(others["hash"], train)]

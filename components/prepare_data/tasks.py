@@ -1,4 +1,4 @@
-"""The task that reads a part of the source: it profiles the columns, and writes sorted runs.
+"""The task that reads a part of the source: it profiles the columns, and writes bucket files.
 
 Its result has everything but the rows.
 """
@@ -7,28 +7,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
-from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
-from kfp_tfjob.components.prepare_data.dictionary import Bins, Dictionary
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Shared
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
+from kfp_tfjob.components.prepare_data.dictionary import (
+    Dictionary,
+    HashedStrings,
+    TooManyTextsError,
+    too_large,
+)
+from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, columns_of
 from kfp_tfjob.components.prepare_data.labels import Labels
-from kfp_tfjob.components.prepare_data.sorted_rows import Run, RunWriter, edges_of, kind_of
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.open_table import Part, open_table
 from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules, place
 from kfp_tfjob.components.prepare_data.weights import read as read_weights
-from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types.base import CODES, FIELDS
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -46,7 +48,7 @@ class Job:
         limits: With data_options.split.time, the times from which rows are in the next split.
         block: Bytes of text to parse at a time.
         assumed: Whether the kinds are those of the first block, and are compared with all values.
-        name: A folder of the exchange, which no other pass has.
+        name: A folder for the bucket files, which no other pass has.
     """
 
     source: Source
@@ -70,36 +72,29 @@ class Job:
         return SplitRules(self.source, self.options, np.array(self.limits))
 
     @cached_property
-    def edges(self) -> np.ndarray:
-        """The bins of the hashes."""
-        return edges_of(self.source.size, self.fractions)
+    def bins(self) -> HashBins:
+        """The bins and the buckets of the hashes."""
+        return HashBins.of(self.source.size, self.fractions)
 
     @cached_property
     def row_kind(self) -> np.dtype:
-        """The type of a row of the runs."""
+        """The type of a row in memory."""
         kinds, weighted = self.kinds, self.options.weight is not None
         floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
         return kind_of(floats, codes, wholes, weighted)
 
 
-def job_of(context: Context, shared: Shared[Job]) -> Job:
-    """Return a job that the step has shared, with the store of this process."""
-    if shared not in context.cache:
-        job = context.load(shared)
-        context.cache[shared] = replace(job, source=replace(job.source, store=context.store))
-    return context.cache[shared]
-
-
 @dataclass
-class PartDone:
-    """What a task has found in a part.
+class RowSummary:
+    """What is known of the rows of a part, or of all parts.
 
     Attributes:
         counted: What rows of train say, for rows with a number as label and for others.
         dictionaries: Of the categories.
         seen: The counts of each column; none if the kinds are known.
+        files: The bucket files, in the order of the source.
         reached: How far a range of text was read: its start, its end, and its lines.
-        overlap: The name of what `count_overlap` counts.
+        overlaps: The names of what `count_overlap` counts.
     """
 
     labels: Labels
@@ -107,13 +102,13 @@ class PartDone:
     dictionaries: dict[str, Dictionary]
     seen: dict[str, ColumnProfile]
     faults: Faults = field(default_factory=Faults)
-    runs: list[Run] = field(default_factory=list)
+    files: list[BucketFile] = field(default_factory=list)
     reached: tuple[int, int, int] | None = None
-    overlap: str | None = None
+    overlaps: list[str] = field(default_factory=list)
 
     @classmethod
-    def empty(cls, job: Job) -> PartDone:
-        """Return what a part without rows has."""
+    def empty(cls, job: Job) -> RowSummary:
+        """Return the summary of no rows."""
         dictionaries = {name: Dictionary() for name in job.kinds.with_dictionaries}
         seen = {
             name: ColumnProfile(name, texts=None if name in dictionaries else DistinctTexts())
@@ -122,19 +117,41 @@ class PartDone:
         counted = [Counted.empty(job.kinds) for _ in range(GROUPS)]
         return cls(Labels(job.label), counted, dictionaries, seen)
 
+    def merge(self, later: RowSummary, lines: int) -> None:
+        """Add the rows of the next part, after some lines of its file.
 
-def rows(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
-    """Write the rows of one part of a job as sorted runs."""
-    job, part = job_of(context, item[0]), item[1]
-    found = _Found(job, context, part)
-    for file in job.source.files[part.first : part.last + 1]:
-        with open_table(job.source, file, job.options, job.block, part.span) as table:
+        Raises:
+            TooManyTextsError: Of all categories together.
+        """
+        later.faults.shift(lines)
+        later.labels.shift(lines)
+        self.faults.merge(later.faults)
+        for name, column in later.seen.items():
+            column.shift(lines)
+            self.seen[name].merge(column)
+        self.labels.merge(later.labels)
+        codes = {
+            name: dictionary.merge(later.dictionaries[name])
+            for name, dictionary in self.dictionaries.items()
+        }
+        TooManyTextsError.raise_if(filter(None, [too_large(self.dictionaries)]))
+        for counted, more in zip(self.counted, later.counted, strict=True):
+            counted.merge(more, codes)
+        self.files += later.files
+        self.overlaps += later.overlaps
+
+
+def rows(context: Context, job: Job, part: Part) -> RowSummary:
+    """Write the rows of one part of a job to bucket files."""
+    source, writer = replace(job.source, store=context.store), _PartWriter(job, context, part)
+    for file in source.files[part.first : part.last + 1]:
+        with open_table(source, file, job.options, job.block, part.span) as table:
             columns = _columns(job, table, file)
             for chunk in table.chunks(columns):
-                found.add(file, chunk)
+                writer.add(file, chunk)
             if part.span:
-                found.done.reached = table.reached
-    return found.end()
+                writer.summary.reached = table.reached
+    return writer.end()
 
 
 def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
@@ -178,26 +195,23 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
     )
 
 
-class _Found:
-    """What a part has: runs in the exchange, labels, faults and counts."""
+class _PartWriter:
+    """Converts the rows of a part, writes them to bucket files, and counts what they have."""
 
     def __init__(self, job: Job, context: Context, part: Part) -> None:
-        self._job, self._exchange = job, context.exchange
+        self._job, self._folder = job, context.buckets
         self._converter = Converter(job.kinds, job.label, job.options.format_of(job.label))
-        self._name = f"{job.name}/rows-{part.number:06d}"
+        self._name = f"{job.name}/part-{part.number:06d}"
         if part.span and part.span.exact:
             # A process that Dask takes for lost may still read the part from where it was guessed
             # to begin, and must not replace these rows.
             self._name += f"-from-{part.span.start}"
-        self.done = PartDone.empty(job)
-        self.texts: dict[str, Dictionary | Bins] = {
-            item.name: self.done.dictionaries.get(item.name) or Bins(job.options.hash_bins)
+        self.summary = RowSummary.empty(job)
+        self._strings: list[Dictionary | HashedStrings] = [
+            self.summary.dictionaries.get(item.name) or HashedStrings(job.options.hash_bins)
             for item in job.kinds.in_field(CODES)
-        }
-        self.hashed = job.kinds.hashed
-        self._runs = RunWriter(
-            context.exchange, self._name, part.number, job.row_kind, job.edges, len(self.hashed)
-        )
+        ]
+        self._buckets = BucketWriter(self._folder, self._name, job.row_kind, job.bins)
         self._overlap = OverlapWriter() if job.split_rules.is_needed else None
 
     def add(self, file: SourceFile, chunk: Chunk) -> None:
@@ -207,56 +221,65 @@ class _Found:
         splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
         weights = None if weight is None else read_weights(chunk, weight)
         if job.assumed:
-            profile(self.done.seen, chunk)
-        rows = self._converter.rows(chunk)
+            profile(self.summary.seen, chunk)
+        converted = self._converter.rows(chunk)
         keep = chunk.faults.good
-        codes, hashed = self._coded(rows)
-        hashes = row_hashes(rows.features, job.options.split.salt, hashed, rows.dates)
+        coded = [
+            strings.add(column)
+            for strings, column in zip(self._strings, converted.texts, strict=True)
+        ]
+        string_hashes = _matrix([it.hashes for it in coded], len(converted.lines), np.uint64)
+        hashes = row_hashes(
+            converted.features, job.options.split.salt, string_hashes, converted.dates
+        )
         if splits is not None:
             placed = place(hashes, splits[keep], job.fractions, job.split_rules.folders)
             if self._overlap:
                 self._overlap.add(hashes, split_of(placed, job.fractions))
             hashes = placed
-        self.done.faults.merge(rows.faults)
+        self.summary.faults.merge(converted.faults)
         split = split_of(hashes, job.fractions)
-        labels, numbers = self.done.labels.add(rows, split)
-        found: Any = np.empty(len(hashes), job.row_kind)
-        found["hash"], found["code"], found["number"] = hashes, labels, numbers
-        np.add(rows.features, np.float32(0), out=found["features"])  # -0.0 is 0.0
-        found["codes"], found["dates"] = codes, rows.dates
+        labels, numbers = self.summary.labels.add(converted, split)
+        rows = np.empty(len(hashes), job.row_kind)
+        rows["hash"], rows["code"], rows["number"] = hashes, labels, numbers
+        np.add(converted.features, np.float32(0), out=rows["features"])  # -0.0 is 0.0
+        rows["dates"] = converted.dates
         if weights is not None:
-            found["weight"] = weights[keep]
-        if any(counted.is_needed for counted in self.done.counted):
-            train, other = found[split == 0], np.isnan(numbers[split == 0])
-            for counted, mask in zip(self.done.counted, (~other, other), strict=True):
-                counted.add(train if mask.all() else train[mask])
-        self._runs.add(found, self._raw(rows, split))
+            rows["weight"] = weights[keep]
+        self._count(rows, [it.counted for it in coded], split)
+        for j, column in enumerate(coded):
+            rows["codes"][:, j] = column.codes
+        self._buckets.add(rows, sum(it.new_bytes for it in coded))
+        if self._buckets.is_full:
+            self._flush()
 
-    def _coded(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Return the strings' codes, int32 of shape [rows, texts], and their hashes, uint64."""
-        codes = np.empty((len(rows.lines), len(self.texts)), np.int32)
-        hashes = np.empty(codes.shape, np.uint64)
-        for j, (coder, column) in enumerate(zip(self.texts.values(), rows.texts, strict=True)):
-            codes[:, j], hashes[:, j] = coder.add(column)
-        return codes, hashes
+    def _count(self, rows: np.ndarray, codes: list[np.ndarray], split: np.ndarray) -> None:
+        """Add the rows of train to the counts of dates and of strings."""
+        if not any(counted.is_needed for counted in self.summary.counted):
+            return
+        is_train, is_other = split == 0, np.isnan(rows["number"])
+        for counted, mask in zip(self.summary.counted, (~is_other, is_other), strict=True):
+            mask &= is_train
+            counted.add(rows["dates"][mask], [column[mask] for column in codes])
 
-    def _raw(self, rows: Rows, split: np.ndarray) -> list[pa.Array]:
-        """Return the strings of test, whose shards have only their bins; null for other rows."""
-        mask = split == SPLITS.index("test")
-        found = []
-        for name, column in zip(self.texts, rows.texts, strict=True):
-            if name in self.hashed:
-                places = pa.array(column.codes, mask=~mask)
-                found.append(pa.array(["", *column.texts], pa.string()).take(places))
-        return found
+    def _flush(self) -> None:
+        self._buckets.flush(list(self.summary.labels.codes), [it.texts for it in self._strings])
+        for strings in self._strings:
+            strings.written()
 
-    def end(self) -> PartDone:
-        """Write what is left, and return what was found."""
-        self._runs.flush()
-        self.done.runs = self._runs.runs
-        for column in self.done.seen.values():
+    def end(self) -> RowSummary:
+        """Write the rows that are left; return what is known of the part."""
+        self._flush()
+        self.summary.files = self._buckets.files
+        for column in self.summary.seen.values():
             column.forms = {}  # only this part needs them
         if self._overlap:
-            self.done.overlap = f"{self._name}.splits"
-            self._exchange.write(self.done.overlap, self._overlap.to_bytes())
-        return self.done
+            name = f"{self._name}.splits"
+            self._folder.write(name, self._overlap.to_bytes())
+            self.summary.overlaps = [name]
+        return self.summary
+
+
+def _matrix(columns: list[np.ndarray], rows: int, kind: type) -> np.ndarray:
+    """Return columns as an array of shape [rows, columns]."""
+    return np.stack(columns, axis=1) if columns else np.empty((rows, 0), kind)

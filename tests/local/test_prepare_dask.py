@@ -23,6 +23,7 @@ from kfp_tfjob.storage.store import Store
 from tests.cluster.pki import Authority
 from tests.local.dask_cluster import DaskCluster, dask_cluster
 from tests.local.prepare_attempts import digests
+from tests.local.test_prepare_executors import COMMON
 from tests.local.test_prepare_parts import CASES
 from tests.problems import problem_of, problems_of
 
@@ -31,7 +32,7 @@ TASKS = "tests.local.test_prepare_executors"
 SLOW = pytest.param("numbers", True, marks=pytest.mark.slow)
 
 
-def die(context: Context, item: int) -> None:
+def die(context: Context, common: None, item: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -57,21 +58,21 @@ def test_results_come_in_the_order_of_the_items(
     executor = Distributed(Context(str(tmp_path)), cluster.address)
     with monkeypatch.context() as impatient, pytest.raises(ConfigurationError, match="no workers"):
         impatient.setattr(distributed, "_ALONE_SECONDS", 0)
-        list(executor.map(f"{TASKS}:square", range(9)))
+        list(executor.map(f"{TASKS}:square", COMMON, range(9)))
     two_workers(cluster, s3)
     wait_for(executor, 2)
-    found = list(executor.map(f"{TASKS}:square", range(200)))
+    found = list(executor.map(f"{TASKS}:square", COMMON, range(200)))
     assert [number for number, _ in found] == list(range(200))
     assert {process for _, process in found} == {worker.pid for worker in cluster.workers}
-    exchange = Executor(Context(str(tmp_path))).context.exchange
-    found = [int(exchange.read(f"squares/{i}")) for i in range(200)]
+    folder = Executor(Context(str(tmp_path))).context.buckets
+    found = [int(folder.read(f"squares/{i}")) for i in range(200)]
     assert found == [i * i for i in range(200)]
-    assert list(executor.map(f"{TASKS}:square", [])) == []
+    assert list(executor.map(f"{TASKS}:square", COMMON, [])) == []
     with pytest.raises(DataError) as raised:
-        list(executor.map(f"{TASKS}:refuse", range(100)))
+        list(executor.map(f"{TASKS}:refuse", COMMON, range(100)))
     assert raised.value.problems == (Problem("no", received="3", fix="give 4"), Example("row 1"))
     assert raised.value.notes == ("odd",)
-    results = executor.map(f"{TASKS}:square", range(9))
+    results = executor.map(f"{TASKS}:square", COMMON, range(9))
     next(results)
     executor.close()
     results.close()
@@ -113,7 +114,7 @@ def test_a_task_that_kills_every_worker_ends_the_step(tmp_path: Path) -> None:
         cluster.add("--nanny", "--nworkers", "2")
         executor = Distributed(Context(str(tmp_path)), cluster.address)
         with pytest.raises(StepError, match="4 workers died.*at least 400 MiB"):
-            list(executor.map(f"{HERE}:die", [1]))
+            list(executor.map(f"{HERE}:die", None, [1]))
         executor.close()
 
 
@@ -127,7 +128,7 @@ def test_a_scheduler_that_is_lost_or_never_there_ends_the_step(
     wait_for(executor, 1)
     monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 2)
     monkeypatch.setattr(distributed, "_ALONE_SECONDS", 0)
-    results = executor.map(f"{TASKS}:square", range(500))
+    results = executor.map(f"{TASKS}:square", COMMON, range(500))
     next(results)
     cluster.scheduler.kill()
     with pytest.raises(StepError, match="lost"):
@@ -164,7 +165,7 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
             time.sleep(0.05)
         cluster.add(PYTHONPATH=str(other))
         refused(connect, "0.0.1, code ")
-        refused(lambda: list(executor.map(f"{TASKS}:square", [1])), "0.0.1, code ")
+        refused(lambda: list(executor.map(f"{TASKS}:square", COMMON, [1])), "0.0.1, code ")
         executor.close()
 
 
@@ -188,5 +189,5 @@ def test_tls_is_set_by_the_variables_of_dask(s3: Server, tmp_path: Path, monkeyp
         (secret / f"{tls}CLIENT__KEY").write_text(str(key))
         monkeypatch.setattr(distributed, "_CONNECT_SECONDS", 60)
         executor = Distributed(Context(str(tmp_path)), cluster.address)
-        assert [number for number, _ in executor.map(f"{TASKS}:square", [5])] == [5]
+        assert [number for number, _ in executor.map(f"{TASKS}:square", COMMON, [5])] == [5]
         executor.close()

@@ -19,42 +19,44 @@ from tests.problems import problem_of
 from tests.unit.prepared_files import write_table
 
 HERE = __name__
+COMMON = "of all tasks"
 
 
-def square(context: Context, item: int) -> list[int]:
-    context.exchange.write(f"squares/{item}", b"%d" % item**2)
+def square(context: Context, common: str, item: int) -> list[int]:
+    assert common == COMMON
+    context.buckets.write(f"squares/{item}", b"%d" % item**2)
     return [item, os.getpid()]
 
 
-def variable(context: Context, item: int) -> str | None:
+def variable(context: Context, common: str, item: int) -> str | None:
     return os.environ.get("OF_THE_STEP")
 
 
-def refuse(context: Context, item: int) -> None:
+def refuse(context: Context, common: str, item: int) -> None:
     if item == 3:
         raise DataError(Problem("no", received="3", fix="give 4"), Example("row 1"), notes=["odd"])
 
 
-def die_once(context: Context, item: list) -> int:
+def die_once(context: Context, common: str, item: list) -> int:
     """Kill the first process, other than the test's own, that gets the item."""
     number, parent = item
     mark = f"dead/{number}"
     if os.getpid() != parent and not (Path(context.place) / mark).exists():
-        context.exchange.write(mark, b"")
+        context.buckets.write(mark, b"")
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
-def die(context: Context, item: int) -> None:
+def die(context: Context, common: str, item: int) -> None:
     if os.getpid() != item:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write_long(context: Context, item: int) -> None:
+def write_long(context: Context, common: str, item: int) -> None:
     for i in range(6000):
         if item == 3 and i == 2:
             raise DataError("no")
-        context.exchange.write(f"long/{item}-{i}", b"")
+        context.buckets.write(f"long/{item}-{i}", b"")
         (context.folder / f"{i}").write_bytes(b"")
         time.sleep(0.1)
 
@@ -62,12 +64,12 @@ def write_long(context: Context, item: int) -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> None:
     executor = Processes(Context(str(tmp_path)), count)
-    found = list(executor.map(f"{HERE}:square", range(20)))
+    found = list(executor.map(f"{HERE}:square", COMMON, range(20)))
     executor.close()
     assert [number for number, _ in found] == list(range(20))
     assert (len({process for _, process in found}) > 1) == (count > 1)
-    exchange = Executor(Context(str(tmp_path))).context.exchange
-    found = [int(exchange.read(f"squares/{i}")) for i in range(20)]
+    folder = Executor(Context(str(tmp_path))).context.buckets
+    found = [int(folder.read(f"squares/{i}")) for i in range(20)]
     assert found == [i * i for i in range(20)]
 
 
@@ -78,7 +80,7 @@ def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
     for value in ("first", "second"):
         monkeypatch.setenv("OF_THE_STEP", value)
         executor = Processes(Context(str(tmp_path)), 2)
-        found.append(set(executor.map(f"{HERE}:variable", range(6))))
+        found.append(set(executor.map(f"{HERE}:variable", COMMON, range(6))))
         executor.close()
     assert found == [{"first"}, {"second"}]
 
@@ -87,7 +89,7 @@ def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
 def test_an_error_of_a_task_reaches_the_step_as_it_is(tmp_path: Path, count: int) -> None:
     executor = Processes(Context(str(tmp_path)), count)
     with pytest.raises(DataError) as raised:
-        list(executor.map(f"{HERE}:refuse", range(6)))
+        list(executor.map(f"{HERE}:refuse", COMMON, range(6)))
     executor.close()
     assert raised.value.problems == (Problem("no", received="3", fix="give 4"), Example("row 1"))
     assert raised.value.notes == ("odd",)
@@ -97,12 +99,12 @@ def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    place = tmp_path / "exchange"
+    place = tmp_path / "buckets"
     place.mkdir()
     executor = Processes(Context(str(place)), 3)
     start = time.monotonic()
     with pytest.raises(DataError, match="no"):
-        for _ in executor.map(f"{HERE}:write_long", [3, 1, 2]):
+        for _ in executor.map(f"{HERE}:write_long", COMMON, [3, 1, 2]):
             pass
     executor.close()
     written = len(list(place.rglob("*")))
@@ -116,14 +118,14 @@ def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:
     executor = Processes(Context(str(tmp_path)), 3)
     # Each dies once, perhaps one after the other: the third loss in a row would end the step.
     items = [[i, os.getpid()] for i in range(2)]
-    assert list(executor.map(f"{HERE}:die_once", items)) == [0, 1]
+    assert list(executor.map(f"{HERE}:die_once", COMMON, items)) == [0, 1]
     executor.close()
 
 
 def test_processes_that_die_again_and_again_end_the_step(tmp_path: Path) -> None:
     executor = Processes(Context(str(tmp_path)), 2)
     with pytest.raises(StepError, match="killed repeatedly.*pod.prepare.memory"):
-        list(executor.map(f"{HERE}:die", [os.getpid()] * 4))
+        list(executor.map(f"{HERE}:die", COMMON, [os.getpid()] * 4))
     executor.close()
 
 
@@ -151,7 +153,7 @@ if __name__ == "__main__":
         executor = Processes(Context(sys.argv[1]), 2)
         print(executor._pool is not None)  # before any task
         items = [[i, os.getpid()] for i in range(2)]
-        print(list(executor.map("tests.local.test_prepare_executors:die_once", items)))
+        print(list(executor.map("tests.local.test_prepare_executors:die_once", "", items)))
         executor.close()
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     with spare(2):
@@ -209,7 +211,7 @@ def test_processes_that_cannot_start_end_the_step(
 ) -> None:
     monkeypatch.setattr(processes, "_begin", cannot_begin)
     executor = Processes(Context(str(tmp_path)), 2)
-    problem = problem_of(list, executor.map(f"{HERE}:square", range(9)), kind=StepError)
+    problem = problem_of(list, executor.map(f"{HERE}:square", COMMON, range(9)), kind=StepError)
     executor.close()
     assert problem.received.startswith("BrokenProcessPool")
     assert "pod.prepare.cpu" in problem.fix

@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -89,13 +90,15 @@ def test_many_kills(step, tmp_path, kind, executor):
     prove(step, tmp_path, kind, executor, kills=KILLS, count=20_000)
 
 
-def test_two_runs_of_the_same_dataset_at_once(step, store, base, monkeypatch):
+@pytest.mark.parametrize("run_id", ["r1", "r2"])
+def test_two_runs_or_tasks_of_the_same_dataset_at_once(step, store, base, monkeypatch, run_id):
     uri, whole, others = str(base / "f.csv"), row_requirements.decide, []
+    other = replace(step, run_id=run_id)
 
     def decide(*given):
         monkeypatch.undo()
         monkeypatch.setattr(engine, "_LARGE", 0)
-        others.append(engine.run(step, uri, "y", {}))  # it begins later and is done earlier
+        others.append(engine.run(other, uri, "y", {}))  # it begins later and is done earlier
         return whole(*given)
 
     monkeypatch.setattr(row_requirements, "decide", decide)

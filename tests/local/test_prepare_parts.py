@@ -125,9 +125,9 @@ def test_a_part_that_begins_within_a_value_is_read_once(
     (tmp_path / "data.csv").write_text("a,t,y\n" + "\n".join(rows) + "\n")
     reads, run = [], Executor.map
 
-    def counted(executor, task, items):
-        reads.extend(part.number for _, part in items)
-        return run(executor, task, items)
+    def counted(executor, task, job, items):
+        reads.extend(part.number for part in items)
+        return run(executor, task, job, items)
 
     monkeypatch.setattr(Executor, "map", counted)
     given = {"types": {"a": "number", "t": "text"}, "on_bad_row": "drop"}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from kfp_tfjob.components.prepare_data import scan
+from kfp_tfjob.components.prepare_data.buckets import SortedRows, Vocabulary
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.faults import Faults
@@ -19,6 +20,7 @@ from kfp_tfjob.components.prepare_data.source.header import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
+from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.errors import DataError
@@ -116,6 +118,13 @@ def names_of(found: scan.Scan) -> list[str]:
 
 
 def rows_of(found: scan.Scan) -> np.ndarray:
-    """Return the rows of all runs, as they are."""
-    bodies = [found.exchange.read(f"{run.name}.rows") for run in found.runs]
-    return np.frombuffer(b"".join(bodies), found.job.row_kind)
+    """Return the rows of all bucket files, sorted by their hashes."""
+    job, dictionaries = found.job, found.dictionaries
+    names = [feature.name for feature in found.kinds.in_field(CODES)]
+    codes = (dictionaries[name].codes if name in dictionaries else 2 for name in names)
+    vocabulary = Vocabulary(found.labels.codes, tuple(codes))
+    rows = SortedRows(found.executor.context.buckets, job.row_kind, job.bins, vocabulary)
+    files = found.summary.files
+    bins = rows.range(files, rows.counts(files), 0, len(job.bins.edges))
+    groups = [group.rows for group in rows.read(bins)]
+    return np.concatenate([np.empty(0, job.row_kind), *groups])

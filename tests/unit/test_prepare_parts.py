@@ -93,7 +93,7 @@ def read(found: Counted, rows: list[tuple[str, ...]], block: int, kinds: Kinds) 
         for floats, days in zip(numbers, good.dates, strict=True):
             found.rows.append([*floats.tolist(), *days.tolist()])
         for name, texts in zip(found.dictionaries, good.texts, strict=True):
-            found.codes[name] += found.dictionaries[name].add(texts)[0].tolist()
+            found.codes[name] += found.dictionaries[name].add(texts).codes.tolist()
         found.labels.add(good, np.array([len(good.labels[code]) % 3 for code in good.codes]))
 
 

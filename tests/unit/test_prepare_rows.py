@@ -9,26 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from kfp_tfjob.components.prepare_data import sorted_rows
+from kfp_tfjob.components.prepare_data import buckets
+from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
+from kfp_tfjob.components.prepare_data.buckets import (
+    BucketFile,
+    BucketWriter,
+    HashBins,
+    Sorted,
+    SortedRows,
+    Vocabulary,
+    joined,
+    kind_of,
+    order_of,
+)
 from kfp_tfjob.components.prepare_data.column_warnings import label_warnings
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
-from kfp_tfjob.components.prepare_data.executors.executor import Exchange
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import Counted
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.labels import Label, Labels
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
-from kfp_tfjob.components.prepare_data.sorted_rows import (
-    Meaning,
-    Run,
-    RunWriter,
-    SortedRows,
-    edges_of,
-    joined,
-    kind_of,
-    order_of,
-)
 from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, Train, described
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import BadRows, StatisticsDocument
@@ -78,74 +79,126 @@ def test_rows_are_joined_in_their_order():
     assert (joined([rows[:0], rows[5:9], rows[2:]]) == np.append(rows[5:9], rows[2:])).all()
 
 
-def spilled(exchange: Exchange, parts: Iterable[np.ndarray], edges: np.ndarray) -> list[Run]:
-    """Return the runs of the rows of each part."""
-    runs = []
+LABELS, STRINGS = ("yes", "no"), ("blue", "red")
+CLASSES, CODES_OF_STRINGS = {"yes": 1, "no": 0}, {"red": 7, "blue": 3}
+
+
+def written(folder: BucketFolder, parts: Iterable[np.ndarray], bins: HashBins) -> list[BucketFile]:
+    """Return the bucket files of the rows of each part."""
+    files = []
     for part, rows in enumerate(parts):
-        writer = RunWriter(exchange, f"part-{part}", part, rows.dtype, edges)
+        writer = BucketWriter(folder, f"part-{part}", rows.dtype, bins)
         writer.add(rows)
-        writer.flush()
-        runs += writer.runs
-    return runs
+        writer.flush(LABELS, [STRINGS] * rows.dtype["codes"].shape[0])
+        files += writer.files
+    return files
 
 
-@settings(max_examples=20, deadline=None)
-@given(features=_matrix, runs=st.integers(1, 4), data=st.data())
-def test_runs_merge_into_the_order_of_the_hashes(tmp_path_factory, features, runs, data):
-    exchange = Exchange(tmp_path_factory.mktemp("runs"))
-    kind, edges, count = kind_of(3, codes=1), edges_of(1, FRACTIONS), len(features)
+def read(rows: SortedRows, files: list[BucketFile], first: int, last: int) -> list[Sorted]:
+    return list(rows.read(rows.range(files, rows.counts(files), first, last)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    features=_matrix,
+    parts=st.integers(1, 4),
+    few=st.sampled_from([0, 64]),
+    size=st.sampled_from([1, 10**9, 10**11]),
+    data=st.data(),
+)
+def test_buckets_are_read_in_the_order_of_the_hashes(
+    tmp_path_factory, features, parts, few, size, data
+):
+    folder = BucketFolder(tmp_path_factory.mktemp("buckets"))
+    kind, bins, count = kind_of(3, codes=1, dates=1), HashBins.of(size, FRACTIONS), len(features)
     rows = np.zeros(count, kind)
     rows["hash"], rows["features"] = row_hashes(features, "0"), features
-    rows["code"] = np.arange(count) % 2
+    rows["code"], rows["dates"][:, 0] = np.arange(count) % 2, np.arange(count)
     rows["number"] = np.where(rows["hash"] % np.uint64(3) == 0, np.nan, 1)
-    rows["codes"] = 1
-    found = spilled(exchange, np.array_split(rows, runs), edges)
-    meaning = Meaning(np.array([1, 0], np.int32), (np.array([0, 7], np.int32),))
-    merged = SortedRows(exchange, found, kind, edges, True, lambda part: meaning)
-    middle = data.draw(st.integers(0, len(edges)))
-    pieces = [*merged.read(0, middle), *merged.read(middle, len(edges))]
-    labels = np.concatenate([piece.labels for piece in pieces])
+    rows["codes"][:, 0] = np.arange(count) % 3  # 0 is a missing string
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "_FEW_STRINGS", few)
+        files = written(folder, np.array_split(rows, parts), bins)
+    gathered = SortedRows(folder, kind, bins, Vocabulary(CLASSES, (CODES_OF_STRINGS,)))
+    middle, last = data.draw(st.integers(0, len(bins.edges))), len(bins.edges)
+    groups = [*read(gathered, files, 0, middle), *read(gathered, files, middle, last)]
+    labels = np.concatenate([group.labels for group in groups])
     order = np.lexsort((1 - rows["code"], rows["hash"]))
     assert labels.tolist() == (1 - rows["code"])[order].tolist()
-    same = np.concatenate([piece.rows for piece in pieces])
-    assert (same["hash"] == rows["hash"][order]).all() and (same["codes"] == 7).all()
+    same = np.concatenate([group.rows for group in groups])
+    assert (same["hash"] == rows["hash"][order]).all()
     assert (same["features"] == features[order]).all()
-    numbers = Meaning(None, (None,))
-    merged = SortedRows(exchange, found, kind, edges, False, lambda part: numbers)
-    assert merged.counts.sum() == np.isfinite(rows["number"]).sum()
-    assert sum(len(piece.rows) for piece in merged.read(0, len(edges))) == merged.counts.sum()
+    assert (same["dates"] == rows["dates"][order]).all()
+    codes = np.array([0, 3, 7])[rows["codes"][order]]
+    assert same["codes"].tolist() == codes.tolist()
+    numbers = SortedRows(folder, kind, bins, Vocabulary(None, (CODES_OF_STRINGS,)))
+    assert numbers.counts(files).sum() == np.isfinite(rows["number"]).sum()
+    groups = read(numbers, files, 0, last)
+    assert sum(len(group.rows) for group in groups) == numbers.counts(files).sum()
+    assert all(np.isfinite(group.labels).all() for group in groups)
 
 
 @pytest.mark.parametrize("is_class", [True, False])
-def test_groups_of_bins_are_in_order_and_their_index_is_small(tmp_path, monkeypatch, is_class):
-    """Of a large source, thousands of runs are in memory, and a regression drops some rows."""
-    monkeypatch.setattr(sorted_rows, "_GROUP_BYTES", 1)
-    exchange, random = Exchange(tmp_path), np.random.default_rng(5)
-    edges = edges_of(10**11, FRACTIONS)
+@pytest.mark.parametrize("size", [10**6, 10**9, 10**11])
+def test_groups_do_not_depend_on_buckets_and_their_index_is_small(
+    tmp_path, monkeypatch, is_class, size
+):
+    """Of a large source, thousands of files are in memory, and a regression drops some rows."""
+    folder, random = BucketFolder(tmp_path), np.random.default_rng(5)
+    bins = HashBins.of(size, FRACTIONS)
     rows = np.zeros(3000, kind_of(1))
     rows["hash"] = random.integers(0, 2**64, len(rows), np.uint64)
     rows["number"][:300] = np.nan
-    runs = spilled(exchange, (rows[::2], rows[1::2]), edges)
-    assert all(run.counts.nbytes + run.sums.nbytes <= 6 * len(edges) for run in runs)
-    meaning = Meaning(None, ())
-    found = SortedRows(exchange, runs, rows.dtype, edges, is_class, lambda part: meaning)
-    groups = [group.rows["hash"] for group in found.read(0, len(edges))]
-    good = rows if is_class else rows[300:]
-    assert len(groups) > 1 and (np.concatenate(groups) == np.sort(good["hash"])).all()
+    vocabulary = Vocabulary(CLASSES if is_class else None, ())
+    monkeypatch.setattr(buckets, "_GROUP_BYTES", 5 * rows.itemsize)
+
+    def groups(bins: HashBins) -> list[list[int]]:
+        files = written(folder, (rows[::2], rows[1::2]), bins)
+        for file in files:
+            size = file.counts.nbytes + file.streams.starts.nbytes + file.streams.checksums.nbytes
+            assert size <= 10 * (len(bins.edges) + 1)
+        gathered = SortedRows(folder, rows.dtype, bins, vocabulary)
+        return [it.rows["hash"].tolist() for it in read(gathered, files, 3, len(bins.edges) - 3)]
+
+    found, good = groups(bins), rows if is_class else rows[300:]
+    within = (good["hash"] >= bins.edges[3]) & (good["hash"] < bins.edges[-3])
+    assert len(found) > 100 and sum(found, []) == np.sort(good["hash"][within]).tolist()
+    one = HashBins(bins.edges, np.array([0, len(bins.edges)]))
+    as_small = HashBins(bins.edges, np.arange(len(bins.edges) + 1))
+    assert groups(one) == groups(as_small) == found
 
 
-def test_a_damaged_run_is_noticed(tmp_path):
-    exchange, kind, edges = Exchange(tmp_path), kind_of(1), edges_of(1, FRACTIONS)
+def test_a_bucket_has_only_the_strings_of_its_rows(tmp_path):
+    """Else a few rows of a column with 100,000 strings bring all of them along."""
+    kind, bins = kind_of(1, codes=1), HashBins.of(10**9, FRACTIONS)
+    rows = np.zeros(5000, kind)
+    rows["hash"] = np.random.default_rng(5).integers(0, 2**64, len(rows), np.uint64)
+    rows["codes"][:, 0] = np.arange(1, 5001)
+    strings = [f"a rather long string {i}" for i in range(5000)]
+    writer = BucketWriter(BucketFolder(tmp_path), "part", kind, bins)
+    writer.add(rows)
+    writer.flush(LABELS, [strings])
+    (file,) = writer.files
+    assert (tmp_path / file.streams.name).stat().st_size < 1_000_000
+    codes = {string: 1 + i for i, string in enumerate(strings)}
+    gathered = SortedRows(BucketFolder(tmp_path), kind, bins, Vocabulary(CLASSES, (codes,)))
+    groups = read(gathered, [file], 0, len(bins.edges))
+    same = np.concatenate([group.rows for group in groups])
+    assert same["codes"][:, 0].tolist() == rows["codes"][:, 0][np.argsort(rows["hash"])].tolist()
+
+
+def test_a_damaged_bucket_is_noticed(tmp_path):
+    folder, kind, bins = BucketFolder(tmp_path), kind_of(1), HashBins.of(1, FRACTIONS)
     rows = np.zeros(100, kind)
     rows["hash"] = np.arange(100, dtype=np.uint64) << np.uint64(57)
-    (run,) = spilled(exchange, [rows], edges)
-    path = tmp_path / f"{run.name}.rows"
+    (file,) = written(folder, [rows], bins)
+    path = tmp_path / file.streams.name
     body = bytearray(path.read_bytes())
     body[len(body) // 2] ^= 1
     path.write_bytes(body)
-    merged = SortedRows(exchange, [run], kind, edges, False, lambda part: Meaning(None, ()))
-    with pytest.raises(DataError, match=f"{run.name}.rows.*damaged"):
-        list(merged.read(0, len(edges)))
+    gathered = SortedRows(folder, kind, bins, Vocabulary(None, ()))
+    with pytest.raises(DataError, match=f"{file.streams.name}.*damaged"):
+        read(gathered, [file], 0, len(bins.edges))
 
 
 def test_shards_depend_on_rows_and_bytes_only():

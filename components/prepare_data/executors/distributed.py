@@ -1,12 +1,13 @@
 """Runs tasks on a Dask cluster that the user has, as futures.
 
-Nothing else of Dask is used. What tasks get and return is small: rows go through the exchange. Dask
-runs the tasks of a lost worker again on another one.
+Nothing else of Dask is used. What tasks get and return is small: rows are in bucket files in the
+store. Dask runs the tasks of a lost worker again on another one.
 """
 
 from __future__ import annotations
 
 import importlib
+import pickle
 import platform
 import threading
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from kfp_tfjob.components.prepare_data.bucket_folder import damaged
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
     Executor,
@@ -43,7 +45,9 @@ _PACKAGES = ("components", "features", "options", "storage", "user_code")
 _LIBRARIES = ("distributed", "numpy", "pyarrow")
 
 _one_at_a_time = threading.Lock()
-_context: Context | None = None  # of a worker
+# Of a worker: its context, and the last value that tasks have in common, by name and SHA-256.
+_context: Context | None = None
+_common: tuple[tuple[str, str], Any] = ("", ""), None
 
 
 class Distributed(Executor):
@@ -58,9 +62,10 @@ class Distributed(Executor):
         self._address = address
         self._client = _connect(address)
 
-    def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
+    def map(self, task: str, common: Any, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item, as in `Executor.map`."""
-        waiting = deque(self._submit(task, item) for item in items)
+        shared = self._share(common)
+        waiting = deque(self._submit(task, shared, item) for item in items)
         try:
             while waiting:
                 found = self._answer(waiting[0], task)
@@ -77,9 +82,19 @@ class Distributed(Executor):
         self._client.close()
         super().close()
 
-    def _submit(self, task: str, item: Any) -> Future:
+    def _share(self, common: Any) -> tuple[str, str]:
+        """Write what all tasks have in common; return its name and its SHA-256.
+
+        The scheduler would keep a copy for each task. The digest travels with the task, so write
+        access to the store alone does not let anyone replace what a worker unpickles.
+        """
+        body, name = pickle.dumps(common), f"common-{uuid4().hex}"
+        self.context.buckets.write(name, body)
+        return name, sha256(body).hexdigest()
+
+    def _submit(self, task: str, common: tuple[str, str], item: Any) -> Future:
         where = (self.context.place, self.context.endpoint, self.context.region)
-        arguments = (code_version(), where, task, item)
+        arguments = (code_version(), where, task, common, item)
         key = f"{task.rpartition(':')[2]}-{uuid4().hex}"
         return self._client.submit(remote_task, *arguments, key=key, pure=False)
 
@@ -163,27 +178,36 @@ def code_version() -> str:
     return f"{VERSION}, code {digest.hexdigest()[:12]}, Python {python}, {libraries}"
 
 
-def remote_task(version: str, where: tuple[str, str, str], task: str, item: Any) -> Any:
+def remote_task(
+    version: str, where: tuple[str, str, str], task: str, common: tuple[str, str], item: Any
+) -> Any:
     """Run a task on a worker and return its answer; an error if this worker has other code.
 
-    The context is of the place of the exchange, and the endpoint and the region of the store.
+    `where` is the place of the bucket files, and the endpoint and the region of the store; `common`
+    is what `Distributed._share` returns.
     """
     if version != code_version():
         return _refused(code_version(), version)
     # A worker may have several threads. A context has one folder and one cache, and the code of a
     # reader of the user's own is imported for the whole process.
     with _one_at_a_time:
-        return answered(lambda: _run(where, task, item))
+        return answered(lambda: _run(where, task, common, item))
 
 
-def _run(where: tuple[str, str, str], task: str, item: Any) -> Any:
-    global _context
+def _run(where: tuple[str, str, str], task: str, common: tuple[str, str], item: Any) -> Any:
+    global _common, _context
     wanted = Context(*where)
     if _context and _context != wanted:
         _context.close()  # of another run
         _context = None
     _context = _context or wanted
-    return run_task(_context, task, item)
+    if _common[0] != common:
+        name, digest = common
+        body = _context.buckets.read(name)
+        if sha256(body).hexdigest() != digest:
+            raise damaged(name)
+        _common = common, pickle.loads(body)
+    return run_task(_context, task, _common[1], item)
 
 
 def _connect(address: str) -> Client:

@@ -1,8 +1,9 @@
 """Runs tasks in this process; other executors run them elsewhere.
 
-A task is a function that is named by `module:function` and takes a context and a small value that
-can be pickled; so can its result. Rows, and what many tasks need, go through the exchange. So the
-same task runs in this process, in another process, or on a Dask worker.
+A task is a function that is named by `module:function`. It takes a context, a value that all tasks
+of a call have in common, and an item of its own; these and its result can be pickled. Rows stay out
+of that: they are in bucket files. So the same task runs in this process, in another process, or on
+a Dask worker.
 """
 
 from __future__ import annotations
@@ -14,136 +15,29 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from hashlib import sha256
+from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from kfp_tfjob.storage import files
+from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, BucketPrefix
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, StepError
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.formatting import minutes
 from kfp_tfjob.storage.store import Store
-
-Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Shared(Generic[Value]):
-    """A value in the exchange: its name, and the SHA-256 of its bytes.
-
-    It travels with a task, so write access to the exchange alone does not let anyone replace the
-    value.
-    """
-
-    name: str
-    digest: str
-
-
-class Exchange:
-    """Where tasks leave data for each other: objects as files of a folder, which must exist.
-
-    An object appears whole or not at all. Tasks that run twice write the same bytes twice.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write(self, name: str, data: bytes | memoryview) -> None:
-        """Write an object, or replace it."""
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, data)
-
-    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes of an object from `start` up to `end`.
-
-        Raises:
-            ObjectNotFoundError: There is no such object.
-        """
-        try:
-            with open(self._folder / name, "rb", buffering=0) as file:
-                file.seek(start)
-                return file.read() if end is None else file.read(end - start)
-        except FileNotFoundError:
-            raise ObjectNotFoundError(f"{self._folder / name} does not exist") from None
-
-    def clear(self) -> None:
-        """Delete what tasks have left; a local folder goes with the step."""
-
-    def share(self, name: str, value: Value) -> Shared[Value]:
-        """Write a value that can be pickled."""
-        body = pickle.dumps(value)
-        self.write(name, body)
-        return Shared(name, sha256(body).hexdigest())
-
-    def load(self, shared: Shared[Value]) -> Value:
-        """Return a value that `share` has written.
-
-        Raises:
-            ObjectNotFoundError: There is no such object.
-            DataError: The object is damaged.
-        """
-        body = self.read(shared.name)
-        if sha256(body).hexdigest() != shared.digest:
-            raise damaged(shared.name)
-        return pickle.loads(body)
-
-    @staticmethod
-    def at(place: str, store: Callable[[], Store]) -> Exchange:
-        """Return the exchange in a local folder or at an address in S3."""
-        if place.startswith("s3://"):
-            return StoreExchange(store(), S3Address.parse(place))
-        return Exchange(Path(place))
-
-
-def damaged(name: str) -> DataError:
-    """Return the error for an object whose bytes are not those that were written."""
-    return DataError(
-        Problem(
-            f"{name}, which an earlier task of this step wrote, is damaged",
-            expected="the bytes that were written",
-            fix="start the run again; if it happens again, find out what else writes to datasets/",
-        )
-    )
-
-
-class StoreExchange(Exchange):
-    """Objects below a prefix in S3."""
-
-    def __init__(self, store: Store, prefix: S3Address) -> None:
-        self._store, self._prefix = store, prefix
-
-    def write(self, name: str, data: bytes | memoryview) -> None:
-        """Write an object, or replace it."""
-        self._store.write(self._prefix / name, bytes(data))
-
-    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Return bytes of an object."""
-        return self._store.read_range(self._prefix / name, start, end)
-
-    def clear(self) -> None:
-        """Delete what tasks have left; a store that rejects hides no other fault, fails no run."""
-        try:
-            for item in self._store.list(self._prefix):
-                self._store.delete(item.address)
-        except StepError as error:
-            log.warning("the intermediate files of prepare_data were not deleted: %s", error)
-
-
 @dataclass
 class Context:
-    """What a task gets besides its item; another process opens a copy with its own credentials.
+    """What a task needs of its process; another process opens a copy with its own credentials.
 
     Attributes:
-        place: A local folder or an address in S3, for what tasks leave for others.
+        place: A local folder or an address in S3, for the bucket files.
         endpoint: Of the store; empty, like the region, for the setting of each process.
         within: Where the context's folder is; None for the usual location.
         opened: The store, if this process has opened it already.
-        cache: The values that `load` has returned.
     """
 
     place: str
@@ -151,7 +45,6 @@ class Context:
     region: str = ""
     within: str | None = None
     opened: Store | None = field(default=None, compare=False)
-    cache: dict[Shared[Any], Any] = field(default_factory=dict, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Omit from a copy what only this process can use."""
@@ -163,15 +56,11 @@ class Context:
         return self.opened or Store(self.endpoint, self.region)
 
     @cached_property
-    def exchange(self) -> Exchange:
-        """Where tasks leave data for others."""
-        return Exchange.at(self.place, lambda: self.store)
-
-    def load(self, shared: Shared[Value]) -> Value:
-        """Return a value of the exchange, which this process reads once."""
-        if shared not in self.cache:
-            self.cache[shared] = self.exchange.load(shared)
-        return self.cache[shared]
+    def buckets(self) -> BucketFolder:
+        """Where the bucket files are."""
+        if self.place.startswith("s3://"):
+            return BucketPrefix(self.store, S3Address.parse(self.place))
+        return BucketFolder(Path(self.place))
 
     @cached_property
     def _scratch(self) -> TemporaryDirectory[str]:
@@ -200,13 +89,14 @@ class Executor:
     def __init__(self, context: Context) -> None:
         self.context = context
 
-    def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
+    def map(self, task: str, common: Any, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item.
 
         A task may run more than once, and its result may not depend on where or how often.
 
         Args:
-            task: `module:function`; it is called with a `Context` and an item.
+            task: `module:function`; it is called with a `Context`, the common value and an item.
+            common: What all tasks get; another process loads it once.
             items: Small values that can be pickled.
 
         Yields:
@@ -216,16 +106,22 @@ class Executor:
             StepError: What a task has raised, or that its worker was lost too often.
         """
         for item in items:
-            yield run_task(self.context, task, item)
+            yield run_task(self.context, task, common, item)
 
     def close(self) -> None:
         """End what the executor has started, and remove its folders."""
         self.context.close()
 
 
-def answer(context: Context, task: str, item: Any) -> Any:
+@lru_cache(maxsize=1)  # so the code of an own reader, which is a part of it, is loaded once
+def unpickled(common: bytes) -> Any:
+    """Return what all tasks of a call have in common."""
+    return pickle.loads(common)
+
+
+def answer(context: Context, task: str, common: bytes, item: Any) -> Any:
     """Run a task for another process; return its result or its error, for `result_of`."""
-    return answered(lambda: run_task(context, task, item))
+    return answered(lambda: run_task(context, task, unpickled(common), item))
 
 
 def answered(call: Callable[[], Any]) -> Any:
@@ -253,10 +149,10 @@ def result_of(answer: Any) -> Any:
     return answer
 
 
-def run_task(context: Context, task: str, item: Any) -> Any:
+def run_task(context: Context, task: str, common: Any, item: Any) -> Any:
     """Run a task, named by `module:function`, in this process."""
     module, _, name = task.partition(":")
-    return getattr(importlib.import_module(module), name)(context, item)
+    return getattr(importlib.import_module(module), name)(context, common, item)
 
 
 _SECONDS = 5.0

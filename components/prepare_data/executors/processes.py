@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import signal
 import threading
 import warnings
@@ -70,8 +71,9 @@ class Processes(Executor):
         self._count = count
         self._pool, _spare = _spare, None
 
-    def map(self, task: str, items: Sequence[Any]) -> Iterator[Any]:
+    def map(self, task: str, common: Any, items: Sequence[Any]) -> Iterator[Any]:
         """Run a task for each item, as in `Executor.map`."""
+        pickled = pickle.dumps(common)
         context = replace(self.context, within=str(self.context.folder))
         futures: dict[int, Future[Any]] = {}
         lost = 0
@@ -81,7 +83,7 @@ class Processes(Executor):
                     try:
                         for i in range(number, len(items)):
                             if i not in futures:
-                                futures[i] = self._started().submit(_work, context, task, items[i])
+                                futures[i] = self._submit(context, task, pickled, items[i])
                         found = futures[number].result()
                         break
                     except (BrokenProcessPool, EOFError, OSError) as error:
@@ -97,6 +99,9 @@ class Processes(Executor):
         finally:
             for future in futures.values():
                 future.cancel()
+
+    def _submit(self, context: Context, task: str, common: bytes, item: Any) -> Future[Any]:
+        return self._started().submit(_work, context, task, common, item)
 
     def close(self) -> None:
         """End the other processes at once, also in the middle of a task, and remove all folders."""
@@ -204,8 +209,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(context: Context, task: str, item: Any) -> Any:
+def _work(context: Context, task: str, common: bytes, item: Any) -> Any:
     global _context
     if _context is None:
         _context = context
-    return answer(_context, task, item)
+    return answer(_context, task, common, item)

@@ -20,14 +20,13 @@ from uuid import uuid4
 import numpy as np
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements
+from kfp_tfjob.components.prepare_data.bucket_folder import damaged
 from kfp_tfjob.components.prepare_data.column_warnings import alike_classes
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
     Executor,
     ProgressLog,
-    Shared,
-    damaged,
 )
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.hashes import split_of
@@ -39,7 +38,7 @@ from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import ranges_of
 from kfp_tfjob.components.prepare_data.split_rules import SplitRules, place
-from kfp_tfjob.components.prepare_data.tasks import Job, job_of
+from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, is_whole
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
@@ -96,7 +95,6 @@ def prepare(
     rules = SplitRules(source, options, np.empty(0))
     # Each part has its files, as there may be millions.
     job = Job(replace(source, files=()), label, options, Columns((), label), name=uuid4().hex)
-    shared = context.exchange.share(f"{job.name}/job", job)
     ranges = ranges_of([file.size for file in source.files], _PART_BYTES, PART_FILES)
     parts = [
         Part(number, list(source.files[it.start : it.end]), rules.folders)
@@ -104,7 +102,7 @@ def prepare(
     ]
     faults, indices = Faults(options=options), []
     progress = ProgressLog("read", source.size)
-    results = executor.map(READ, [(shared, part) for part in parts])
+    results = executor.map(READ, job, parts)
     for part, done in zip(parts, results, strict=True):
         progress.add(len(part.files), sum(file.size for file in part.files))
         faults.merge(done.faults)
@@ -119,7 +117,7 @@ def prepare(
     shards = list(plan.shards(base))
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
     objects = []
-    for it in executor.map(WRITE, [(job.name, shard) for shard in shards]):
+    for it in executor.map(WRITE, job.name, shards):
         progress.add(len(shards[len(objects)].records), it.size)
         objects.append(it)
     progress.log()
@@ -180,19 +178,19 @@ class Shard:
     records: np.ndarray
 
 
-def read(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
+def read(context: Context, job: Job, part: Part) -> PartDone:
     """Check the files of a part, and write its run.
 
     Raises:
         DataError: A file changed since it was listed, or cannot be read.
     """
-    job, part = job_of(context, item[0]), item[1]
-    folders, options = job.source.pictures, job.options
+    source = replace(job.source, store=context.store)
+    folders, options = source.pictures, job.options
     assert folders
     label_of = {name: i for i, name in enumerate(folders.classes)}
     encoder, key = PictureEncoder(len(label_of)), options.split.salt.encode()
     faults, rows, records, splits = [], [], [], []
-    for file, content in zip(part.files, job.source.contents(part.files), strict=True):
+    for file, content in zip(part.files, source.contents(part.files), strict=True):
         found = check(file, content, options.pictures)
         if isinstance(found, Unusable):
             faults.append(Fault(file.name, 0, "", found.value, found.rule))
@@ -215,7 +213,7 @@ def read(context: Context, item: tuple[Shared[Job], Part]) -> PartDone:
     index = index[order]
     index["start"] = np.cumsum(index["record"], dtype=np.uint64) - index["record"]
     run = b"".join(piece for i in order.tolist() for piece in records[i])
-    context.exchange.write(_run_of(job.name, part.number), run)
+    context.buckets.write(_run_of(job.name, part.number), run)
     return PartDone(index, Faults.of_files(len(part.files), faults))
 
 
@@ -224,19 +222,18 @@ def _run_of(job: str, part: int) -> str:
     return f"{job}/{part:06d}.records"
 
 
-def write(context: Context, item: tuple[str, Shard]) -> ManifestObject:
+def write(context: Context, job: str, shard: Shard) -> ManifestObject:
     """Write a shard of the job of this name, and send it to the store.
 
     Raises:
         DataError: A run is damaged.
     """
-    job, shard = item
     runs: dict[int, tuple[str, int, bytes]] = {}
     for number in np.unique(shard.records[:, 0]).tolist():
         # Both are in the same order, so a run's records follow each other.
         _, starts, sizes = shard.records[shard.records[:, 0] == number].T.tolist()
         name = _run_of(job, number)
-        data = context.exchange.read(name, starts[0], starts[-1] + sizes[-1])
+        data = context.buckets.read(name, starts[0], starts[-1] + sizes[-1])
         runs[number] = name, starts[0], data
     path = context.folder / shard.address.name
     try:

@@ -1,0 +1,496 @@
+"""Sorts the rows of a dataset by their hashes, one range of hashes at a time.
+
+A dataset may be larger than memory, so the hashes are divided into *buckets*, the same for all
+parts of the source. The task that reads a part writes its rows to a bucket file: one Arrow IPC
+stream for each bucket, one after the other. A shard is gathered from its buckets in all files,
+sorted, and written.
+
+Each stream has the strings of its own rows. An Arrow IPC *file* would have one dictionary for all
+of them, so 4,000 rows of a bucket would bring every string of their part along.
+
+A bucket consists of *bins*, whose rows are counted. The counts decide which rows a shard has and
+which rows are added up together, so these depend neither on the size of the buckets nor on that of
+the parts.
+
+Rows whose label is not a number are among the others, and left out of what is read if they turn out
+to be bad: that is known only once all labels are.
+
+Written by tasks.py, read by dataset.py and shards.py.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, damaged
+from kfp_tfjob.components.prepare_data.hashes import limits_of
+from kfp_tfjob.features.types.string import bins_of
+
+FILE_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
+_BIN_BYTES = 2 << 20  # of the source, about
+# Smaller ones cost more for their Arrow streams, of 0.7 ms each, than for rows of other shards that
+# are read with them.
+_BUCKET_BYTES = 4 << 20  # of the source, about
+# The index of every file is in memory: 130 MB for a source of 100 GB.
+_FEWEST_BITS, _MOST_BITS = 8, 12
+_GROUP_BYTES = 16 << 20  # of rows that are added up at once; statistics depend on it
+# So few strings are written to every bucket, which takes less time than to find those of its rows.
+_FEW_STRINGS = 256
+
+
+def kind_of(features: int, codes: int = 0, dates: int = 0, weighted: bool = False) -> np.dtype:
+    """Return the type of a row: its hash, its label, its values, and its weight if it has one."""
+    return np.dtype(
+        [
+            ("hash", "<u8"),
+            ("code", "<i4"),
+            ("number", "<f4"),
+            ("features", "<f4", (features,)),
+            ("codes", "<i4", (codes,)),
+            ("dates", "<i8", (dates,)),
+            *([("weight", "<f4")] if weighted else []),
+        ]
+    )
+
+
+def schema_of(kind: np.dtype) -> pa.Schema:
+    """Return the columns of a stream: the fields of a row, with strings in place of their codes."""
+    strings = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            ("hash", pa.uint64()),
+            ("number", pa.float32()),
+            ("features", pa.list_(pa.float32(), kind["features"].shape[0])),
+            ("dates", pa.list_(pa.int64(), kind["dates"].shape[0])),
+            *([("weight", pa.float32())] if "weight" in (kind.names or ()) else []),
+            ("label", strings),
+            *((f"string {i}", strings) for i in range(kind["codes"].shape[0])),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class HashBins:
+    """The bins of the hashes, and the buckets, which consist of whole bins.
+
+    A bin is in one split, and its hashes have their first 8 bits in common.
+
+    Attributes:
+        edges: uint64 of shape [bins], the first hash of each, ascending from 0.
+        buckets: int64 of shape [buckets + 1], the first bin of each, then the number of bins.
+    """
+
+    edges: np.ndarray
+    buckets: np.ndarray
+
+    @classmethod
+    def of(cls, size: int, fractions: list[float]) -> HashBins:
+        """Return those for `size` bytes of source."""
+        limits = np.array(limits_of(fractions), np.uint64)
+
+        def edges(bits: int) -> np.ndarray:
+            starts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+            return np.unique(np.concatenate([starts, limits]))
+
+        bits = min(max((size // _BIN_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
+        bins = edges(bits)
+        # One bit at least: a number of 64 bits cannot be shifted by 64.
+        buckets = edges(min(max((size // _BUCKET_BYTES).bit_length(), 1), bits))
+        return cls(bins, np.append(np.searchsorted(bins, buckets), len(bins)))
+
+    def cuts(self, hashes: np.ndarray) -> np.ndarray:
+        """Return for sorted hashes where each bin begins, and where the last one ends."""
+        return np.append(np.searchsorted(hashes, self.edges), len(hashes))
+
+    def buckets_with(self, first: int, last: int) -> tuple[int, int]:
+        """Return the first bucket with a bin from `first` up to `last`, and the one after them."""
+        start = int(np.searchsorted(self.buckets, first, side="right")) - 1
+        return start, int(np.searchsorted(self.buckets, last))
+
+
+def order_of(hashes: np.ndarray, labels: np.ndarray | None = None) -> np.ndarray:
+    """Return the order of rows by hash, then by label if given, then as they are."""
+    # Equal hashes are few, and a stable sort of all rows takes five times as long.
+    order = np.argsort(hashes)
+    ordered = hashes[order]
+    same = ordered[1:] == ordered[:-1]
+    if same.any():
+        places = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        rows = order[places]
+        keys = (rows, hashes[rows]) if labels is None else (rows, labels[rows], hashes[rows])
+        order[places] = rows[np.lexsort(keys)]
+    return order
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return several arrays of rows as one."""
+    kind = parts[0].dtype
+    return np.concatenate([_opaque(part) for part in parts]).view(kind)
+
+
+def taken(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return the rows at some places."""
+    return _opaque(rows).take(places).view(rows.dtype)
+
+
+def _opaque(rows: np.ndarray) -> np.ndarray:
+    """Return rows without their fields: numpy would copy each field alone, which takes longer."""
+    return rows.view(np.dtype((np.void, rows.dtype.itemsize)))
+
+
+@dataclass(frozen=True)
+class BucketFile:
+    """The index of a bucket file.
+
+    Attributes:
+        counts: The rows of each bin.
+        numbers: The rows of each bin whose label is a number.
+        streams: Of all buckets.
+    """
+
+    counts: np.ndarray
+    numbers: np.ndarray
+    streams: Streams
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Where the streams of some buckets are in a file.
+
+    Attributes:
+        name: The file in the folder of the buckets.
+        starts: uint32 of shape [buckets + 1], where each begins, and where the last one ends.
+        checksums: uint32 of shape [buckets], the CRC32C of each stream.
+    """
+
+    name: str
+    starts: np.ndarray
+    checksums: np.ndarray
+
+
+class BucketWriter:
+    """Sorts the rows of a part and writes them as bucket files, whose names start with `name`."""
+
+    def __init__(self, folder: BucketFolder, name: str, kind: np.dtype, bins: HashBins) -> None:
+        self._folder, self._name = folder, name
+        self._kind, self._schema, self._bins = kind, schema_of(kind), bins
+        self._blocks: list[np.ndarray] = []
+        self._size = 0
+        self.files: list[BucketFile] = []
+
+    def add(self, rows: np.ndarray, string_bytes: int = 0) -> None:
+        """Add rows, whose codes are those that `flush` gets, and the bytes of their new strings."""
+        self._blocks.append(rows)
+        self._size += rows.nbytes + string_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough rows for a file."""
+        return self._size >= FILE_BYTES
+
+    def flush(self, labels: Sequence[str], strings: Sequence[Sequence[str]]) -> None:
+        """Write the waiting rows to a file.
+
+        Args:
+            labels: The label of each code.
+            strings: For each column of strings, those of the codes from 1 on.
+        """
+        rows = joined([np.empty(0, self._kind), *self._blocks])
+        self._blocks, self._size = [], 0
+        if not len(rows):
+            return
+        name = f"{self._name}-{len(self.files)}"
+        rows = taken(rows, order_of(np.ascontiguousarray(rows["hash"])))
+        hashes = np.ascontiguousarray(rows["hash"])
+        cuts = self._bins.cuts(hashes)
+        counts = np.diff(cuts)
+        numbers = np.diff(self._bins.cuts(hashes[~np.isnan(rows["number"])]))
+        body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
+        self._folder.write(name, body)
+        starts = np.array([0, *ends], np.uint32)
+        checksums = [
+            google_crc32c.value(body[start:end])
+            for start, end in zip(starts.tolist(), ends, strict=False)
+        ]
+        small = np.min_scalar_type(counts.max())  # of a large source, there are thousands of files
+        counts, numbers = counts.astype(small), numbers.astype(small)
+        numbers = counts if (numbers == counts).all() else numbers
+        streams = Streams(name, starts, np.array(checksums, np.uint32))
+        self.files.append(BucketFile(counts, numbers, streams))
+
+    def _streams(
+        self,
+        rows: np.ndarray,
+        cuts: np.ndarray,
+        labels: Sequence[str],
+        strings: Sequence[Sequence[str]],
+    ) -> tuple[bytes, list[int]]:
+        """Return the streams of sorted rows, which are cut into buckets, and where each ends."""
+        names = rows.dtype.names or ()
+        plain = [_plain_column(rows, field) for field in self._schema if field.name in names]
+        codes = [rows["code"], *(rows["codes"].T - 1)]
+        columns = [
+            _dictionary_arrays(column, texts, cuts)
+            for column, texts in zip(codes, [labels, *strings], strict=True)
+        ]
+        sink, ends = io.BytesIO(), []
+        for start, end, *of_bucket in zip(cuts.tolist(), cuts[1:].tolist(), *columns, strict=False):
+            if end > start:
+                arrays = [column.slice(start, end - start) for column in plain]
+                batch = pa.RecordBatch.from_arrays([*arrays, *of_bucket], schema=self._schema)
+                with pa.ipc.new_stream(sink, self._schema) as stream:
+                    stream.write_batch(batch)
+            ends.append(sink.tell())
+        return sink.getvalue(), ends
+
+
+def _plain_column(rows: np.ndarray, field: pa.Field) -> pa.Array:
+    """Return a field of rows as a column; a list of values stays a list."""
+    values = np.ascontiguousarray(rows[field.name])
+    if not pa.types.is_fixed_size_list(field.type):
+        return pa.array(values)
+    flat = pa.array(values.reshape(-1))
+    if field.type.list_size:
+        return pa.FixedSizeListArray.from_arrays(flat, type=field.type)
+    return pa.array([[]] * len(rows), field.type)  # from_arrays cannot tell how many rows
+
+
+def _dictionary_arrays(
+    codes: np.ndarray, strings: Sequence[str], cuts: np.ndarray
+) -> Iterator[pa.DictionaryArray]:
+    """Yield the strings of each bucket, given where each begins; a code below 0 is null."""
+    texts, buckets = pa.array(strings, pa.string()), len(cuts) - 1
+    # A dictionary that got too long has no strings any more, and its rows are read again.
+    codes = np.ascontiguousarray(codes) if len(texts) else np.full(len(codes), -1, np.int32)
+    dictionaries = [texts] * buckets
+    if len(texts) > _FEW_STRINGS:
+        # All buckets at once: a key is the bucket, then the code.
+        span = len(texts)
+        places = np.repeat(np.arange(buckets), np.diff(cuts))
+        present = np.flatnonzero(codes >= 0)
+        places = places[present]
+        keys, indices = np.unique(places * span + codes[present], return_inverse=True)
+        starts = np.searchsorted(keys, np.arange(buckets + 1) * span)
+        codes = np.full(len(codes), -1, np.int32)
+        codes[present] = indices - starts[places]
+        ordered = texts.take(pa.array(keys % span))
+        dictionaries = [
+            ordered.slice(start, end - start)
+            for start, end in zip(starts.tolist(), starts[1:].tolist(), strict=False)
+        ]
+    mask, ends = codes < 0, cuts[1:].tolist()
+    for start, end, dictionary in zip(cuts.tolist(), ends, dictionaries, strict=False):
+        indices = pa.array(codes[start:end], mask=mask[start:end])
+        yield pa.DictionaryArray.from_arrays(indices, dictionary, safe=False)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The codes that the dataset has for labels and strings.
+
+    Attributes:
+        classes: The class of each label; None if the label is a number.
+        columns: For each column of strings, the code of each string, or the number of bins into
+            which it is hashed.
+    """
+
+    classes: Mapping[str, int] | None
+    columns: tuple[Mapping[str, int] | int, ...]
+
+
+def _codes_of(strings: pa.Array, codes: Mapping[str, int] | int) -> np.ndarray:
+    """Return the code of each string: int32 of shape [strings], 0 for one that has none."""
+    texts = strings.to_pylist()
+    if isinstance(codes, int):
+        return (bins_of([text.encode() for text in texts], codes) + 1).astype(np.int32)
+    return np.array([codes.get(text, 0) for text in texts], np.int32)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Rows in the order of their hashes and labels, with the codes of the dataset.
+
+    Attributes:
+        labels: Class indices or numbers, of shape [rows].
+        texts: The strings of each hashed column; none if they were not asked for.
+    """
+
+    rows: np.ndarray
+    labels: np.ndarray
+    texts: tuple[pa.Array, ...] = ()
+
+    def cut(self, start: int, end: int) -> Sorted:
+        """Return the rows from `start` up to `end`."""
+        texts = tuple(column.slice(start, max(end - start, 0)) for column in self.texts)
+        return Sorted(self.rows[start:end], self.labels[start:end], texts)
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """The good rows of the bins from `first` up to `last`, and where they are.
+
+    Attributes:
+        counts: int64 of shape [last - first], the rows of each bin.
+        streams: Of the buckets with these bins, in all files in the order of the source.
+    """
+
+    first: int
+    last: int
+    counts: np.ndarray
+    streams: tuple[Streams, ...]
+
+
+class SortedRows:
+    """The good rows of all bucket files, sorted.
+
+    If the labels are no classes, rows whose label is not a number are bad.
+
+    Args:
+        kind: The type of a row.
+    """
+
+    def __init__(
+        self, folder: BucketFolder, kind: np.dtype, bins: HashBins, vocabulary: Vocabulary
+    ) -> None:
+        self._folder, self._kind, self._bins = folder, kind, bins
+        self._vocabulary = vocabulary
+
+    def counts(self, files: Sequence[BucketFile]) -> np.ndarray:
+        """Return the rows of each bin in all files: int64 of shape [bins]."""
+        counts = np.zeros(len(self._bins.edges), np.int64)
+        for file in files:
+            counts += file.numbers if self._vocabulary.classes is None else file.counts
+        return counts
+
+    def range(
+        self, files: Sequence[BucketFile], counts: np.ndarray, first: int, last: int
+    ) -> RowRange:
+        """Return the rows of some bins of files, which are in the order of the source."""
+        start, end = self._bins.buckets_with(first, last)
+        streams = (
+            Streams(it.name, it.starts[start : end + 1].copy(), it.checksums[start:end].copy())
+            for it in (file.streams for file in files)
+        )
+        return RowRange(first, last, counts[first:last], tuple(streams))
+
+    def read(self, rows: RowRange, texts: bool = False) -> Iterator[Sorted]:
+        """Yield sorted rows, in groups that depend on the dataset alone.
+
+        Args:
+            rows: The rows to read.
+            texts: Whether to return the strings of hashed columns.
+
+        Raises:
+            DataError: A file is damaged.
+        """
+        origin, _ = self._bins.buckets_with(rows.first, rows.last)
+        for groups in self._whole_buckets(rows):
+            start, end = self._bins.buckets_with(groups[0], groups[-1])
+            batches = [
+                batch
+                for streams in rows.streams
+                for batch in self._batches(streams, start - origin, end - origin)
+            ]
+            if not batches or (gathered := self._gathered(batches, texts)) is None:
+                continue
+            cuts = self._bins.cuts(np.ascontiguousarray(gathered.rows["hash"]))[groups].tolist()
+            for low, high in zip(cuts, cuts[1:], strict=False):
+                if high > low:
+                    yield gathered.cut(low, high)
+
+    def _batches(self, streams: Streams, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some buckets of a file."""
+        begin, *ends = streams.starts[first : last + 1].tolist()
+        if ends[-1] == begin:
+            return
+        body, start = self._folder.read(streams.name, begin, ends[-1]), 0
+        for end, checksum in zip(ends, streams.checksums[first:last].tolist(), strict=True):
+            stream, start = body[start : end - begin], end - begin
+            if not stream:
+                continue
+            if google_crc32c.value(stream) != checksum:
+                raise damaged(streams.name)
+            with pa.ipc.open_stream(stream) as reader:
+                yield reader.read_next_batch()
+
+    def _whole_buckets(self, rows: RowRange) -> Iterator[list[int]]:
+        """Yield the edges of groups, so many together that no bucket is read twice."""
+        groups = [rows.first]
+        for edge in self._grouped(rows):
+            groups.append(edge)
+            if edge in self._bins.buckets or edge == rows.last:
+                yield groups
+                groups = [edge]
+
+    def _grouped(self, rows: RowRange) -> Iterator[int]:
+        """Yield where groups of bins end.
+
+        Its bins have their first 8 bits in common, and a group is of bounded size.
+        """
+        most = max(1, _GROUP_BYTES // self._kind.itemsize)
+        prefixes = self._bins.edges[rows.first : rows.last] >> np.uint64(56)
+        size = 0
+        for i, count in enumerate(rows.counts.tolist()):
+            if i and (prefixes[i] != prefixes[i - 1] or (size and size + count > most)):
+                yield rows.first + i
+                size = 0
+            size += count
+        if rows.last > rows.first:
+            yield rows.last
+
+    def _gathered(self, batches: Sequence[pa.RecordBatch], texts: bool) -> Sorted | None:
+        """Return the good rows of streams, sorted; None without any."""
+        rows = np.empty(sum(map(len, batches)), self._kind)
+        for name in ("hash", "number", "features", "dates", "weight"):
+            if name in (self._kind.names or ()):
+                _fill(rows[name], [batch.column(name) for batch in batches])
+        classes = self._vocabulary.classes
+        if classes is None:
+            labels = rows["number"].copy()
+        else:
+            codes, strings = _unified(batches, "label")
+            labels = np.array([classes[text] for text in strings.to_pylist()], np.int32)[codes]
+        rows["code"] = 0 if classes is None else labels
+        columns = []
+        for j, known in enumerate(self._vocabulary.columns):
+            codes, strings = _unified(batches, f"string {j}")
+            rows["codes"][:, j] = np.append(_codes_of(strings, known), np.int32(0))[codes]
+            if texts and isinstance(known, int):
+                columns.append((codes, pa.concat_arrays([strings, pa.array([""])])))
+        if classes is None:
+            good = np.flatnonzero(~np.isnan(labels))
+            if not len(good):
+                return None
+            if len(good) < len(rows):
+                rows, labels = taken(rows, good), labels[good]
+                columns = [(codes[good], strings) for codes, strings in columns]
+        # By label too, so the order of rows with equal features does not depend on the input.
+        order = order_of(np.ascontiguousarray(rows["hash"]), labels)
+        in_order = (strings.take(pa.array(codes[order])) for codes, strings in columns)
+        return Sorted(taken(rows, order), labels[order], tuple(in_order))
+
+
+def _fill(field: np.ndarray, columns: Sequence[pa.Array]) -> None:
+    """Write the values of columns into a field of rows, one after the other."""
+    first = 0
+    for column in columns:
+        last = first + len(column)
+        if pa.types.is_fixed_size_list(column.type):
+            field[first:last] = column.flatten().to_numpy().reshape(len(column), -1)
+        else:
+            field[first:last] = column.to_numpy()
+        first = last
+
+
+def _unified(batches: Sequence[pa.RecordBatch], name: str) -> tuple[np.ndarray, pa.Array]:
+    """Return a column's codes over all batches, and the string of each; null has the next code."""
+    column = pa.chunked_array([batch.column(name) for batch in batches]).unify_dictionaries()
+    strings = column.chunk(0).dictionary
+    codes = [chunk.indices.fill_null(len(strings)).to_numpy() for chunk in column.chunks]
+    return np.concatenate(codes), strings
