@@ -11,6 +11,7 @@ from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.reasons import _wait_remedy
 from kfp_tfjob.pipelines.kubeflow.runs import all_parameters
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -103,6 +104,14 @@ def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
     found = Client(fake.host).run("last").parameters
     assert found["train_epochs"] == 3 and found["train_workers"] == 1
     assert isinstance(found["train_workers"], int)
+
+
+def test_a_run_that_waits_for_a_node_with_a_taint_is_told_of_tolerations():
+    waits = "chief-0: 0/2 nodes are available: 1 Insufficient nvidia.com/gpu"
+    assert "pod.all.tolerations" not in _wait_remedy(waits)
+    assert "pod.all.tolerations" in _wait_remedy(
+        f"{waits}, 1 node(s) had untolerated taint {{a: b}}"
+    )
 
 
 def test_all_parameters_of_a_run_of_an_uploaded_pipeline(fake, package, base):
