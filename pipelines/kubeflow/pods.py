@@ -136,7 +136,7 @@ class RunOnCluster:
         waits = [
             f"{pod['metadata']['name']} waits: {why}"
             for pod in _alive(steps)
-            if (why := waiting_reasons.reason(pod, self._events(api, pod["metadata"]["name"])))
+            if (why := waiting_reasons.reason(pod, self._events_of(api, pod)))
         ]
         running = [job for job in jobs if not is_over(job)]
         for job in running:
@@ -147,6 +147,12 @@ class RunOnCluster:
                 waits.append(f"{name}: {said}")
         names = (_names(_alive(steps)), _names(_alive(pods)), _names(running))
         return Seen(*names, tuple(waits))
+
+    def _events_of(self, api: ClusterClient, pod: Object) -> Sequence[Object]:
+        """Return the events of a pod that has not started; the warnings of others are over."""
+        from kfp_tfjob.cluster.waiting_reasons import has_begun
+
+        return () if has_begun(pod) else self._events(api, pod["metadata"]["name"])
 
     @staticmethod
     def _events(api: ClusterClient, name: str) -> Sequence[Object]:
