@@ -21,6 +21,7 @@ Written by tasks.py, read by dataset.py and shards.py.
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ _BUCKET_BYTES = 4 << 20  # of the source, about
 # The index of every file is in memory: 130 MB for a source of 100 GB.
 _FEWEST_BITS, _MOST_BITS = 8, 12
 _GROUP_BYTES = 16 << 20  # of rows that are added up at once; statistics depend on it
+_READ_BYTES = 64 << 20  # of streams that are read at once, from all files: fewer requests to S3
 # So few strings are written to every bucket, which takes less time than to find those of its rows.
 _FEW_STRINGS = 256
 
@@ -325,6 +327,18 @@ class Sorted:
     labels: np.ndarray
     texts: tuple[pa.Array, ...] = ()
 
+    @classmethod
+    def joined(cls, pieces: Sequence[Sorted]) -> Sorted:
+        """Return the rows of several pieces, which follow each other."""
+        if len(pieces) == 1:
+            return pieces[0]
+        texts = zip(*(piece.texts for piece in pieces), strict=True)
+        return cls(
+            joined([piece.rows for piece in pieces]),
+            np.concatenate([piece.labels for piece in pieces]),
+            tuple(map(pa.concat_arrays, texts)),
+        )
+
     def cut(self, start: int, end: int) -> Sorted:
         """Return the rows from `start` up to `end`."""
         texts = tuple(column.slice(start, max(end - start, 0)) for column in self.texts)
@@ -389,49 +403,62 @@ class SortedRows:
         Raises:
             DataError: A file is damaged.
         """
-        origin, _ = self._bins.buckets_with(rows.first, rows.last)
-        for groups in self._whole_buckets(rows):
-            start, end = self._bins.buckets_with(groups[0], groups[-1])
+        ends = deque(self._group_ends(rows))
+        pieces: list[Sorted] = []
+        for last, bucket in self._sorted_buckets(rows, texts):
+            if bucket is not None:
+                pieces.append(bucket)
+            # A large bucket has several groups, and of a large source, a group several buckets.
+            while pieces and ends and ends[0] <= last:
+                whole = Sorted.joined(pieces)
+                place = self._place_of(whole, ends.popleft())
+                if place:
+                    yield whole.cut(0, place)
+                pieces = [whole.cut(place, len(whole.rows))]
+            while ends and ends[0] <= last:
+                ends.popleft()
+
+    def _place_of(self, rows: Sorted, number: int) -> int:
+        """Return where a bin begins in sorted rows."""
+        if number == len(self._bins.edges):
+            return len(rows.rows)
+        return int(np.searchsorted(rows.rows["hash"], self._bins.edges[number]))
+
+    def _sorted_buckets(self, rows: RowRange, texts: bool) -> Iterator[tuple[int, Sorted | None]]:
+        """Yield the bin after each bucket, and its rows from `rows.first` on; None without any."""
+        first, last = self._bins.buckets_with(rows.first, rows.last)
+        bodies: list[bytes] = []
+        begin = end = 0  # the buckets in `bodies`, counted from `first`
+        for bucket in range(last - first):
+            if bucket == end:
+                begin, end = bucket, self._window_end(rows, bucket, last - first)
+                bodies = [self._body(streams, begin, end) for streams in rows.streams]
             batches = [
                 batch
-                for streams in rows.streams
-                for batch in self._batches(streams, start - origin, end - origin)
+                for streams, body in zip(rows.streams, bodies, strict=True)
+                for batch in _batch_of(streams, body, begin, bucket)
             ]
-            if not batches or (gathered := self._gathered(batches, texts)) is None:
-                continue
-            cuts = self._bins.cuts(np.ascontiguousarray(gathered.rows["hash"]))[groups].tolist()
-            for low, high in zip(cuts, cuts[1:], strict=False):
-                if high > low:
-                    yield gathered.cut(low, high)
+            gathered = self._gathered(batches, texts) if batches else None
+            if gathered and not bucket:  # it may begin before the rows
+                gathered = gathered.cut(self._place_of(gathered, rows.first), len(gathered.rows))
+            yield int(self._bins.buckets[first + bucket + 1]), gathered
 
-    def _batches(self, streams: Streams, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some buckets of a file."""
-        begin, *ends = streams.starts[first : last + 1].tolist()
-        if ends[-1] == begin:
-            return
-        body, start = self._folder.read(streams.name, begin, ends[-1]), 0
-        for end, checksum in zip(ends, streams.checksums[first:last].tolist(), strict=True):
-            stream, start = body[start : end - begin], end - begin
-            if not stream:
-                continue
-            if google_crc32c.value(stream) != checksum:
-                raise damaged(streams.name)
-            with pa.ipc.open_stream(stream) as reader:
-                yield reader.read_next_batch()
+    def _window_end(self, rows: RowRange, bucket: int, last: int) -> int:
+        """Return the bucket after those that are read at once from `bucket` on."""
+        size = sum(
+            np.diff(streams.starts[bucket : last + 1].astype(np.int64)) for streams in rows.streams
+        )
+        return bucket + max(1, int(np.searchsorted(np.cumsum(size), _READ_BYTES, side="right")))
 
-    def _whole_buckets(self, rows: RowRange) -> Iterator[list[int]]:
-        """Yield the edges of groups, so many together that no bucket is read twice."""
-        groups = [rows.first]
-        for edge in self._grouped(rows):
-            groups.append(edge)
-            if edge in self._bins.buckets or edge == rows.last:
-                yield groups
-                groups = [edge]
+    def _body(self, streams: Streams, first: int, last: int) -> bytes:
+        """Return the bytes of some streams of a file."""
+        start, end = int(streams.starts[first]), int(streams.starts[last])
+        return self._folder.read(streams.name, start, end) if end > start else b""
 
-    def _grouped(self, rows: RowRange) -> Iterator[int]:
-        """Yield where groups of bins end.
+    def _group_ends(self, rows: RowRange) -> Iterator[int]:
+        """Yield the bin after each group.
 
-        Its bins have their first 8 bits in common, and a group is of bounded size.
+        The bins of a group have their first 8 bits in common, and its size is bounded.
         """
         most = max(1, _GROUP_BYTES // self._kind.itemsize)
         prefixes = self._bins.edges[rows.first : rows.last] >> np.uint64(56)
@@ -474,6 +501,18 @@ class SortedRows:
         order = order_of(np.ascontiguousarray(rows["hash"]), labels)
         in_order = (strings.take(pa.array(codes[order])) for codes, strings in columns)
         return Sorted(taken(rows, order), labels[order], tuple(in_order))
+
+
+def _batch_of(streams: Streams, body: bytes, first: int, bucket: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a bucket of a file, if there are any; its body begins at bucket `first`."""
+    start, end = (int(at) for at in streams.starts[bucket : bucket + 2] - streams.starts[first])
+    if start == end:
+        return
+    stream = body[start:end]
+    if google_crc32c.value(stream) != streams.checksums[bucket]:
+        raise damaged(streams.name)
+    with pa.ipc.open_stream(stream) as reader:
+        yield reader.read_next_batch()
 
 
 def _fill(field: np.ndarray, columns: Sequence[pa.Array]) -> None:

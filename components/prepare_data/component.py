@@ -72,8 +72,8 @@ def prepare_data(
                 file.write(without_data(data_label, data_options))
             write_empty_card(context, dataset)
             return "", ""
-        data = (data_uri, data_label, data_options, source_digest)
-        done = run(context, *data, cores=cores_of(pod))
+        cores = cores_of(pod)
+        done = run(context, data_uri, data_label, data_options, source_digest, cores=cores)
         check_gate(gate, done.schema)
         validation = validate(context, done, model_name, data_options)
         for name, value in (done.metrics | validation.metrics).items():

@@ -43,11 +43,11 @@ from kfp_tfjob.storage.errors import (
     Problems,
     StepError,
 )
-from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.storage.formatting import counted, listed, sized
 from kfp_tfjob.storage.layout import WORK
 
 _LARGE = 1 << 30  # bytes of a source whose rows do not go to the disk of a node
-_GROWTH = 3  # rows as numbers may take more room than as text or packed
+_GROWTH = 3  # bytes of rows in buckets for each byte of the source; few columns or packed text
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +82,34 @@ def run(
             rows for three splits.
     """
     with spare(processes, cores):
-        return _run(
-            step, data_uri, data_label, data_options, source_digest, block, part, processes, cores
-        )
+        options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
+        source_digest = _unchanged(source, source_digest)
+        digest = options.dataset_digest(source_digest, data_label)
+        base = step.layout.dataset(digest)
+        work = base / WORK / step.run_id  # no other run clears it
+        use_dataset(step.store, step.layout, digest, step.run_id)
+        if done := dataset.find(step.store, base):
+            log.info("dataset %s already exists and is reused", base)
+            BucketPrefix(step.store, work).clear()  # this run's step was killed at its end
+        else:
+            files, size = counted(len(source.files), "file"), source.size / 1e6
+            log.info("preparing %s from %s, %.1f MB", base, files, size)
+            if source.unread:  # such as a table with another ending
+                log.info(
+                    "not read, because of their endings: %s",
+                    listed([file.name for file in source.unread], 10),
+                )
+            with TemporaryDirectory(prefix="prepare-data-") as folder:
+                place = str(work) if options.dask else _place(source, work, folder)
+                store = step.store
+                context = Context(place, store.endpoint, store.region, opened=store)
+                executor = _executor(context, options.dask, source, part, processes, cores)
+                done = _prepared(executor, source, data_label, options, base, block, part)
+            rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
+            log.info("dataset %s is complete: rows: %s", base, rows)
+        for warning in done.statistics.warnings:
+            log.warning("%s", warning)
+        return done
 
 
 def without_data(data_label: str, data_options: Mapping[str, Any]) -> str:
@@ -97,47 +122,6 @@ def without_data(data_label: str, data_options: Mapping[str, Any]) -> str:
     ConfigurationError.raise_if(data_problems(given))
     log.info("no data: data_uri is empty, so there is no dataset")
     return fill("components/prepare_data/no_data.html.j2", title="No data")
-
-
-def _run(
-    step: Step,
-    data_uri: str,
-    data_label: str,
-    data_options: Mapping[str, Any],
-    source_digest: str,
-    block: int,
-    part: int,
-    processes: int,
-    cores: int,
-) -> Prepared:
-    options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
-    source_digest = _unchanged(source, source_digest)
-    digest = options.dataset_digest(source_digest, data_label)
-    base = step.layout.dataset(digest)
-    work = base / WORK / step.run_id  # no other run clears it
-    use_dataset(step.store, step.layout, digest, step.run_id)
-    if done := dataset.find(step.store, base):
-        log.info("dataset %s already exists and is reused", base)
-        BucketPrefix(step.store, work).clear()  # this run's step was killed at its end
-    else:
-        files, size = counted(len(source.files), "file"), source.size / 1e6
-        log.info("preparing %s from %s, %.1f MB", base, files, size)
-        if source.unread:  # such as a table with another ending
-            log.info(
-                "not read, because of their endings: %s",
-                listed([file.name for file in source.unread], 10),
-            )
-        with TemporaryDirectory(prefix="prepare-data-") as folder:
-            place = str(work) if options.dask else _place(source, work, folder)
-            store = step.store
-            context = Context(place, store.endpoint, store.region, opened=store)
-            executor = _executor(context, options.dask, source, part, processes, cores)
-            done = _prepared(executor, source, data_label, options, base, block, part)
-        rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
-        log.info("dataset %s is complete: rows: %s", base, rows)
-    for warning in done.statistics.warnings:
-        log.warning("%s", warning)
-    return done
 
 
 def _prepared(
@@ -173,8 +157,8 @@ def _prepared(
             Problem(
                 "the local disk is full",
                 received=str(error),
-                expected="space for the rows as numbers: 4 to 8 bytes for each value, and 128 MiB"
-                " for each process",
+                expected=f"up to {sized(source.size * _GROWTH)} for the rows of"
+                f" {sized(source.size)} of data, and 128 MB for each process",
                 fix="set TMPDIR to a larger disk, or choose nodes that have one with"
                 " pod.prepare.node_selector",
             )

@@ -70,7 +70,11 @@ def test_the_dataset_digest_depends_on_all_that_changes_the_dataset():
     assert digest() == digest(split={"train": 0.7}) == digest(task="auto")
     assert digest(drop=["a", "b"]) == digest(drop=["b", "a"])
     # As before `names` and `header`, which only allows a dataset.
-    assert digest() == digest(header=True) == "43b916ea76fe107933019d62cdceaa6d"
+    assert digest() == digest(header=True) == "43b916ea76fe107933019d62cdceaa6d", (
+        "every dataset of every team gets a new name and is prepared again: this may change only"
+        " with CODEC_VERSION. A new key of data_options belongs in _LATER_KEYS, which leave the"
+        " digest alone while they have their defaults"
+    )
     assert digest(delimiter="tab", encoding="latin-1") == "a8d18d6f551fcd87d33ce2dc725a131c"
     different = [
         digest(),

@@ -163,6 +163,8 @@ def test_groups_do_not_depend_on_buckets_and_their_index_is_small(
     found, good = groups(bins), rows if is_class else rows[300:]
     within = (good["hash"] >= bins.edges[3]) & (good["hash"] < bins.edges[-3])
     assert len(found) > 100 and sum(found, []) == np.sort(good["hash"][within]).tolist()
+    monkeypatch.setattr(buckets, "_READ_BYTES", 3000)
+    assert groups(bins) == found
     one = HashBins(bins.edges, np.array([0, len(bins.edges)]))
     as_small = HashBins(bins.edges, np.arange(len(bins.edges) + 1))
     assert groups(one) == groups(as_small) == found
