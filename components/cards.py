@@ -1,10 +1,10 @@
 """The cards of datasets and models in Kubeflow Pipelines: the typed artifacts of a run.
 
 The files stay in the store of output_uri. The launcher of Kubeflow Pipelines fails a task whose
-artifact has an address outside the run's own pipeline root, and copies what a step takes as an
-artifact into its pod. So an artifact is a small file, a card, whose metadata has the address, and
-steps pass addresses as strings. The UI therefore draws no edge between them. Equal digests connect
-a published model with the training and the dataset that it comes from.
+artifact has an address outside the run's own pipeline root, and copies a step's input artifacts
+into its pod. So an artifact is a small file, a card, whose metadata contains the address, and steps
+pass addresses as strings. The UI therefore draws no edge between them. Equal digests connect a
+published model with its training and its dataset. Made by prepare_data, launch_tfjob and publish.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Artifact(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """The metadata that all cards have; each field is a key.
+    """The metadata that all cards share; each field is a key.
 
-    A key is absent if its value is empty: Kubeflow Pipelines cannot store null, and an empty
-    address or digest looks like a value.
+    A key is absent if its field is empty, because Kubeflow Pipelines cannot store null, and an
+    empty address or digest looks like a real one.
 
     Attributes:
         run_id: The run whose step made the card.
@@ -59,12 +59,12 @@ class Card:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The fields that have a value: printable strings, numbers, booleans and flat dicts."""
-        values = {name: _plain(value) for name, value in vars(self).items()}
+        """The fields that are not empty, as printable strings, numbers, booleans and flat dicts."""
+        fields = {name: _plain(content) for name, content in vars(self).items()}
         return {
-            name: value
-            for name, value in values.items()
-            if value is not None and value not in ("", {})
+            name: content
+            for name, content in fields.items()
+            if content is not None and content not in ("", {})
         }
 
     def write(self, artifact: Artifact, content: bytes) -> None:
@@ -113,8 +113,8 @@ class ModelCard(Card):
 class TrainedModelCard(ModelCard):
     """The metadata of a run's model, before it is evaluated.
 
-    `uri` and `size_bytes` are those of the SavedModel, or of all output if there is none.
-    `manifest_sha256` is always about all output.
+    `uri` and `size_bytes` describe the SavedModel, or all output if there is no SavedModel.
+    `manifest_sha256` always describes all output.
 
     Attributes:
         saved_model: Whether there is a SavedModel.
@@ -135,9 +135,9 @@ class TrainedModelCard(ModelCard):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedModelCard(ModelCard):
-    """The metadata of what became of a blessed model.
+    """The outcome of publishing a model.
 
-    If nothing was published, there is no version, and no address, size or digest of one.
+    If nothing was published, the version and its address, size and digest are absent.
 
     Attributes:
         outcome: `published`, `not_blessed` or `lost_race`.
@@ -161,6 +161,7 @@ class PublishedModelCard(ModelCard):
 
 
 def _plain(value: Any) -> Any:
+    """Escape unprintable characters in a string or in a mapping's keys."""
     if isinstance(value, Mapping):
         return {line(name): number for name, number in value.items()}
     return line(value) if isinstance(value, str) else value

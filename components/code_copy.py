@@ -1,4 +1,10 @@
-"""Checks the user's model code, and keeps the run's own copy of it in the store."""
+"""Checks the user's model code, and stores the run's own copy of it.
+
+A run may train for days and restart replicas meanwhile. If they read the code from its source, an
+edit in that time would train one model with two programs. So the code is copied once per run, and
+all attempts and retries use the copy. Called by preflight's engine, and by launch_tfjob in a
+pipeline without preflight.
+"""
 
 from __future__ import annotations
 
@@ -24,37 +30,45 @@ log = logging.getLogger(__name__)
 
 
 def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Finding]]:
-    """Return the code that `model_code` names, and its problems; own commands need no function."""
-    wanted = ModelCode.of_run(values)
+    """Return the code that `model_code` names, and its problems.
+
+    The function is checked unless the user's command replaces the trainer, which would call it.
+    """
+    model_code = ModelCode.of_run(values)
     try:
-        code = wanted.read(step.store)
+        code = model_code.read(step.store)
     except StepError as error:
-        return Code("", {}), [Finding.of(it) for it in error.problems]
-    is_ours = values["train_image"] in (TRAIN, TRAINER)
+        return Code("", {}), [Finding.of(problem) for problem in error.problems]
+    is_project_image = values["train_image"] in (TRAIN, TRAINER)
     if command := values["train_options"].get("command"):
         problems: list[Problem | str] = [*code.problems_of_command(command)]
-    elif wanted.in_image and not code.files and is_ours:
+    elif model_code.in_image and not code.files and is_project_image:
         problem = Problem(
             "model_code names a module that is not in the image",
-            received=wanted.source,
+            received=model_code.source,
             expected="kfp_tfjob.trainer.models, or a module of your own train_image",
             fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
             path="model_code",
         )
         return code, [Finding.of(problem)]
     else:
-        problems = code.problems(wanted.function, values["model_hyperparameters"])
+        problems = code.problems(model_code.function, values["model_hyperparameters"])
     # Another image may have a newer Python, or more modules. A local run uses this machine's.
-    may_be_right = OfImage if not (is_ours or is_local()) else ()
+    uncertain = OfImage if not (is_project_image or is_local()) else ()
     return code, [
-        Finding.of(it, Status.WARNING if isinstance(it, may_be_right) else Status.PROBLEM)
-        for it in problems
+        Finding.of(problem, Status.WARNING if isinstance(problem, uncertain) else Status.PROBLEM)
+        for problem in problems
     ]
 
 
 def code_of_run(step: Step, code: Code) -> Code:
-    """Return the code that this run trains: its own copy, if an earlier try has made one."""
-    if code.in_image or not _is_kept(step):
+    """Return the code that this run trains: the copy of an earlier attempt if it has one.
+
+    Args:
+        step: The run and its store.
+        code: The code as it is now at its source.
+    """
+    if code.in_image or not _has_copy(step):
         return code
     with tempfile.TemporaryDirectory() as folder:
         uploader.pull(step.store, step.run.code, Path(folder))
@@ -68,7 +82,7 @@ def code_of_run(step: Step, code: Code) -> Code:
     return replace(code, files=files)
 
 
-def keep_code(step: Step, code: Code) -> str:
+def save_code(step: Step, code: Code) -> str:
     """Copy the user's code to the run once; every replica and attempt uses only this copy.
 
     Returns:
@@ -76,18 +90,18 @@ def keep_code(step: Step, code: Code) -> str:
     """
     if code.in_image:
         return ""
-    if _is_kept(step):
+    if _has_copy(step):
         log.info("this run already has its copy of the code")
     else:
         with tempfile.TemporaryDirectory() as folder:
-            for path, data in code.files.items():
+            for path, content in code.files.items():
                 file = below(Path(folder), path)
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(data)
+                file.write_bytes(content)
             uploader.push(step.store, Path(folder), step.run.code, "code", run_id=step.run_id)
     return str(step.run.code)
 
 
-def _is_kept(step: Step) -> bool:
-    """Return whether this run already has its copy of the code."""
+def _has_copy(step: Step) -> bool:
+    """Return whether the run's copy of the code is complete: its manifest is written last."""
     return step.store.has(step.run.code / MANIFEST)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kfp_tfjob.components.webhook import Webhook, returned_within
+from kfp_tfjob.components.webhook import Webhook, call_with_timeout
 from kfp_tfjob.jobs.attempt_record import gpu_hours
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.judging.formatting import number
@@ -35,11 +35,12 @@ T = TypeVar("T")
 SUCCEEDED, SKIPPED = "succeeded", "skipped"
 FAILED, CANCELLED = "failed", "cancelled"
 
+# Together at most 5 s: a step reads the run's records, then its GPU hours, then sends.
 STORE_SECONDS, _SEND_SECONDS = 1.0, 2.0
 _RETRY_INDEX = "KFP_RETRY_INDEX"
 _TEMPLATE = Path("/var/run/argo/template")  # Argo's description of this pod
-_RETRIES_FAILURES = ("", "OnFailure", "Always")  # policies of Argo; the empty one is its default
-_MOST = 3000  # characters of a message in the text for people
+_RETRY_ON_FAILURE = ("", "OnFailure", "Always")  # Argo's policies; the empty one is its default
+_MOST = 3000  # characters of a message and of a remedy in the text for people
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
@@ -51,13 +52,13 @@ class Notice:
         outcome: PUBLISHED, NOT_BLESSED, LOST_RACE, SUCCEEDED, SKIPPED, FAILED or CANCELLED.
         run_id: The run.
         step: The step that ended it.
-        verdict: One word for what happened.
-        code: The exit code of the step.
+        verdict: The cause in one word, for programs: a Failure's verdict, `blessed`, ...
+        code: The step's exit code.
         message: What happened.
         remedy: What to do; empty if nothing has to be done.
         model_name: The model; empty if the step does not know it.
-        addresses: Where things are in the store, by name.
-        metrics: The metrics of the verdict.
+        addresses: Addresses in the store by name, such as `run` and `report`.
+        metrics: The verdict's metrics by name.
         gpu_hours: GPU hours `used`, `pending` and `lost`; empty without GPUs.
     """
 
@@ -76,8 +77,8 @@ class Notice:
     @property
     def text(self) -> str:
         """The notification for people, in the syntax of Slack."""
-        about = f" of {self.model_name}" if self.model_name else ""
-        ended = {
+        model = f" of {self.model_name}" if self.model_name else ""
+        outcome = {
             PUBLISHED: "published a model",
             NOT_BLESSED: "was not blessed",
             LOST_RACE: "lost the race and was not published",
@@ -85,32 +86,40 @@ class Notice:
             SKIPPED: "had nothing new to train on",
             CANCELLED: "was stopped before it finished",
         }.get(self.outcome, f"failed in {self.step}")
-        lines = [f"*Run {self.run_id}*{about} {ended} ({self.verdict})", short(self.message, _MOST)]
+        title = f"*Run {self.run_id}*{model} {outcome} ({self.verdict})"
+        lines = [title, short(self.message, _MOST)]
         if self.remedy and self.remedy not in self.message:
             lines.append(f"To do: {short(self.remedy, _MOST)}")
         if self.metrics:
-            metrics = (f"{name} {number(value)}" for name, value in self.metrics.items())
+            metrics = (f"{name} {number(metric)}" for name, metric in self.metrics.items())
             lines.append(", ".join(metrics))
         if any(self.gpu_hours.values()):
-            hours = ", ".join(f"{name} {value:.2f}" for name, value in self.gpu_hours.items())
+            hours = ", ".join(f"{name} {spent:.2f}" for name, spent in self.gpu_hours.items())
             lines.append(f"GPU hours: {hours}")
         lines += [f"{name}: {address}" for name, address in self.addresses.items()]
         return "\n".join(lines).translate(_ESCAPES)  # no link and no mention from outside
 
     def document(self) -> dict[str, Any]:
-        """Return the body of the notification, without secrets."""
+        """Return the notification's JSON body, with secrets masked."""
         mask = Mask()
-        # Only these may quote anything. Programs read names, addresses and keys.
+        # Only these may quote the user's data or logs. Programs read names, addresses and keys.
         notice = replace(self, message=mask(self.message), remedy=mask(self.remedy))
         time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         return {"text": notice.text} | asdict(notice) | {"time": time}
 
 
-def failure(run_id: str, found: Failure, model_name: str = "") -> Notice:
-    """Return the notice about a run that failed or was ended."""
-    outcome = CANCELLED if found.verdict == CANCELLED else FAILED
-    ended = (outcome, run_id, found.step, found.verdict, found.code)
-    return Notice(*ended, found.message, found.fix, model_name)
+def failure(run_id: str, cause: Failure, model_name: str = "") -> Notice:
+    """Return the notice of a run that failed or was cancelled."""
+    return Notice(
+        outcome=CANCELLED if cause.verdict == CANCELLED else FAILED,
+        run_id=run_id,
+        step=cause.step,
+        verdict=cause.verdict,
+        code=cause.code,
+        message=cause.message,
+        remedy=cause.fix,
+        model_name=model_name,
+    )
 
 
 def will_be_retried(template: Path = _TEMPLATE) -> bool:
@@ -119,8 +128,8 @@ def will_be_retried(template: Path = _TEMPLATE) -> bool:
         strategy = json.loads(template.read_bytes()).get("retryStrategy") or {}
         index, limit = int(os.environ.get(_RETRY_INDEX) or 0), int(strategy.get("limit") or 0)
     except (OSError, ValueError, TypeError, AttributeError):
-        return False
-    return index < limit and str(strategy.get("retryPolicy") or "") in _RETRIES_FAILURES
+        return False  # another version of Argo; a notification too many is better than none
+    return index < limit and str(strategy.get("retryPolicy") or "") in _RETRY_ON_FAILURE
 
 
 def notify(notice: Notice, store: Store | None, run: RunLayout | None) -> None:
@@ -133,16 +142,16 @@ def notify(notice: Notice, store: Store | None, run: RunLayout | None) -> None:
     if webhook is None:
         return
     if store and run:
-        hours = within(lambda: gpu_hours(store.within(0), run)) or {}
+        hours = with_timeout(lambda: gpu_hours(store.within(0), run)) or {}
         hours = hours if any(hours.values()) else {}
         addresses = {"run": str(run.base), **notice.addresses}
         notice = replace(notice, addresses=addresses, gpu_hours=hours)
-    if wrong := webhook.send(notice.document(), _SEND_SECONDS):
-        log.warning("the webhook at %s was not notified: %s", webhook.host, wrong)
+    if problem := webhook.send(notice.document(), _SEND_SECONDS):
+        log.warning("the webhook at %s was not notified: %s", webhook.host, problem)
     else:
         log.info("the webhook at %s was notified", webhook.host)
 
 
-def within(call: Callable[[], T]) -> T | None:
-    """Return the result of a call of the store; None if it fails or takes longer than a second."""
-    return returned_within(STORE_SECONDS, call)
+def with_timeout(call: Callable[[], T]) -> T | None:
+    """Return the result of reading from the store; None if that fails or takes more than 1 s."""
+    return call_with_timeout(STORE_SECONDS, call)

@@ -1,4 +1,10 @@
-"""Reports a run that ended without a failure."""
+"""Sends the notification of a run that ended without a failure.
+
+Which step ends a run depends on what happened: preflight if nothing has changed, sync_output if no
+model is evaluated, evaluate without a blessing, otherwise publish. So each of them calls
+`step_ended`, and the notice is made from the records in the store. The exit task and a local run
+call `tell_end` for a run whose last step could not send it.
+"""
 
 from __future__ import annotations
 
@@ -10,54 +16,75 @@ from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED, Outcom
 
 
 def step_ended(step: Step | None, model_name: str) -> None:
-    """Report a run that this step ended without a failure; does nothing if it could not begin."""
-    if step and not is_local():  # a local run reports its own end
+    """Send the notification of the run that `step` ended; None if the step could not begin."""
+    if step and not is_local():  # a local run sends it when its process ends
         tell_end(step, model_name)
 
 
 def tell_end(step: Step, model_name: str) -> None:
     """Send the notification of a run that has not failed."""
-    if notice := notify.within(lambda: of_end(step, model_name)):
+    if notice := notify.with_timeout(lambda: of_end(step, model_name)):
         notify.notify(notice, step.store, step.whole_run)
 
 
 def of_end(step: Step, model_name: str) -> notify.Notice:
-    """Return the notice about a run that has not failed."""
+    """Return the notice of a run that has not failed, from its records in the store."""
     trained_by = (step.run_id, step.task_key)
-    ended = outcome_of(step.store.within(0), step.layout, step.run, trained_by)
-    if (verdict := ended.verdict) is None:
-        return _without_verdict(step, model_name, ended)
+    outcome = outcome_of(step.store.within(0), step.layout, step.run, trained_by)
+    if (verdict := outcome.verdict) is None:
+        return _notice_without_verdict(step, model_name, outcome)
     addresses = {"report": str(step.run.report), "model": str(step.run.model)}
-    if ended.lost:
-        message, _, remedy = ended.lost.message.partition("; ")
-        about = (LOST_RACE, step.run_id, "publish", ended.lost.verdict, ended.lost.code)
-        return notify.Notice(*about, message, remedy, model_name, addresses)
-    if ended.record:
-        addresses["version"] = ended.record.version_uri
-    published = ended.word == PUBLISHED
+    if outcome.lost:
+        message, _, remedy = outcome.lost.message.partition("; ")
+        return notify.Notice(
+            outcome=LOST_RACE,
+            run_id=step.run_id,
+            step="publish",
+            verdict=outcome.lost.verdict,
+            code=outcome.lost.code,
+            message=message,
+            remedy=remedy,
+            model_name=model_name,
+            addresses=addresses,
+        )
+    if outcome.record:
+        addresses["version"] = outcome.record.version_uri
+    published = outcome.word == PUBLISHED
     return notify.Notice(
         # A pipeline may evaluate a model and not publish it.
-        outcome=ended.word if ended.word in (PUBLISHED, NOT_BLESSED) else notify.SUCCEEDED,
+        outcome=outcome.word if outcome.word in (PUBLISHED, NOT_BLESSED) else notify.SUCCEEDED,
         run_id=step.run_id,
         step="publish" if published or verdict.is_second else "evaluate",
         verdict="blessed" if verdict.blessed else "not_blessed",
         code=0,
         message=verdict.reason,
-        remedy="train a better model, or change gate" if ended.word == NOT_BLESSED else "",
+        remedy="train a better model, or change gate" if outcome.word == NOT_BLESSED else "",
         model_name=model_name,
         addresses=addresses,
         metrics=in_short(verdict.metrics),
     )
 
 
-def _without_verdict(step: Step, model_name: str, ended: Outcome) -> notify.Notice:
-    if ended.earlier:
-        said = (
-            f"nothing has changed since run {ended.earlier.run_id}: the model was not trained again"
+def _notice_without_verdict(step: Step, model_name: str, outcome: Outcome) -> notify.Notice:
+    """Return the notice of a run that did not train, or whose model was not evaluated."""
+    if outcome.earlier:
+        return notify.Notice(
+            outcome=notify.SKIPPED,
+            run_id=step.run_id,
+            step="preflight",
+            verdict=outcome.word,
+            code=0,
+            message=f"nothing has changed since run {outcome.earlier.run_id}: the model was not"
+            " trained again",
+            model_name=model_name,
         )
-        about = (notify.SKIPPED, step.run_id, "preflight", ended.word, 0)
-        return notify.Notice(*about, said, model_name=model_name)
-    why = ended.why_not_evaluated
-    said = f"the output is stored and verified; no model was evaluated: {why}"
-    about = (notify.SUCCEEDED, step.run_id, step.name, notify.SUCCEEDED, 0)
-    return notify.Notice(*about, said, model_name=model_name)
+    return notify.Notice(
+        outcome=notify.SUCCEEDED,
+        run_id=step.run_id,
+        step=step.name,
+        verdict=notify.SUCCEEDED,
+        code=0,
+        message="the output is stored and verified; no model was evaluated:"
+        f" {outcome.why_not_evaluated}",
+        model_name=model_name,
+    )

@@ -1,8 +1,8 @@
-"""Describes the inputs of a step for Kubeflow Pipelines.
+"""Describes a step's inputs for Kubeflow Pipelines.
 
 A run parameter means the same in every step, so `kfp_tfjob.options` declares its sentence once.
-The docstring of a `component.py` describes only the other inputs, and what is special about a run
-parameter in that step.
+The docstring of a `component.py` describes only the other inputs, and how that step uses a run
+parameter differently. Every component.py decorates its function with `with_parameter_docs`.
 """
 
 import inspect
@@ -20,11 +20,11 @@ _NEXT_ENTRY = re.compile(r"\n {4}(?=\S)")
 def with_parameter_docs(step: _Step) -> _Step:
     """Complete the docstring of a step with the sentences of its run parameters.
 
-    What the docstring says about a run parameter follows that parameter's sentence. Every
-    description becomes one line, because Kubeflow Pipelines shows no more than the first.
+    The docstring's own description of a run parameter follows that parameter's sentence. Every
+    description becomes one line, because Kubeflow Pipelines shows only the first line.
 
     Args:
-        step: The function below `@dsl.component`, with a Google style docstring that has the
+        step: The function below `@dsl.component`, with a Google style docstring that contains the
             section `Args:`.
 
     Returns:
@@ -35,16 +35,17 @@ def with_parameter_docs(step: _Step) -> _Step:
     def complete(section: re.Match[str]) -> str:
         title, body = section.groups()
         entries = _NEXT_ENTRY.split(body.strip("\n").removeprefix("    "))
-        texts = dict(" ".join(entry.split()).split(": ", 1) for entry in entries)
+        descriptions = dict(" ".join(entry.split()).split(": ", 1) for entry in entries)
         if title == "Args":
-            texts = {name: _description(name, texts.get(name, "")) for name in names}
-        return "\n".join([f"{title}:", *(f"    {name}: {texts[name]}" for name in texts), ""])
+            descriptions = {name: _description(name, descriptions.get(name, "")) for name in names}
+        described = (f"    {name}: {sentence}" for name, sentence in descriptions.items())
+        return "\n".join([f"{title}:", *described, ""])
 
     step.__doc__ = _SECTION.sub(complete, inspect.getdoc(step) or "")
     return step
 
 
-def _description(name: str, special: str) -> str:
-    """Return the description of an input; `special` is what the step's docstring says about it."""
+def _description(name: str, own_sentence: str) -> str:
+    """Return an input's description: the run parameter's sentence, then the step's own."""
     sentence = PARAMETERS[name].plain_sentence if name in PARAMETERS else ""
-    return f"{sentence} {special}".strip()
+    return f"{sentence} {own_sentence}".strip()

@@ -1,8 +1,10 @@
 """Wraps the engine of every step: opens the store, and writes a record if the step fails.
 
 KFP reduces a step's exit code to "failed" and drops the outputs of a failed step. So the cause is
-stored as `runs/<run_id>/failure.json` (`storage/failure_record.py`). A local run also writes it to
-the file that the environment names, because the store itself may have failed.
+stored as `runs/<run_id>/failure.json` (`storage/failure_record.py`), where the exit task, the
+notification and `kfp-tfjob` commands read it. A local run also writes it to the file that the
+environment names, because the store itself may have failed. The body of each component.py runs
+inside `step`; preflight uses `reported`, because it first checks the parameters of the store.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ FAILURE_FILE = "KFP_TFJOB_FAILURE_FILE"
 # Set by the local run: kfp.local generates an id that is not known in advance.
 RUN_ID = "KFP_TFJOB_RUN_ID"
 
-# The step in the record of a run that was ended from outside and not by a step.
+# The step's name in the record of a run that was ended from outside and not by a step.
 WHOLE_RUN = "run"
 # The steps that check a run's inputs. The others check what the run itself has stored.
 _READS_INPUTS = ("preflight", "prepare_data", "launch_tfjob")
@@ -57,7 +59,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Step:
-    """The context of an engine.
+    """The run and the store that a step's engine works with.
 
     Attributes:
         name: The step, for example `prepare_data`.
@@ -65,7 +67,7 @@ class Step:
         layout: Everything below output_uri.
         store: The store that holds it.
         task_key: Keeps one step's tasks apart in a run; usually empty.
-        place: The run's folder; None to find it when it is needed.
+        folder: The run's folder; None to look it up when it is needed.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Step:
     layout: Layout
     store: Store
     task_key: str = ""
-    place: RunLayout | None = None
+    folder: RunLayout | None = None
 
     @cached_property
     def run(self) -> RunLayout:
@@ -83,20 +85,24 @@ class Step:
     @cached_property
     def whole_run(self) -> RunLayout:
         """This run's folder; if output_uri shapes it, the first use reads its record."""
-        if self.place or not self.layout.template:
-            return self.place or self.layout.run(self.run_id)
+        if self.folder or not self.layout.template:
+            return self.folder or self.layout.run(self.run_id)
         return find(self.store, self.layout, self.run_id)
 
 
 class OutOfMemoryError(StepError):
-    """The step needs more memory than its pod has; the kernel kills others without a word."""
+    """The step needs more memory than its pod has.
+
+    Often, the kernel kills the process before Python can raise a MemoryError; then no step records
+    the failure, and the exit task reads the cause from the pod.
+    """
 
     verdict = str(Verdict.OUT_OF_MEMORY)
 
 
 @dataclass
 class FailureReport:
-    """Where a failure is recorded besides the log: in the store, once `step` is set."""
+    """The step whose run a failure is recorded in; without one, a failure is only logged."""
 
     step: Step | None = None
 
@@ -110,16 +116,17 @@ def open_step(
     task_key: str = "",
     patience: Patience | None = None,
 ) -> Step:
-    """Return what the engine of a step needs, without a request to the store.
+    """Return the run and its store for a step's engine, without a request to the store.
 
     Raises:
-        ConfigurationError: output_uri or storage_endpoint is not an address, or the key is wrong.
+        ConfigurationError: output_uri or storage_endpoint is not an address, or task_key is
+            invalid.
     """
-    wrong = Problems(check_task_key(task_key))
-    layout = wrong.of(lambda: Layout.parse(output_uri))
-    store = wrong.of(lambda: Store(storage_endpoint, storage_region, patience=patience))
-    if wrong or not (layout and store):
-        raise ConfigurationError(*wrong)
+    problems = Problems(check_task_key(task_key))
+    layout = problems.of(lambda: Layout.parse(output_uri))
+    store = problems.of(lambda: Store(storage_endpoint, storage_region, patience=patience))
+    if problems or not (layout and store):
+        raise ConfigurationError(*problems)
     return Step(name, os.environ.get(RUN_ID) or run_id, layout, store, task_key)
 
 
@@ -135,23 +142,24 @@ def step(
     """Run the body of a step.
 
     Yields:
-        What the engine needs.
+        The run and its store, for the step's engine.
 
     Raises:
-        SystemExit: The body failed; it has the exit code of the error, and failure.json is written.
+        SystemExit: The body failed; failure.json is written, and the exit code is the error's.
     """
     with reported(name) as report:
         storage = (storage_endpoint, storage_region)
         report.step = open_step(name, run_id, output_uri, *storage, task_key)
         if not is_retry():
-            # A person's retry may end without a record; then the earlier one must not explain it.
-            _forget(name, replace(report.step, store=report.step.store.within(0)))
+            # A person's retry may be killed before it can write a record. The earlier record would
+            # then give a wrong cause.
+            _remove_failure_record(name, replace(report.step, store=report.step.store.within(0)))
         yield report.step
 
 
 @contextmanager
 def reported(name: str) -> Iterator[FailureReport]:
-    """Turn the errors of the body into failure.json and an exit code.
+    """Turn an error of the body into failure.json and an exit code.
 
     Yields:
         The report, whose `step` the body sets as soon as it knows the store.
@@ -162,26 +170,26 @@ def reported(name: str) -> Iterator[FailureReport]:
     log_to_stdout()
     report = FailureReport()
     try:
-        _not_again(name)
+        _exit_if_final(name)
         yield report
-        if local_failure(name):  # of an earlier try; the run has not failed
+        if local_failure(name):  # of an earlier attempt; the run has not failed
             Path(os.environ[FAILURE_FILE]).unlink()
-        _forget(name, report.step)
+        _remove_failure_record(name, report.step)
     except Exception as error:
         _fail(failure_of(name, error), report.step)
 
 
 def is_retry() -> bool:
     """Return whether KFP retries this step by itself; a user's retry starts at index 0 again."""
-    record = os.environ.get(FAILURE_FILE)  # of the local run, which has no index
+    record = os.environ.get(FAILURE_FILE)  # of the local run, which sets no index
     return int(os.environ.get("KFP_RETRY_INDEX") or 0) > 0 or bool(record and Path(record).exists())
 
 
 def failure_of(name: str, error: Exception) -> Failure:
-    """Return the record of an error of a step; print the traceback of one that is a bug.
+    """Return the record of a step's error, and print the traceback if it is a bug.
 
-    A StepError names what the user can do. Code that raises one because of another exception
-    catches only that of the call which can fail for the user's reason.
+    A StepError has a fix for the user; every other exception is a bug. So code that turns an
+    exception into a StepError must catch it around the one call that the user's input can fail.
     """
     if isinstance(error, JobFailedError) and error.record:
         return error.record
@@ -196,27 +204,27 @@ def failure_of(name: str, error: Exception) -> Failure:
 
 
 def log_to_stdout() -> None:
-    """Print the project's log lines; KFP's executor uses the root logger."""
+    """Print the project's log lines, separately from KFP's executor, which uses the root logger."""
     logger = logging.getLogger(LOGGER)
     logger.handlers, logger.propagate = [log_to(sys.stdout)], False
     logger.setLevel(logging.INFO)
 
 
-def _not_again(name: str) -> None:
-    """Exit at once if this step has failed for good: kfp.local retries a step on any error."""
+def _exit_if_final(name: str) -> None:
+    """Exit if this step's failure is final, because kfp.local retries a step after any error."""
     failure = local_failure(name)
     if failure and failure.final:
         raise SystemExit(failure.code)
 
 
 def local_failure(name: str) -> Failure | None:
-    """Return the failure of a step in a local run, or None; on KFP there is no such file."""
+    """Return a step's failure in a local run, or None; on KFP, FAILURE_FILE is not set."""
     path = Path(os.environ.get(FAILURE_FILE) or os.devnull)
     failure = Failure.from_bytes(path.read_bytes()) if path.is_file() else None
     return failure if failure and failure.step == name else None
 
 
-def _forget(name: str, context: Step | None) -> None:
+def _remove_failure_record(name: str, context: Step | None) -> None:
     """Remove the record of an earlier failure when a person retries, or a retry has succeeded.
 
     The record is from this step, or from a run that was ended and now resumes.
@@ -227,32 +235,34 @@ def _forget(name: str, context: Step | None) -> None:
         # If output_uri shapes the run's folder, preflight may have failed before that folder
         # was known.
         unshaped = context.layout.run(context.run_id)
-        own = dict.fromkeys((context.run, unshaped.task(context.task_key)))
-        for place in own:
-            _forget_in(place, (name, WHOLE_RUN), context.store)
-        for place in dict.fromkeys((context.whole_run, unshaped)):
-            if place not in own:
-                _forget_in(place, (WHOLE_RUN,), context.store)
+        task_folders = dict.fromkeys((context.run, unshaped.task(context.task_key)))
+        for folder in task_folders:
+            _remove_record_in(folder, (name, WHOLE_RUN), context.store)
+        # A record of another task's step stays, because that task has not been retried.
+        for folder in dict.fromkeys((context.whole_run, unshaped)):
+            if folder not in task_folders:
+                _remove_record_in(folder, (WHOLE_RUN,), context.store)
     except (StepError, InvalidDocumentError) as error:
         log.warning("cannot remove the record of an earlier failure: %s", error)
 
 
-def _forget_in(place: RunLayout, steps: Collection[str], store: Store) -> None:
-    address = place.failure("json")
+def _remove_record_in(folder: RunLayout, steps: Collection[str], store: Store) -> None:
+    """Remove a folder's failure record if it is from one of `steps`."""
+    address = folder.failure("json")
     try:
         failure = Failure.from_bytes(store.read(address))
     except ObjectNotFoundError:
         return  # no earlier failure
     if failure.step in steps:
-        store.delete(place.failure("md"))
+        store.delete(folder.failure("md"))
         store.delete(address)
 
 
 def keeps_result(failure: Failure, context: Step) -> bool:
-    """Return whether a run has a result that this failure of a later try leaves as it is.
+    """Return whether a run was complete before this failure, so that its records must stay.
 
-    `kfp-tfjob run --run-id` can continue a complete run with other parameters or data. Rejecting
-    them does not make the run a failed one.
+    `kfp-tfjob run --run-id` can continue a complete run with other parameters or data. If they are
+    rejected, the run's model is still published.
     """
     if not (failure.final and failure.step in _READS_INPUTS):
         return False
@@ -260,11 +270,11 @@ def keeps_result(failure: Failure, context: Step) -> bool:
     try:
         return outcome_of(context.store, context.layout, context.run, trained_by).is_final
     except (StepError, ValueError, KeyError, TypeError):
-        return False
+        return False  # the failure is then recorded, which is right for most runs
 
 
 def _fail(failure: Failure, context: Step | None) -> None:
-    """Store the record of a failure if possible, notify of it, log it, and end the process."""
+    """Store a failure's record if possible, log it, notify of it, and end the process."""
     stored = False
     if path := os.environ.get(FAILURE_FILE):
         Path(path).write_bytes(failure.to_bytes())
@@ -282,12 +292,16 @@ def _fail(failure: Failure, context: Step | None) -> None:
     if not path:
         print(failure.to_line(), flush=True)
     log.error("%s failed (%s)%s", failure.step, failure.verdict, message)
-    _tell(failure, context, stored)
+    _notify(failure, context, stored)
     raise SystemExit(failure.code)
 
 
-def _tell(failure: Failure, context: Step | None, stored: bool) -> None:
-    """Notify of a failure that is final; never raises. A local run notifies when it ends."""
+def _notify(failure: Failure, context: Step | None, stored: bool) -> None:
+    """Send the notification of a failure unless KFP retries the step; never raises.
+
+    A local run sends it when its process ends. After a failure that could not be stored, the store
+    is not asked for addresses and GPU hours.
+    """
     from kfp_tfjob.components import notify
 
     if not is_local() and not notify.will_be_retried():
@@ -298,13 +312,13 @@ def _tell(failure: Failure, context: Step | None, stored: bool) -> None:
 
 
 def gpus_of(pod: Mapping[str, Any]) -> int:
-    """Return the GPUs of the pod of evaluate or publish; none in a local run."""
+    """Return the number of GPUs of evaluate's and publish's pods; 0 in a local run."""
     return 0 if is_local() else parse(PodOptions, "pod", pod).evaluate.gpus
 
 
 def cores_of(pod: Mapping[str, Any]) -> int:
-    """Return the cores that `pod.prepare` requests; 0 if it does not say."""
+    """Return the cores that `pod.prepare` requests, rounded up; 0 if it does not set them."""
     from kubernetes.utils.quantity import parse_quantity
 
-    asked = parse(PodOptions, "pod", pod).prepare.cpu
-    return math.ceil(parse_quantity(asked)) if asked else 0
+    cpu = parse(PodOptions, "pod", pod).prepare.cpu
+    return math.ceil(parse_quantity(cpu)) if cpu else 0

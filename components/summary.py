@@ -1,7 +1,8 @@
-"""Renders the result of a run, in Markdown for a panel 500 px wide.
+"""Renders a run's result, in Markdown for a panel 500 px wide.
 
-The last step of a successful run shows it: the exit task never runs twice, so after a retry its
-page may describe an earlier attempt. All data comes from the steps' records in the store.
+The last step of a successful run shows it, because the exit task never runs twice: after a retry,
+its page may describe an earlier attempt. All data comes from the steps' records in the store, so
+any step can render it. Called by preflight, sync_output, evaluate, publish and finish.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ WHY_NO_DATA = "the run has no data"
 
 
 def read_outcome(step: Step) -> Outcome:
-    """Return the outcome of the run, or the task, of a step; raises as `outcome_of`."""
+    """Return how the step's run, or its task in that run, ended; raises as `outcome_of`."""
     return outcome_of(step.store, step.layout, step.run, (step.run_id, step.task_key))
 
 
 def suspicious_columns(store: Store, dataset_uri: str) -> str:
-    """Return what prepare_data found about columns that reveal the label; empty for nothing."""
+    """Return prepare_data's warning about columns that reveal the label; empty without one."""
     try:
         return store.read(S3Address.parse(dataset_uri) / SUSPICIOUS).decode()
     except ObjectNotFoundError:
@@ -52,15 +53,15 @@ def summary(step: Step, model_name: str) -> str:
     On any error, the summary is shorter but the step does not fail: the model may already be
     published.
     """
-    parts: list[str] = []
+    paragraphs: list[str] = []
     try:
-        for part in _parts(step, model_name):
-            parts.append(part)  # parts before an error are kept
-    except Exception as error:
+        for paragraph in _paragraphs(step, model_name):
+            paragraphs.append(paragraph)  # in a loop, so that an error keeps those before it
+    except Exception as error:  # the step's outputs matter more than its summary
         _warn(error)
-        parts = parts or [f"# Run {code(step.run_id)}"]
-        parts.append(f"All its output: {code(step.run.base)}")
-    return "\n\n".join(parts) + "\n"
+        paragraphs = paragraphs or [f"# Run {code(step.run_id)}"]
+        paragraphs.append(f"All its output: {code(step.run.base)}")
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _warn(error: Exception) -> None:
@@ -70,8 +71,8 @@ def _warn(error: Exception) -> None:
 
 
 def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
-    """Return the summary of a run that did not train, because an earlier one had its inputs."""
-    parts = [
+    """Return the summary of a run that did not train because an earlier run had the same inputs."""
+    paragraphs = [
         f"# Nothing has changed: {code(model_name)} was not trained again",
         f"**The same as in run** {code(earlier.run_id)}**:** the content of the data, the label and"
         " the data options, the model code and its hyperparameters, the train options that decide"
@@ -80,30 +81,35 @@ def unchanged_summary(step: Step, model_name: str, earlier: TrainedRun) -> str:
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(earlier.run_uri)))
         outcome = "blessed" if verdict.blessed else "not blessed"
-        parts.append(f"**That run was {outcome}:** {prose(verdict.reason)}.")
+        paragraphs.append(f"**That run was {outcome}:** {prose(verdict.reason)}.")
         champion = read_champion(step.store, step.layout, model_name)
         if champion:
-            whose = f"of run {code(champion.run_id)}"
-            parts.append(f"**Champion:** version {champion.version}, {whose}")
-            parts.append(f"**Its model:** {code(champion.version_uri)}")
+            trained_by = f"of run {code(champion.run_id)}"
+            paragraphs.append(f"**Champion:** version {champion.version}, {trained_by}")
+            paragraphs.append(f"**Its model:** {code(champion.version_uri)}")
         else:
-            parts.append("**Champion:** none yet")
-    except Exception as error:
+            paragraphs.append("**Champion:** none yet")
+    except Exception as error:  # the decision not to train does not depend on this summary
         _warn(error)
-    parts.append(f"**All output of that run:** {code(earlier.run_uri)}")
-    parts.append("To train anyway, set `train_options.when_unchanged` to `train`.")
-    return "\n\n".join(parts) + "\n\n"
+    paragraphs.append(f"**All output of that run:** {code(earlier.run_uri)}")
+    paragraphs.append("To train anyway, set `train_options.when_unchanged` to `train`.")
+    return "\n\n".join(paragraphs) + "\n\n"
 
 
 def proven_summary(step: Step, why: str) -> str:
-    """Return the summary of a run that ended with its output; it says why no model is evaluated."""
-    parts = [
+    """Return the summary of a run whose output was verified and whose model is not evaluated.
+
+    Args:
+        step: The run and its store.
+        why: Why the model is not evaluated, such as WHY_NO_DATA.
+    """
+    paragraphs = [
         f"**Not evaluated:** {prose(why)}, so no model was evaluated or published.",
         f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}.",
         f"**All output of this run:** {code(step.run.base)}",
         f"**TensorBoard, on your machine:** {code(tensorboard_command(step), MOST)}",
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(paragraphs)
 
 
 def tensorboard_command(step: Step) -> str:
@@ -115,16 +121,17 @@ def tensorboard_command(step: Step) -> str:
     return shlex.join(["kfp-tfjob", "tensorboard", str(step.run.base), *endpoint])
 
 
-def _parts(step: Step, model_name: str) -> Iterator[str]:
-    ended = read_outcome(step)
-    verdict = ended.verdict
+def _paragraphs(step: Step, model_name: str) -> Iterator[str]:
+    """Yield the paragraphs of an evaluated run's summary, the most important first."""
+    outcome = read_outcome(step)
+    verdict = outcome.verdict
     assert verdict is not None
     champion = read_champion(step.store, step.layout, model_name)
-    if ended.record:
-        yield f"# Published: {code(model_name)}, version {ended.record.version}"
-    elif ended.lost:
+    if outcome.record:
+        yield f"# Published: {code(model_name)}, version {outcome.record.version}"
+    elif outcome.lost:
         yield f"# Not published: {code(model_name)} lost the race"
-        yield f"**What happened:** {prose(ended.lost.message)}."
+        yield f"**What happened:** {prose(outcome.lost.message)}."
     elif verdict.blessed:
         yield f"# Blessed: {code(model_name)}"
         yield "The step `publish` makes it the champion; its summary replaces this one."
@@ -137,13 +144,13 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
             " champion."
         )
     yield f"**Why:** {prose(verdict.reason)}."
-    if known := known_rows(verdict.also_in_train, verdict.rows):
-        yield f"**Known rows:** {known}."
+    if leaked_rows := known_rows(verdict.also_in_train, verdict.rows):
+        yield f"**Known rows:** {leaked_rows}."
     if suspicious := suspicious_columns(step.store, verdict.dataset_uri):
         yield f"**SUSPICIOUS:** {prose(suspicious)}."
     yield f"**On {counted(verdict.rows, 'test row')}:** {_metrics(verdict.metrics)}"
     dataset = S3Address.parse(verdict.dataset_uri)
-    yield f"**Trained on:** {_data(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))}"
+    yield f"**Trained on:** {_dataset(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))}"
     yield f"**Training:** {'; '.join(_attempts(step)) or 'no attempt was recorded'}."
     if champion:
         yield f"**Champion:** version {champion.version}, {code(champion.version_uri)}"
@@ -159,13 +166,15 @@ def _parts(step: Step, model_name: str) -> Iterator[str]:
 
 
 def _metrics(metrics: Mapping[str, float | None]) -> str:
-    return ", ".join(f"{code(name)} {number(value)}" for name, value in in_short(metrics).items())
+    main_metrics = in_short(metrics)
+    return ", ".join(f"{code(name)} {number(metric)}" for name, metric in main_metrics.items())
 
 
-def _data(stored: bytes) -> str:
+def _dataset(schema_json: bytes) -> str:
+    """Describe a dataset's features, label and rows in one line."""
     from kfp_tfjob.features.schema import Schema  # it loads pyarrow, which most steps do not need
 
-    schema = Schema.from_bytes(stored)
+    schema = Schema.from_bytes(schema_json)
     rows = ", ".join(f"{name} {count:,}" for name, count in schema.rows.items())
     features = counted(len(schema.features), "feature")
     if schema.picture:
@@ -174,14 +183,17 @@ def _data(stored: bytes) -> str:
 
 
 def _attempts(step: Step) -> Iterator[str]:
-    """Yield the job, outcome and seconds of every attempt, the newest last."""
+    """Yield every attempt's job, outcome and seconds as one line, the newest last."""
     for attempt, end in read_ends(step.store, step.run).items():
         if end is None:
             yield f"attempt {attempt} has no record of its end"
             continue
-        spent = ", ".join(f"{name} {value:.0f} s" for name, value in end.seconds.items() if value)
-        where = f" in namespace {code(end.namespace)}" if end.namespace else ""
+        durations = ", ".join(
+            f"{phase} {seconds:.0f} s" for phase, seconds in end.seconds.items() if seconds
+        )
+        namespace = f" in namespace {code(end.namespace)}" if end.namespace else ""
+        job = code(end.job or "recorded by its chief")
         yield (
             f"attempt {attempt} {end.verdict.replace('_', ' ')}, {counted(len(end.pods), 'pod')},"
-            f" {spent or 'less than a second'}, {code(end.job or 'recorded by its chief')}{where}"
+            f" {durations or 'less than a second'}, {job}{namespace}"
         )

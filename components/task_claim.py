@@ -1,8 +1,9 @@
-"""Gives the folder of a run, or of a task_key in it, to one task of a step.
+"""Reserves the folder of a run, or of a task_key in it, for one task of a step.
 
-Two launch_tfjob tasks without a task_key would share attempts, code and output: the second one
+Two launch_tfjob tasks without a task_key would share attempts, code and output. The second task
 would adopt the first one's job, train its code, or return its model, and succeed. So a task records
-itself before it writes anything, and the other one is refused. Retries of a task have its name.
+itself before it writes anything, and another task is rejected. A retry is the same task, so it may
+continue. Called by preflight's engine and by launch_tfjob.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem
 
-_SECONDS = 60.0
+_SECONDS = 60.0  # enough for a short restart of the Kubernetes API server
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class TaskClaim:
     """The record of the task that uses a folder.
 
     Attributes:
-        workflow: The Workflow of the run. A run may be continued by another one, whose task may
-            have another name.
-        task: The path of the task in it.
+        workflow: The run's Workflow. A continued run has another one, whose task may have another
+            name.
+        task: The task's path in the Workflow, joined with dots.
     """
 
     workflow: str
@@ -35,11 +36,13 @@ class TaskClaim:
 
 
 def claim_task(step: Step, seconds: float = _SECONDS) -> None:
-    """Record that this task uses the folder of `step`; only Kubeflow Pipelines names tasks.
+    """Reserve the folder of `step` for this task.
+
+    Does nothing in a local run, or if the pod belongs to no task of Kubeflow Pipelines.
 
     Args:
         step: The step.
-        seconds: How long calls to the cluster are repeated.
+        seconds: How long calls to the cluster are retried.
 
     Raises:
         ConfigurationError: Another task of the same run uses it.
@@ -59,10 +62,10 @@ def claim_task(step: Step, seconds: float = _SECONDS) -> None:
     except ObjectExistsError:
         earlier = documents.read(TaskClaim, step.store.read(address))
         if earlier.workflow == claim.workflow and earlier.task != claim.task:
-            raise ConfigurationError(_taken(step, earlier, claim)) from None
+            raise ConfigurationError(_same_task_key(step, earlier, claim)) from None
 
 
-def _taken(step: Step, earlier: TaskClaim, claim: TaskClaim) -> Problem:
+def _same_task_key(step: Step, earlier: TaskClaim, claim: TaskClaim) -> Problem:
     return Problem(
         f"another {step.name} task of this run has the same task_key",
         received=f"{step.task_key!r} for {earlier.task} and for {claim.task}",

@@ -1,7 +1,9 @@
-"""Sends one JSON document to a webhook, and trusts nothing in the response.
+"""Sends one JSON document to a webhook, and reads only the status of the response.
 
-The address is a secret: anyone who has it can write into the channel behind it. So it is a key of
-the Secret that storage_secret names, or a variable of a local run, and no message contains it.
+The address is a secret, because anyone who has it can write into the channel behind it. So it is a
+key of the Secret that storage_secret names, or a variable of a local run, and no message contains
+it. A server that is slow, or sends an endless response, must not delay the end of a step. So a
+thread sends the document, and the caller stops waiting after a few seconds. Called by notify.py.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ from kfp_tfjob.storage.options import WEBHOOK_KEY
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_TOKEN_LENGTH = 16  # characters of the shortest token that services give
+_TOKEN_LENGTH = 16  # characters of the shortest token that chat services issue
 _SILENCE = 2.0  # seconds to connect, and between two bytes
 _FORM = "https://HOST/PATH or http://HOST/PATH"
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where notifications go; its address is a secret."""
+    """The receiver of notifications; its address is a secret."""
 
     url: str = field(repr=False)
 
@@ -43,7 +45,7 @@ class Webhook:
         """Return the webhook of this process, or None if there is none.
 
         Raises:
-            ConfigurationError: The address is not one; the error does not show it.
+            ConfigurationError: The address is invalid; the error does not contain it.
         """
         url = SecretVolume.from_environment().get(WEBHOOK_KEY) or os.environ.get(WEBHOOK_KEY, "")
         if not url.strip():
@@ -51,11 +53,11 @@ class Webhook:
         url = url.strip()
         path = url.partition("://")[2].partition("/")[2]
         hide([url, path] if _contains_token(path) else [url])
-        if wrong := _wrong(url):
+        if problem := _url_problem(url):
             raise ConfigurationError(
                 Problem(
                     f"{WEBHOOK_KEY} is not the address of a webhook",
-                    received=wrong,
+                    received=problem,
                     expected=_FORM,
                     fix=f"correct the key {WEBHOOK_KEY} in the Secret that storage_secret names"
                     " or, for"
@@ -70,12 +72,13 @@ class Webhook:
         return urlsplit(self.url).hostname or ""
 
     def send(self, document: Mapping[str, Any], seconds: float) -> str:
-        """Send a document; return what went wrong, or an empty text."""
+        """Send a document; return the problem, or an empty string if it was delivered."""
         body = json.dumps(document, ensure_ascii=False).encode()
-        wrong = returned_within(seconds, lambda: self._post(body))
-        return "no complete response in time" if wrong is None else wrong
+        problem = call_with_timeout(seconds, lambda: self._post(body))
+        return "no complete response in time" if problem is None else problem
 
     def _post(self, body: bytes) -> str:
+        """Send a body; return the problem, or an empty string for a status from 200 to 299."""
         headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "kfp-tfjob"}
         request = urllib.request.Request(self.url, body, headers, method="POST")
         opener = urllib.request.build_opener(_NoRedirect)
@@ -83,8 +86,8 @@ class Webhook:
             with opener.open(request, timeout=_SILENCE) as reply:  # its body is not read
                 return "" if 200 <= reply.status < 300 else f"HTTP {reply.status}"
         except urllib.error.HTTPError as error:
-            moved = ", a redirect, which is not followed" if 300 <= error.code < 400 else ""
-            return f"HTTP {error.code}{moved}"
+            redirect = ", a redirect, which is not followed" if 300 <= error.code < 400 else ""
+            return f"HTTP {error.code}{redirect}"
         except urllib.error.URLError as error:
             return type(error.reason).__name__  # its text may contain the address
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -97,30 +100,34 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return
 
 
-def returned_within(seconds: float, call: Callable[[], T]) -> T | None:
-    """Return the result of a call; None if it fails, or takes longer whatever it waits for."""
-    result: list[T] = []
+def call_with_timeout(seconds: float, call: Callable[[], T]) -> T | None:
+    """Return a call's result; None if it raises an exception or takes longer than `seconds`."""
+    returned: list[T] = []
 
     def run() -> None:
         try:
-            result.append(call())
+            returned.append(call())
         except Exception as error:
             log.info("the notification is not complete: %s", error)
 
-    # A thread of its own: a name server may be silent, and a server may send a byte a second.
+    # Socket timeouts do not limit the whole call: a name server may be silent, and a server may
+    # send a byte a second.
     thread = threading.Thread(target=run, name="notify", daemon=True)
     thread.start()
     thread.join(seconds)
-    return result[0] if result else None
+    return returned[0] if returned else None
 
 
 def _contains_token(path: str) -> bool:
-    """Return whether a path is a secret without its host; a word of it is in other texts, too."""
-    parts = re.split(r"[/?&=]", path)
-    return any(len(it) >= _TOKEN_LENGTH and re.search(r"\d", it) for it in parts)
+    """Return whether a path alone is a secret.
+
+    A path without a token is made of ordinary words, and masking them would damage other messages.
+    """
+    segments = re.split(r"[/?&=]", path)
+    return any(len(segment) >= _TOKEN_LENGTH and re.search(r"\d", segment) for segment in segments)
 
 
-def _wrong(url: str) -> str:
+def _url_problem(url: str) -> str:
     """Return the problem with an address, without the address; empty if it is valid."""
     try:
         parts = urlsplit(url)

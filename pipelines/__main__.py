@@ -34,7 +34,7 @@ def main() -> None:
 def _use_utf_8() -> None:
     """Start again in Python's UTF-8 mode if the shell has another encoding, as LANG=en_US has.
 
-    Every file of the project is UTF-8, and so are most names of files, whatever LANG says.
+    Every file of the project is UTF-8, and so are most names of files, even if LANG differs.
     """
     if sys.getfilesystemencoding() != "utf-8" and "PYTHONUTF8" not in os.environ:
         os.environ["PYTHONUTF8"] = "1"

@@ -1,4 +1,7 @@
-"""The command line: the group of all commands. Each command is a file in commands/."""
+"""The command line: the group of all commands. Each command is a file in commands/.
+
+`--help` imports every file, so commands import heavy packages inside their function.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class _Group(Group):
     """Exits with the code of the error and prints its message on standard error."""
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command."""
+        """Run a command; an error of this project becomes a message and the exit code."""
         try:
             return super().invoke(context)
         except StepError as error:

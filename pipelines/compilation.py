@@ -1,4 +1,8 @@
-"""Compiles the YAML that users upload to Kubeflow Pipelines."""
+"""Compiles the YAML that users upload to Kubeflow Pipelines.
+
+The files are committed, so equal code must give equal bytes: a difference in a review is then a
+difference of the pipeline.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,14 @@ from kfp_tfjob.options.images import (
     TRAINER_VARIABLE,
     is_placeholder,
 )
-from kfp_tfjob.pipelines import step_resources as resources_of_steps
+from kfp_tfjob.pipelines import step_resources as step_settings
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # The committed YAML of a checkout; an installed package may be read-only.
 _HERE = Path(__file__).resolve()  # in a checkout, kfp_tfjob/pipelines is a link
 _IN_CHECKOUT = (_HERE.parents[1] / "pyproject.toml").exists()
 FOLDER = _HERE.with_name("compiled") if _IN_CHECKOUT else Path("compiled")
-# The digests of what `make images PUSH=1` has pushed from this checkout, by the image's name.
+# The digests of the images that `make images PUSH=1` pushed from this checkout, by name.
 DIGESTS = _HERE.parents[1] / "images" / "digests.json"
 
 
@@ -48,20 +52,29 @@ def compile_all(
     step_resources: Iterable[str] = (),
     plain_steps: bool = False,
 ) -> list[Path]:
-    """Compile the pipeline and each of its steps into `folder`.
+    """Compile the pipeline and each of its steps into `folder`, and return the files' paths.
 
-    The same code and arguments give the same bytes: KFP reads them when the modules are imported,
-    so each compilation runs in its own process. Empty strings stand for the defaults.
+    The same code and arguments give the same bytes. Modules read the arguments when they are
+    imported, so each compilation runs in its own process.
+
+    Args:
+        folder: The folder, which is created if necessary.
+        tools_image: The steps' image; an empty string means the default here and below.
+        trainer_image: The image of evaluate, publish and the replicas.
+        run_as_user: The user id of the steps' pods, or `none`.
+        train_image: The default of the run parameter.
+        step_resources: Settings `STEP.KEY=VALUE`.
+        plain_steps: Whether to compile for back ends without setters of pods' resources.
 
     Raises:
-        ConfigurationError: Settings of step_resources that are wrong.
+        ConfigurationError: A setting in step_resources is invalid.
     """
-    said = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
-    said[TRAIN_VARIABLE] = train_image
-    said[RUN_AS_USER_VARIABLE] = run_as_user
-    said[resources_of_steps.PLAIN_VARIABLE] = "1" if plain_steps else ""
-    said[resources_of_steps.VARIABLE] = json.dumps(resources_of_steps.parse(step_resources))
-    environment = os.environ | {name: value for name, value in said.items() if value}
+    variables = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
+    variables[TRAIN_VARIABLE] = train_image
+    variables[RUN_AS_USER_VARIABLE] = run_as_user
+    variables[step_settings.PLAIN_VARIABLE] = "1" if plain_steps else ""
+    variables[step_settings.VARIABLE] = json.dumps(step_settings.parse(step_resources))
+    environment = os.environ | {name: setting for name, setting in variables.items() if setting}
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-Pm", "kfp_tfjob.pipelines.compilation", scratch]
         subprocess.run(command, check=True, env=environment)
@@ -69,25 +82,24 @@ def compile_all(
         files = []
         for path in sorted(Path(scratch).iterdir(), key=lambda p: p.name != "tfjob_training.yaml"):
             target = folder / path.name
-            text = _DEFAULT.sub(_sorted, path.read_text())
-            target.write_text(_head(text) + text)
+            text = _DEFAULT.sub(_sort_keys, path.read_text())
+            target.write_text(_header(text) + text)
             files.append(target)
     return files
 
 
 def parse(text: str) -> list[Any]:
-    """Return the documents of a compiled pipeline.
-
-    The parser of libyaml takes a tenth of the time.
+    """Return the YAML documents of a compiled pipeline.
 
     Raises:
         yaml.YAMLError: The text is not YAML.
     """
+    # libyaml's parser takes a tenth of the time.
     return list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def images_of(text: str) -> list[str]:
-    """Return the images that a compiled pipeline or step names, sorted."""
+    """Return the sorted images of a compiled pipeline or step, with the default of train_image."""
     specification = parse(text)[0]
     inputs = specification["root"].get("inputDefinitions", {}).get("parameters", {})
     default = inputs.get("train_image", {}).get("defaultValue")
@@ -95,19 +107,24 @@ def images_of(text: str) -> list[str]:
 
 
 def images_of_steps(specification: Mapping[str, Any]) -> set[str]:
-    """Return the images of the steps of a compiled pipeline, the first document of its YAML."""
+    """Return the images of a compiled pipeline's steps.
+
+    Args:
+        specification: The first document of its YAML.
+    """
     executors = specification.get("deploymentSpec", {}).get("executors", {}).values()
-    found = set()
-    for it in (executor["container"] for executor in executors if "container" in executor):
-        variables = {of["name"]: of["value"] for of in it.get("env", ())}
-        chosen = it["image"].startswith("{{")  # by preflight
+    images = set()
+    for container in (executor["container"] for executor in executors if "container" in executor):
+        environment = {variable["name"]: variable["value"] for variable in container.get("env", ())}
+        # A placeholder: preflight chooses one of two images, by whether the step has GPUs.
+        is_chosen = container["image"].startswith("{{")
         names = (TRAINER_VARIABLE, TRAIN_VARIABLE)
-        found |= {variables[name] for name in names} if chosen else {it["image"]}
-    return found
+        images |= {environment[name] for name in names} if is_chosen else {container["image"]}
+    return images
 
 
-def _head(text: str) -> str:
-    """Return the first lines of a file: the images that it names, and whether they exist."""
+def _header(text: str) -> str:
+    """Return a file's first lines, comments that list its images and whether they exist."""
     images = images_of(text)
     lines = ["Images:", *(f"   {image}" for image in images)]
     if any(map(is_placeholder, images)):
@@ -116,10 +133,10 @@ def _head(text: str) -> str:
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _sorted(match: re.Match[str]) -> str:
-    """Return a default of the head comment with its keys sorted.
+def _sort_keys(match: re.Match[str]) -> str:
+    """Return a default in KFP's leading comment with its keys sorted.
 
-    KFP prints it in the order of a protobuf map, which differs between processes.
+    KFP prints them in the order of a protobuf map, which differs between processes.
     """
     return f"[Default: {json.dumps(ast.literal_eval(match[1]), sort_keys=True)}]"
 

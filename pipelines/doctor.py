@@ -1,4 +1,8 @@
-"""Checks from a laptop whether a cluster, a back end and a store are ready for runs."""
+"""Checks from a laptop whether a cluster, a back end and a store are ready for runs.
+
+Nothing needs to be installed for it. It reaches the cluster first, because the other checks depend
+on that, and then runs them at the same time, because each may wait for a timeout.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +37,22 @@ from kfp_tfjob.storage.store import Store
 
 _BACK_END, _STORE = "Kubeflow Pipelines", "store"
 TOPICS = (CLUSTER, NAMESPACE, _BACK_END, _STORE)
-_BACK_END_SECONDS = 2
-_STORE_PATIENCE = Patience(seconds=3, silence=3)
-# The version of Kubeflow Pipelines that first has: Secret names as run parameters, the user id of a
-# task, and a check of a run's account.
+_BACK_END_SECONDS = 2  # a person waits, and a back end that works answers at once
+_STORE_PATIENCE = Patience(seconds=3, silence=3)  # as above; preflight tries longer
+# The first versions of Kubeflow Pipelines with Secret names as run parameters, with the user id of
+# a task, and with a check of a run's account.
 _OLDEST, _USER_ID, _ACCOUNTS = (2, 5), (2, 16), (2, 18)
 
 Report = Mapping[str, list[Finding]]
 
 
 @dataclass(frozen=True)
-class Question:
-    """What to examine.
+class Request:
+    """The run whose start is to be checked.
 
     Attributes:
-        connection: Where the back end is.
-        account: The service account of the runs; empty for that of Kubeflow Pipelines.
+        connection: How to reach the back end.
+        account: The service account of the runs; empty for Kubeflow Pipelines' account.
         values: The run parameters.
         spec: The job that they describe.
     """
@@ -59,72 +63,75 @@ class Question:
     spec: JobSpec
 
 
-def examine(question: Question) -> Report:
-    """Reach the cluster, run the other checks at once, and return the findings by topic."""
+def examine(request: Request) -> Report:
+    """Return the findings of all checks by topic; topics without findings are omitted."""
     reached: list[Subject] = []
-    cluster = _found("the cluster", partial(_reach, question, reached))
+    cluster = _run_check("the cluster", partial(_reach, request, reached))
     level = level_of(reached[0].api) if reached else ""
     checks = [
-        (_BACK_END, "the back end", partial(_check_back_end, question, level)),
-        (_STORE, "the store", partial(check_own_store, question.values)),
+        (_BACK_END, "the back end", partial(_check_back_end, request, level)),
+        (_STORE, "the store", partial(check_output_store, request.values)),
     ]
     checks += [
-        (it.topic, it.what, partial(it.find, subject))
+        (check.topic, check.examined, partial(check.find, subject))
         for subject in reached
-        for it in CHECKS
-        if At.DOCTOR in it.at and it.find is not version
+        for check in CHECKS
+        if At.DOCTOR in check.at and check.find is not version
     ]
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda check: _found(*check[1:]), checks)
+        results = pool.map(lambda check: _run_check(*check[1:]), checks)
     report: dict[str, list[Finding]] = {topic: [] for topic in TOPICS} | {CLUSTER: cluster}
-    for (topic, *_), some in zip(checks, found, strict=True):
-        report[topic] += some
-    return {topic: some for topic, some in report.items() if some}
+    for (topic, *_), result in zip(checks, results, strict=True):
+        report[topic] += result
+    return {topic: of_topic for topic, of_topic in report.items() if of_topic}
 
 
-def _found(what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _run_check(examined: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
     try:
-        return findings(what, check)
-    except Exception as error:
-        return [Finding(f"{what}: a bug in kfp-tfjob doctor", f"{type(error).__name__}: {error}")]
+        return findings(examined, check)
+    except Exception as error:  # a bug in one check must not hide the findings of the others
+        cause = f"{type(error).__name__}: {error}"
+        return [Finding(f"{examined}: a bug in kfp-tfjob doctor", cause)]
 
 
-def _reach(question: Question, reached: list[Subject]) -> list[Finding]:
-    """Add the subject of the checks to `reached`, if the cluster answers and is not too old."""
-    api = open_cluster(0, question.spec.kind)
-    here = api.namespace if api.namespace != "default" else INSTALLATION
-    api.namespace = question.connection.namespace or here
-    pods = step_pods(question.spec.pod, DEFAULTS)
+def _reach(request: Request, reached: list[Subject]) -> list[Finding]:
+    """Return the findings about the cluster; if it can run jobs, add the subject to `reached`."""
+    api = open_cluster(0, request.spec.kind)
+    # A kubeconfig without a namespace gives `default`, where nobody installs Kubeflow Pipelines.
+    default_namespace = api.namespace if api.namespace != "default" else INSTALLATION
+    api.namespace = request.connection.namespace or default_namespace
+    pods = step_pods(request.spec.pod, DEFAULTS)
     pods = asked_for(pods) or [pods["prepare_data"]]
-    subject = Subject(api, question.spec, question.account, step_pods=pods)
-    found = findings("the Kubernetes version", partial(version, subject))
-    if not only(found, Status.PROBLEM):
-        reached.append(replace(subject, account=question.account or _account(api)))
-    return found
+    subject = Subject(api, request.spec, request.account, step_pods=pods)
+    results = findings("the Kubernetes version", partial(version, subject))
+    if not only(results, Status.PROBLEM):
+        reached.append(replace(subject, account=request.account or _account(api)))
+    return results
 
 
 def _account(api: ClusterClient) -> str:
-    """Return the account that Kubeflow Pipelines uses in the namespace."""
+    """Return the account that Kubeflow Pipelines uses in the namespace; a guess if unknown."""
     try:
         return account_of(api) or STANDALONE
     except ForbiddenError:
-        return STANDALONE
+        return STANDALONE  # the checks of the account name it, so a wrong guess shows
 
 
-def _check_back_end(question: Question, level: str) -> Iterator[Finding]:
-    found = question.connection.open(_BACK_END_SECONDS)
-    users = "multi-user" if found.multi_user else "single-user"
-    yield from judge_version(found.version, f"at {found.host}, {users}", level, question.account)
+def _check_back_end(request: Request, level: str) -> Iterator[Finding]:
+    back_end = request.connection.open(_BACK_END_SECONDS)
+    users = "multi-user" if back_end.multi_user else "single-user"
+    location = f"at {back_end.host}, {users}"
+    yield from check_version(back_end.version, location, level, request.account)
 
 
-def judge_version(version: str, where: str, level: str, account: str = "") -> Iterator[Finding]:
-    """Judge the version of a back end.
+def check_version(version: str, where: str, level: str, account: str = "") -> Iterator[Finding]:
+    """Check that the version of a back end supports these runs.
 
     Args:
-        version: As it reports it.
-        where: Its address, and whether it is multi-user, as text.
-        level: The Pod Security level of the namespace of the runs; empty if unknown.
-        account: The account that runs name; empty if they name none.
+        version: The version as the back end reports it.
+        where: Its address, and whether it is multi-user, for the message.
+        level: The Pod Security level of the runs' namespace; empty if unknown.
+        account: The service account in the run's request; empty if it names none.
     """
     number = re.match(r"v?(\d+)\.(\d+)(\.\d+)?", version)
     if not number:
@@ -133,39 +140,40 @@ def judge_version(version: str, where: str, level: str, account: str = "") -> It
             fix="check that it is 2.5 or later, and for Pod Security restricted 2.16 or later",
         )
         return
-    said = f"Kubeflow Pipelines {number[0]} {where}"
-    known = int(number[1]), int(number[2])
-    if known < _OLDEST:
+    back_end = f"Kubeflow Pipelines {number[0]} {where}"
+    release = int(number[1]), int(number[2])
+    if release < _OLDEST:
         yield Finding(
-            f"{said}: too old, because run parameters cannot name a Secret",
+            f"{back_end}: too old, because run parameters cannot name a Secret",
             fix="upgrade Kubeflow Pipelines to 2.5 or later",
         )
-    elif known < _USER_ID and level == "restricted":
+    elif release < _USER_ID and level == "restricted":
         yield Finding(
-            f"{said}: it ignores a step's user id, so Pod Security restricted rejects its pod",
+            f"{back_end}: it ignores a step's user id, so Pod Security restricted rejects its pod",
             fix="set PIPELINE_RUN_AS_USER of the API server, or upgrade to 2.16 or later",
         )
-    elif known < _USER_ID:
+    elif release < _USER_ID:
         yield warning(
-            f"{said}: it ignores a step's user id, so steps run as the image's user",
+            f"{back_end}: it ignores a step's user id, so steps run as the image's user",
             "for Pod Security restricted, upgrade to 2.16 or later",
         )
     else:
-        yield ok(said)
-    if account not in ("", STANDALONE, MULTI_USER) and known >= _ACCOUNTS:
+        yield ok(back_end)
+    if account not in ("", STANDALONE, MULTI_USER) and release >= _ACCOUNTS:
         yield warning(
-            f"{said}: it rejects service account {account} unless an administrator allows it",
+            f"{back_end}: it rejects service account {account} unless an administrator allows it",
             ALLOW_ACCOUNT,
         )
 
 
-def check_own_store(values: RunParameters) -> list[Finding]:
-    """Write, read, create and delete small objects where runs will write, from this machine.
+def check_output_store(values: RunParameters) -> list[Finding]:
+    """Write, read, create and delete small objects below `output_uri`, from this machine.
 
-    The parameter is the address inside the cluster, so that of this machine's environment precedes.
+    The parameter `storage_endpoint` is the store's address inside the cluster, so an endpoint in
+    this machine's environment takes precedence.
 
     Raises:
-        StepError: The place cannot hold the output of runs.
+        StepError: The store cannot hold the output of runs.
     """
     if not values["output_uri"]:
         fix = "pass the output's address with --output s3://BUCKET/PREFIX, and --endpoint URL"
@@ -176,9 +184,9 @@ def check_own_store(values: RunParameters) -> list[Finding]:
     try:
         return check_store(store, root / f".doctor-{uuid4().hex[:8]}", root)
     except NoRoomError:
-        raise  # it does answer
+        raise  # the store answers, so it can be reached from here
     except StoreUnavailableError as error:
         # An address inside the cluster is not reachable from here.
-        found = [Finding.of(it, Status.UNKNOWN) for it in error.problems]
+        results = [Finding.of(problem, Status.UNKNOWN) for problem in error.problems]
         fix = "if only pods can reach it, preflight checks it in a run"
-        return [replace(it, fix=it.fix or fix) for it in found]
+        return [replace(finding, fix=finding.fix or fix) for finding in results]

@@ -14,61 +14,75 @@ from kfp_tfjob.options.wording import expected
 
 
 def explain(name: str, group: type[Group]) -> dict[str, str]:
-    """Explain every key of a dict parameter, nested ones too, in Markdown by its path."""
+    """Return the explanation of each key of a dict parameter in Markdown, by the key's path.
+
+    Args:
+        name: The parameter.
+        group: Its typed form, whose inner groups are explained too.
+    """
     return dict(_keys(name, group, {}))
 
 
-def _keys(path: str, group: type[Group], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Explain the keys of a group; those in `known` are explained at the path given there."""
+def _keys(path: str, group: type[Group], explained: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the path and explanation of each key of a group.
+
+    Args:
+        path: The group's path.
+        group: The group.
+        explained: Keys to omit, and the path of the group in which each was explained.
+    """
     meanings = _meanings(group)
-    there: dict[str, str] = {}  # keys of the groups in this one, and where they were explained
+    # The keys of inner groups that were explained, and the path of that group: the pod settings of
+    # several roles have the same keys.
+    explained_inside: dict[str, str] = {}
     for name, field in group.model_fields.items():
-        place = f"{path}.{name}"
+        inner_path = f"{path}.{name}"
         meaning = meanings.get(name, "")
         inner = inner_group(field.annotation)
-        if name in known:
+        if name in explained:
             continue
         if inner is None:
             values = _values(group, name, meaning)
-            yield place, _joined(meaning, values, _default(field))
+            yield inner_path, _join_sentences(meaning, values, _default(field))
         elif inner is not field.annotation or not _meanings(inner):
             keys = f"Keys: {', '.join(f'`{key}`' for key in inner.model_fields)}."
-            yield place, _joined(meaning or _about(inner), keys)
+            yield inner_path, _join_sentences(meaning or _docstring(inner), keys)
         else:
-            earlier = {where for key, where in there.items() if key in inner.model_fields}
+            earlier = {
+                earlier_path
+                for key, earlier_path in explained_inside.items()
+                if key in inner.model_fields
+            }
             if earlier:
-                yield (
-                    place,
-                    _joined(
-                        meaning,
-                        f"Keys as in {', '.join(f'`{where}`' for where in sorted(earlier))}.",
-                    ),
-                )
-            yield from _keys(place, inner, there)
-            there |= {key: place for key in inner.model_fields if key not in there}
+                paths = ", ".join(f"`{earlier_path}`" for earlier_path in sorted(earlier))
+                yield inner_path, _join_sentences(meaning, f"Keys as in {paths}.")
+            yield from _keys(inner_path, inner, explained_inside)
+            explained_inside |= {
+                key: inner_path for key in inner.model_fields if key not in explained_inside
+            }
 
 
 def _meanings(group: type[Group]) -> dict[str, str]:
-    """Return the meanings of the keys of a group that have one."""
+    """Return the declared meanings of a group's keys, each on one line."""
     return {
-        name: _words(field.description)
+        name: _on_one_line(field.description)
         for name, field in group.model_fields.items()
         if field.description
     }
 
 
-def _about(group: type[Group]) -> str:
+def _docstring(group: type[Group]) -> str:
     """Return the docstring of a group on one line."""
-    return _words(inspect.cleandoc(group.__doc__ or ""))
+    return _on_one_line(inspect.cleandoc(group.__doc__ or ""))
 
 
 def _values(group: type[Group], name: str, meaning: str) -> str:
-    """Return the allowed values of a key, if they are not clear from its meaning or default."""
+    """Return a sentence with a key's allowed values; empty if its meaning or default shows them."""
     words = expected(group.model_json_schema(), [name])
     choices = [first or second for first, second in re.findall(r'"([^"]+)"|(\d+)', words)]
     is_clear = '"' in words and all(f"`{choice}`" in meaning for choice in choices)
-    others = ("a string", "a list", "an object")
-    if words == "true or false" or words.startswith(others) or is_clear:
+    unspecific = ("a string", "a list", "an object")
+    if words == "true or false" or words.startswith(unspecific) or is_clear:
         return ""
     return f"Value: {words.removeprefix('a whole number from ')}."
 
@@ -79,9 +93,9 @@ def _default(field: FieldInfo) -> str:
     return "" if field.default in (None, (), {}) else f"Default: `{json.dumps(field.default)}`."
 
 
-def _words(text: str) -> str:
+def _on_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _joined(*parts: str) -> str:
-    return " ".join(part for part in parts if part)
+def _join_sentences(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)

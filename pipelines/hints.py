@@ -1,4 +1,8 @@
-"""Adds to problems with run parameters the command-line option that fixes them."""
+"""Adds to problems with run parameters the command-line option that fixes them.
+
+Problems name the parameter, such as `train_options.seed`, because most users set it in a form. Only
+the command line knows its options.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from kfp_tfjob.storage.errors import Problem, StepError, ended
 
 
 def with_hints(error: StepError) -> str:
-    """Return the message of an error; each problem with a run parameter ends with what to type."""
+    """Return an error's message, in which a parameter's fix ends with the option to type."""
     problems = (
         replace(
             problem, fix=f"{ended(problem.fix)} Type {option}" if problem.fix else f"type {option}"
@@ -25,8 +29,9 @@ def with_hints(error: StepError) -> str:
 
 
 def _option(problem: Problem) -> str:
+    """Return the option and value that fix a problem; empty if no option does."""
     path = problem.path
-    value = problem.suggestion or _shape(str(problem.expected or ""))
+    value = problem.suggestion or _placeholder(str(problem.expected or ""))
     if problem.is_misnamed:
         if not problem.suggestion:
             return ""  # the key must be removed
@@ -34,16 +39,20 @@ def _option(problem: Problem) -> str:
     name, *parts = path.split(".")
     if name not in PARAMETERS:
         return ""
-    keys, rest = split_keys(PARAMETERS[name].group, parts)
-    if rest and rest[0].isdigit():  # an item of a list cannot be set alone
-        rest, value = [], "[VALUE, ...]"
+    keys, remaining = split_keys(PARAMETERS[name].group, parts)
+    if remaining and remaining[0].isdigit():  # an item of a list cannot be set alone
+        remaining, value = [], "[VALUE, ...]"
     if not parts and (short := PARAMETERS[name].option):
         return f"{short[0]} {quote(value)}"
-    return f"--set {quote('.'.join([name, *keys, *rest]) + f'={value}')}"
+    return f"--set {quote('.'.join([name, *keys, *remaining]) + f'={value}')}"
 
 
-def _shape(expected: str) -> str:
-    """Return what a value looks like in JSON, with VALUE where the user's own goes."""
+def _placeholder(expected: str) -> str:
+    """Return an example of a value in JSON, with VALUE for the parts that a user chooses.
+
+    Args:
+        expected: The expected part of a problem, as `options.wording` writes it.
+    """
     if expected == "an empty string":
         return ""
     if expected.startswith("a list "):

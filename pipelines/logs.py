@@ -1,4 +1,7 @@
-"""Selects and follows the stored log lines of a run."""
+"""Selects and follows the stored log lines of a run.
+
+The launcher stores them, so they can be read during training and after the pods are gone.
+"""
 
 from __future__ import annotations
 
@@ -12,64 +15,74 @@ from kfp_tfjob.pipelines.stored_run import StoredRun
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
-_POLL_SECONDS = 3.0
+_POLL_SECONDS = 3.0  # a person waits, but the launcher stores new lines only every 30 seconds
 
 
-class Said(NamedTuple):
-    """A line of a run's log: the attempt and the line."""
+class RunLogLine(NamedTuple):
+    """A line of a run's log, and the number of its attempt."""
 
     attempt: int
     line: LogLine
 
 
-def read(found: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[Said]:
-    """Yield the lines, attempt by attempt, each in the order of time.
+def read(stored: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[RunLogLine]:
+    """Yield the log lines of a run, sorted by attempt and then by time.
+
+    Args:
+        stored: The run.
+        replicas: Names such as `chief-0`, or roles such as `worker`; empty for all replicas.
+        follow: Whether to wait for more lines until the run is over.
 
     Raises:
-        DataError: The run has no log.
-        ConfigurationError: It has no such replica.
+        DataError: The run does not have a log.
+        ConfigurationError: No attempt has one of the replicas.
     """
 
-    def is_wanted(where: str) -> bool:
-        replica = where.partition("/")[0]
+    def is_selected(source: str) -> bool:
+        replica = source.partition("/")[0]
         return not replicas or replica in replicas or replica.rpartition("-")[0] in replicas
 
     readers: dict[int, LogReader] = {}
     first = True
     while True:
-        over = not follow or found.is_over()  # before the last look
-        numbers = found.store.numbers(found.run.replica_logs)
+        # Read before the lines, so that the last lines of a run that ends now are not missed.
+        over = not follow or stored.is_over()
+        numbers = stored.store.numbers(stored.run.replica_logs)
         for number in numbers:
-            readers.setdefault(number, LogReader(found.store, found.run, number, is_wanted))
+            readers.setdefault(number, LogReader(stored.store, stored.run, number, is_selected))
         if first and numbers:
-            _check(replicas, readers)
+            _check_replicas(replicas, readers)
+        # A launcher writes the end of one attempt's log while the next one starts.
         for number in numbers[-2:] if not first else numbers:
             for line in readers[number].new_lines():
-                yield Said(number, line)
+                yield RunLogLine(number, line)
         first = first and not numbers
         if over:
             break
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)  # the store cannot notify a reader
     if first:
-        raise found.lacks(
+        raise stored.lacks(
             Problem(
-                f"the run {found.run.base} has no log of a training job yet",
-                received=f"nothing below {found.run.replica_logs}",
+                f"the run {stored.run.base} has no log of a training job yet",
+                received=f"nothing below {stored.run.replica_logs}",
                 expected="log lines, half a minute after the first pod has started",
                 fix="add --follow to wait for them",
             )
         )
 
 
-def _check(replicas: Sequence[str], readers: dict[int, LogReader]) -> None:
-    """Reject replicas that no attempt has, if the training has begun."""
-    known = {replica for reader in readers.values() for replica in reader.files()}
-    names = known | {replica.rpartition("-")[0] for replica in known}
+def _check_replicas(replicas: Sequence[str], readers: dict[int, LogReader]) -> None:
+    """Raise a ConfigurationError for replicas that no attempt has.
+
+    It is called once there are log lines, because the replicas' names are not known before.
+    """
+    existing = {replica for reader in readers.values() for replica in reader.files()}
+    names = existing | {replica.rpartition("-")[0] for replica in existing}
     ConfigurationError.raise_if(
         Problem(
             f"no attempt has a replica {name}",
             received=name,
-            expected=f"one of {', '.join(sorted(known))}",
+            expected=f"one of {', '.join(sorted(existing))}",
             fix=did_you_mean(nearest(name, names)),
         )
         for name in replicas

@@ -1,7 +1,7 @@
 """Makes a pipeline of one step, for other pipelines and for a run by itself.
 
-A component of KFP carries neither the store's Secret nor the run's id. A pipeline of one
-task does, and `components.load_component_from_file` reads its YAML as a component.
+A KFP component contains neither the store's Secret nor the run's id. A pipeline of one task does,
+and `components.load_component_from_file` reads its YAML as a component.
 """
 
 import inspect
@@ -21,18 +21,27 @@ _SECRET = "storage_secret"
 
 
 def one_step(step: Any, of_the_run: Mapping[str, str]) -> GraphComponent:
-    """Return the pipeline of one step, with its inputs, the name of the Secret, and its outputs."""
+    """Return the pipeline of one step, with its inputs, the name of the Secret, and its outputs.
+
+    Args:
+        step: The step's component.
+        of_the_run: Placeholders for the inputs that belong to a run and are no inputs of the
+            pipeline, by name.
+    """
     signature = inspect.signature(step.python_func)
-    fields = sorted(_fields(step, signature, of_the_run), key=lambda it: it.default is not REQUIRED)
+    # In a signature, parameters without a default come first.
+    fields = sorted(
+        _fields(step, signature, of_the_run), key=lambda field: field.default is not REQUIRED
+    )
     outputs = _outputs(step, signature)
 
     def pipeline(*values: Any) -> Any:
-        given = {field.name: value for field, value in zip(fields, values, strict=True)}
-        secret = given[_SECRET]
-        given |= of_the_run
-        task = step(**{name: given[name] for name in step.component_spec.inputs})
-        made = with_store(task, secret).outputs
-        return outputs(**{name: made[name] for name in outputs._fields})
+        inputs = {field.name: value for field, value in zip(fields, values, strict=True)}
+        secret = inputs[_SECRET]
+        inputs |= of_the_run
+        task = step(**{name: inputs[name] for name in step.component_spec.inputs})
+        task_outputs = with_store(task, secret).outputs
+        return outputs(**{name: task_outputs[name] for name in outputs._fields})
 
     pipeline.__doc__ = step.description
     # With the name of the step itself, KFP would read only that step from the YAML.
@@ -60,15 +69,16 @@ def _outputs(step: Any, signature: inspect.Signature) -> Any:
 
 
 def _fields(step: Any, signature: inspect.Signature, of_the_run: Mapping[str, str]) -> list[Field]:
-    found = []
-    for name, item in step.component_spec.inputs.items():
+    """Return the inputs of the pipeline: the step's own, and the name of the Secret."""
+    fields = []
+    for name, declared in step.component_spec.inputs.items():
         if name in of_the_run or name == _SECRET:
             continue
-        taken = signature.parameters[name]
-        default = taken.default
+        parameter = signature.parameters[name]
+        default = parameter.default
         if default is not REQUIRED and name in PARAMETERS:
             default = defaults()[name]  # the image that was compiled in
-        words = " ".join((item.description or "").split())
-        found.append(Field(name, taken.annotation, default, words))
+        words = " ".join((declared.description or "").split())
+        fields.append(Field(name, parameter.annotation, default, words))
     secret = PARAMETERS[_SECRET]
-    return [*found, Field(_SECRET, str, secret.default, secret.plain_sentence)]
+    return [*fields, Field(_SECRET, str, secret.default, secret.plain_sentence)]

@@ -1,4 +1,8 @@
-"""Gives a pipeline its inputs as the signature and the docstring that KFP reads."""
+"""Gives a pipeline its inputs as the signature and the docstring that KFP reads.
+
+The run parameters are declared in `options`; a pipeline function with its own signature would
+repeat them.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -10,7 +14,14 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Field:
-    """One input of a pipeline; the default of one that must be given is REQUIRED."""
+    """One input of a pipeline.
+
+    Attributes:
+        name: Its name.
+        type: Its Python type.
+        default: Its default; REQUIRED if there is none.
+        words: Its meaning, as the form shows it.
+    """
 
     name: str
     type: type
@@ -21,18 +32,23 @@ class Field:
 def with_form(
     pipeline: Callable[..., Any], fields: Iterable[Field], outputs: Any = REQUIRED
 ) -> Callable[..., Any]:
-    """Give a pipeline its inputs.
+    """Return a pipeline function after giving it its inputs and outputs.
 
-    Returns:
-        The same function.
+    Args:
+        pipeline: The function, which is changed.
+        fields: Its inputs; those without a default come first.
+        outputs: The annotation of its result; by default none.
     """
     fields = list(fields)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     pipeline.__signature__ = inspect.Signature(
-        [inspect.Parameter(it.name, kind, default=it.default, annotation=it.type) for it in fields],
+        [
+            inspect.Parameter(field.name, kind, default=field.default, annotation=field.type)
+            for field in fields
+        ],
         return_annotation=outputs,
     )
-    # KFP does not read what follows a text of several lines.
-    arguments = [f"    {it.name}: {' '.join(it.words.split())}" for it in fields]
+    # KFP does not read the arguments after a description of several lines.
+    arguments = [f"    {field.name}: {' '.join(field.words.split())}" for field in fields]
     pipeline.__doc__ = "\n".join([pipeline.__doc__ or "", "", "Args:", *arguments])
     return pipeline

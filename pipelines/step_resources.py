@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_STEP_RESOURCES"
-# Set by `compile --plain-steps`: nothing but these settings decides about the pods of steps.
+# Set by `compile --plain-steps`: only these settings decide about the pods of steps.
 PLAIN_VARIABLE = "KFP_TFJOB_PLAIN_STEPS"
 PLAIN = bool(os.environ.get(PLAIN_VARIABLE))
 ALL = "all"
-# What each step gets: `cpu` is a request, `memory` request and limit. A limit of the CPU would
-# only slow a step down, so there is none unless it is set.
+# Each step's resources: `cpu` is a request, `memory` is request and limit. A limit of the CPU would
+# merely slow a step down, so there is no limit by default.
 DEFAULTS: dict[str, dict[str, str]] = {
     step: {"cpu": "250m", "memory": memory}
     for step, memory in {
@@ -40,16 +40,19 @@ _FORMS = {
 
 
 def parse(settings: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return every step's resources, by settings `STEP.KEY=VALUE`; `all` is every step.
+    """Return the resources of each step: the defaults, changed by settings.
+
+    Args:
+        settings: `STEP.KEY=VALUE`; the step `all` stands for every step.
 
     Raises:
-        ConfigurationError: Settings that do not have this form; all of them.
+        ConfigurationError: One problem for each setting that does not have this form.
     """
-    found = {step: dict(values) for step, values in DEFAULTS.items()}
+    resources = {step: dict(values) for step, values in DEFAULTS.items()}
     problems = []
     for setting in settings:
-        place, _, value = (part.strip() for part in setting.partition("="))
-        step, _, key = place.replace("-", "_").partition(".")
+        path, _, value = (part.strip() for part in setting.partition("="))
+        step, _, key = path.replace("-", "_").partition(".")
         if step not in (*DEFAULTS, ALL) or key not in _FORMS or not _FORMS[key].fullmatch(value):
             problems.append(
                 Problem(
@@ -61,13 +64,13 @@ def parse(settings: Iterable[str]) -> dict[str, dict[str, str]]:
                 )
             )
             continue
-        for one in found if step == ALL else [step]:
-            found[one][key] = value
+        for affected in resources if step == ALL else [step]:
+            resources[affected][key] = value
     ConfigurationError.raise_if(problems)
-    return found
+    return resources
 
 
 def resources_of(step: str) -> Mapping[str, str]:
-    """Return a step's resources for this compilation; one of your own gets what most get."""
+    """Return a step's resources in this compilation; a user's own component gets finish's."""
     compiled_in = json.loads(os.environ.get(VARIABLE) or "{}") or DEFAULTS
     return compiled_in.get(step.replace("-", "_"), DEFAULTS["finish"])

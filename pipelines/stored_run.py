@@ -1,4 +1,8 @@
-"""Finds the stored objects of a run: by its address, on this machine, or by Kubeflow Pipelines."""
+"""Finds the stored objects of a run: by its address, on this machine, or by Kubeflow Pipelines.
+
+Used by commands that read what a run has stored, such as logs and TensorBoard, because a user may
+know only one of the three.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +29,41 @@ if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
 _PATIENCE = Patience(seconds=10, first=0.5, silence=15)  # a person waits
-_LAST = "last"
+_LAST = "last"  # instead of an id: the newest run
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run in its store, and the name and state by which Kubeflow Pipelines knows it, if any."""
+    """A run in its store.
+
+    Attributes:
+        store: The store.
+        run: The run's objects.
+        is_over: Returns whether the run has ended, so that it stores nothing more.
+        label: Its name and state on Kubeflow Pipelines; empty for other runs.
+    """
 
     store: Store
     run: RunLayout
     is_over: Callable[[], bool] = field(repr=False)
-    known: str = ""
+    label: str = ""
 
-    def lacks(self, what: Problem) -> DataError:
-        """Return the error of a run without something, or without anything: it may be no run."""
+    def lacks(self, problem: Problem) -> DataError:
+        """Return the error that an object of the run is missing.
+
+        If there are no objects of the run at all, the address or the store may be wrong, so the
+        error names these instead.
+
+        Args:
+            problem: The problem to report if the run has other objects.
+        """
         if any(self.store.list(self.run.base)):
-            return DataError(what)
+            return DataError(problem)
         store = "pass the right store with --endpoint"
-        if self.known:
+        if self.label:
             return DataError(
                 Problem(
-                    f"the run {self.known} has stored nothing yet",
+                    f"the run {self.label} has stored nothing yet",
                     received=f"nothing below {self.run.base}",
                     expected="the folder of a run that has started",
                     fix=f"wait until its training has started: kfp-tfjob watch; or {store}",
@@ -63,42 +81,51 @@ class StoredRun:
 
 @contextmanager
 def stored_run(
-    given: str, home: Path, endpoint: str, connection: Connection, local: bool, task: str = ""
+    identifier: str,
+    home: Path,
+    endpoint: str,
+    connection: Connection,
+    local: bool,
+    task: str = "",
 ) -> Iterator[StoredRun]:
-    """Open the store of a run.
+    """Open the store of a run; it is closed at the end of the block.
 
     Args:
-        given: The address s3://BUCKET/PREFIX/runs/ID, a run's id on this machine, or what
-            Kubeflow Pipelines knows: an id, the beginning of one, a name, or `last`.
+        identifier: The address s3://BUCKET/PREFIX/runs/ID, the id of a run on this machine, or, on
+            Kubeflow Pipelines, an id, the beginning of one, a name, or `last`.
         home: The folder of local runs.
         endpoint: URL of the store; empty for the AWS environment, else the run's parameter.
         connection: How to reach Kubeflow Pipelines.
         local: Whether to look only on this machine, where `last` is the newest run.
         task: The key of a task in the run; usually empty.
+
+    Raises:
+        ConfigurationError: There is no such run.
     """
-    place = Home(home.absolute())
-    if "://" in given:
-        run = _folder(given).task(task)
-        with store_of(run.base, endpoint, place, _PATIENCE) as store:
+    local_home = Home(home.absolute())
+    if "://" in identifier:
+        run = _parse_folder(identifier).task(task)
+        with store_of(run.base, endpoint, local_home, _PATIENCE) as store:
             yield StoredRun(store, run, lambda: _is_over(store, run))
-    elif folder := _local(place, given, local):
-        with _local_store(place, folder, endpoint) as (store, values):
+    elif folder := _local_folder(local_home, identifier, local):
+        with _local_store(local_home, folder, endpoint) as (store, values):
             run = find(store, Layout.parse(values["output_uri"]), folder.name).task(task)
+            # A local run that was killed leaves no record, but it releases its lock.
             yield StoredRun(
-                store, run, lambda: _is_over(store, run) or not is_held(place.folder / "lock")
+                store, run, lambda: _is_over(store, run) or not is_held(local_home.folder / "lock")
             )
     else:
-        yield _of_back_end(given, endpoint, connection, task)
+        yield _back_end_run(identifier, endpoint, connection, task)
 
 
-def _folder(given: str) -> RunLayout:
-    address = S3Address.parse(given, "RUN")
-    above = address.key.split("/")[:-1]
-    if RUNS not in above or OUTPUT in above[above.index(RUNS) :]:
+def _parse_folder(uri: str) -> RunLayout:
+    address = S3Address.parse(uri, "RUN")
+    parents = address.key.split("/")[:-1]
+    if RUNS not in parents or OUTPUT in parents[parents.index(RUNS) :]:
         raise ConfigurationError(
             Problem(
                 "RUN is not the folder of a run",
-                received=given,
+                received=uri,
                 expected="s3://BUCKET/PREFIX/runs/ID",
                 fix="copy it from the page of the last step, or give the run id",
             )
@@ -106,29 +133,33 @@ def _folder(given: str) -> RunLayout:
     return RunLayout(address)
 
 
-def _local(home: Home, given: str, local: bool) -> Path | None:
-    """Return a run's folder on this machine; None if it is not one."""
-    known = {path.name: path for path in home.runs()}
-    if given == _LAST and local and known:
-        return next(iter(known.values()))
-    given = full_id(given, known)
-    if given not in known:
+def _local_folder(home: Home, run_id: str, local: bool) -> Path | None:
+    """Return a run's folder on this machine; None if no local run has this id.
+
+    Raises:
+        ConfigurationError: No local run has this id, although only these are searched (`local`).
+    """
+    folders = {path.name: path for path in home.runs()}
+    if run_id == _LAST and local and folders:
+        return next(iter(folders.values()))
+    run_id = full_id(run_id, folders)
+    if run_id not in folders:
         if local:
             raise ConfigurationError(
                 Problem(
-                    f"there is no run {given} in {home.folder}",
-                    received=given,
+                    f"there is no run {run_id} in {home.folder}",
+                    received=run_id,
                     expected="the id of a run on this machine, or last",
                     fix=f"see {home.run('')}, or omit --home for a run on Kubeflow Pipelines",
                 )
             )
         return None
-    return known[given]
+    return folders[run_id]
 
 
 @contextmanager
 def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Store, RunParameters]]:
-    """Open the store of a local run."""
+    """Open the store of a local run, and read the run's parameters."""
     values = json.loads((folder / PARAMETERS).read_bytes())
     endpoint = endpoint or str(values["storage_endpoint"])
     if endpoint:
@@ -138,34 +169,37 @@ def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Stor
             yield store, values
 
 
-def _of_back_end(given: str, endpoint: str, connection: Connection, task: str) -> StoredRun:
+def _back_end_run(identifier: str, endpoint: str, connection: Connection, task: str) -> StoredRun:
+    """Return a run of Kubeflow Pipelines, with the store in its parameters."""
     from kfp_tfjob.pipelines.kubeflow.records import endpoint_of
     from kfp_tfjob.pipelines.kubeflow.runs import find_run, read_run
 
     back_end = connection.open()
-    found = find_run(back_end, given)
-    parameters = found.parameters
+    record = find_run(back_end, identifier)
+    parameters = record.parameters
     url = endpoint_of(str(parameters.get("storage_endpoint") or ""), endpoint)
     store = Store(url, str(parameters.get("storage_region", "")), patience=_PATIENCE)
     output = str(parameters.get("output_uri", ""))
     if not output:
         raise ConfigurationError(
             Problem(
-                f"the run {found.name} has no parameter output_uri, so its logs cannot be found",
+                f"the run {record.name} has no parameter output_uri, so its logs cannot be found",
                 received="a run of another pipeline",
                 expected="a run of this pipeline, or the folder of a run",
-                fix=f"name the folder: s3://BUCKET/PREFIX/runs/{found.run_id}",
+                fix=f"name the folder: s3://BUCKET/PREFIX/runs/{record.run_id}",
             )
         )
-    run = find(store, Layout.parse(output), found.run_id).task(task)
-    known = f"{found.name} ({found.state})"
-    return StoredRun(store, run, lambda: read_run(back_end, found.run_id).is_over, known)
+    run = find(store, Layout.parse(output), record.run_id).task(task)
+    label = f"{record.name} ({record.state})"
+    return StoredRun(store, run, lambda: read_run(back_end, record.run_id).is_over, label)
 
 
 def _is_over(store: Store, run: RunLayout) -> bool:
-    """Tell from a run's records whether it gets no more attempts."""
+    """Return whether a run's records show that no other attempt follows."""
     ends = list(read_ends(store, run).values())
-    if ends and ends[-1] and ends[-1].job:  # the launcher's record says that its log is stored
-        may_continue = any(it.recoverable for it in Verdict if it == ends[-1].verdict)
+    if ends and ends[-1] and ends[-1].job:  # the launcher writes this record after the log
+        may_continue = any(
+            verdict.recoverable for verdict in Verdict if verdict == ends[-1].verdict
+        )
         return not may_continue or store.has(run.failure("json"))
     return not ends and store.has(run.failure("json"))

@@ -1,4 +1,4 @@
-"""Gives a task what every step needs in its pod, in this project's pipeline and in your own."""
+"""Sets a task's pod up for a step of this project, in its own pipeline and in users' pipelines."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,8 +28,8 @@ def with_store(
 ) -> dsl.PipelineTask:
     """Give a task the store's Secret, a user, its own resources, and no cache.
 
-    A task that passes its resources on, as the Python component launch_tfjob does, gets none: they
-    would become the replicas'.
+    A task that passes its resources on, as the Python component launch_tfjob does, gets no
+    resources, because they would become the replicas' resources.
 
     A cache hit could return an address that was deleted since; the steps find reusable data by its
     digest instead. The Secret is optional, because a pod with a missing Secret hangs without a
@@ -51,9 +51,9 @@ def with_store(
     container = task.container_spec
     if container is None:
         raise ValueError("a pipeline that is used as a component has no pod; pass a single step")
-    # KFP's setters of these fields read the sources of the whole stack, for the text of an error:
-    # that would be half of the time to import a pipeline, and seconds below a deep stack.
-    # A job uses the images that `compile` was given, too.
+    # KFP's setters of these fields read the sources of the whole stack for a possible error. That
+    # would be half of the time to import a pipeline, and seconds in a deep stack.
+    # The launcher creates jobs with the images that `compile` was given.
     images = {TOOLS_VARIABLE: TOOLS, TRAINER_VARIABLE: TRAINER, TRAIN_VARIABLE: TRAIN}
     container.env = {**(container.env or {}), **images}
     step = task.component_spec.name
@@ -74,37 +74,39 @@ def with_store(
 
 def _passes_resources(task: dsl.PipelineTask) -> bool:
     passthroughs = task.component_spec.task_config_passthroughs or ()
-    return any(it.field == dsl.TaskConfigField.RESOURCES for it in passthroughs)
+    return any(entry.field == dsl.TaskConfigField.RESOURCES for entry in passthroughs)
 
 
 def sized(task: dsl.PipelineTask, checked: dsl.PipelineTask) -> dsl.PipelineTask:
-    """Give the pod of a task the resources, nodes and image that preflight returns.
+    """Give the pod of a task the resources, nodes and image in preflight's outputs.
 
     Args:
-        task: prepare_data, evaluate or publish, from `with_store`.
-        checked: preflight, with the argument `step_resources`.
+        task: The task of prepare_data, evaluate or publish, from `with_store`.
+        checked: The task of preflight, with the argument `step_resources`.
 
     Returns:
         The same task.
     """
     if PLAIN:
         return task
-    step, given = task.component_spec.name.replace("-", "_"), checked.outputs
-    kind = "evaluate" if step == "publish" else step
+    step, outputs = task.component_spec.name.replace("-", "_"), checked.outputs
+    # publish may evaluate the model again, so it runs on the same nodes as evaluate.
+    settings = "evaluate" if step == "publish" else step
     container: Any = task.container_spec
-    memory = str(given[f"{step}_memory"])
+    memory = str(outputs[f"{step}_memory"])
     container.resources = replace(
         container.resources,
-        cpu_request=str(given[f"{step}_cpu"]),
+        cpu_request=str(outputs[f"{step}_cpu"]),
         memory_request=memory,
         memory_limit=memory,
     )
-    if kind == "evaluate":
-        container.resources.accelerator_type = str(given["evaluate_gpu_resource"])
-        container.resources.accelerator_count = str(given["evaluate_gpus"])
-        container.image = str(given["evaluate_image"])
-    labels: Any = given[f"{kind}_node_selector"]
-    tolerations: Any = given[f"{kind}_tolerations"]
+    if settings == "evaluate":
+        container.resources.accelerator_type = str(outputs["evaluate_gpu_resource"])
+        container.resources.accelerator_count = str(outputs["evaluate_gpus"])
+        container.image = str(outputs["evaluate_image"])
+    labels: Any = outputs[f"{settings}_node_selector"]
+    tolerations: Any = outputs[f"{settings}_tolerations"]
     kubernetes.add_node_selector_json(task, labels)
     kubernetes.add_toleration_json(task, tolerations)
-    return task.after(checked)  # a resource or an image makes no edge
+    # KFP derives the order of tasks from inputs, not from placeholders in resources or an image.
+    return task.after(checked)

@@ -20,24 +20,29 @@ from kfp_tfjob.storage.layout import RUNS, Layout
 from kfp_tfjob.storage.store import Store
 
 
-def serve(found: StoredRun, port: int, show: Callable[[str], None]) -> None:
-    """Run TensorBoard with the curves of a run until it is stopped; port 0 is a free one.
+def serve(stored: StoredRun, port: int, show: Callable[[str], None]) -> None:
+    """Run TensorBoard with a run's curves until the process is stopped.
+
+    Args:
+        stored: The run.
+        port: The port on this machine; 0 for a free one.
+        show: Called with a line that contains TensorBoard's address.
 
     Raises:
-        ConfigurationError: The port is wrong.
-        DataError: The run has no logs yet.
+        ConfigurationError: The port cannot be used.
+        DataError: The run has not stored logs yet.
     """
-    if not any(found.store.list(found.run.logs)):  # an empty page would not say why
-        raise found.lacks(
+    if not any(stored.store.list(stored.run.logs)):  # an empty page would not give the reason
+        raise stored.lacks(
             Problem(
-                f"the run {found.run.base} has no logs yet",
-                received=f"nothing below {found.run.logs}",
+                f"the run {stored.run.base} has no logs yet",
+                received=f"nothing below {stored.run.logs}",
                 expected="the event files of the first epoch",
                 fix="try again when the log of launch_tfjob shows the first epoch",
             )
         )
-    url = _launch(found.store, f"--logdir={found.run.logs}", port)
-    _wait(str(found.run.logs), url, show)
+    url = _launch(stored.store, f"--logdir={stored.run.logs}", port)
+    _wait(str(stored.run.logs), url, show)
 
 
 def serve_model(
@@ -45,8 +50,16 @@ def serve_model(
 ) -> None:
     """Run TensorBoard with a model's newest evaluated runs until the process is stopped.
 
+    Args:
+        store: The store.
+        layout: Everything below output_uri.
+        model: The model's name.
+        most: How many runs to show.
+        port: The port on this machine; 0 for a free one.
+        show: Called with a line that contains TensorBoard's address.
+
     Raises:
-        ConfigurationError: The port is wrong.
+        ConfigurationError: The port cannot be used.
         DataError: No run has evaluated the model.
     """
     runs = runs_of(store, layout, model)[:most]
@@ -60,23 +73,29 @@ def serve_model(
                 " verdict is shown by its id",
             )
         )
-    places = ",".join(f"{it.name}:{it.run.logs}" for it in runs)
-    url = _launch(store, f"--logdir_spec={places}", port)
+    folders = ",".join(f"{evaluated.name}:{evaluated.run.logs}" for evaluated in runs)
+    url = _launch(store, f"--logdir_spec={folders}", port)
     _wait(f"{counted(len(runs), 'run')} of {model}", url, show)
 
 
-def _wait(what: str, url: str, show: Callable[[str], None]) -> None:
-    show(f"TensorBoard shows {what} at {url}. Press Ctrl-C to stop.")
+def _wait(content: str, url: str, show: Callable[[str], None]) -> None:
+    show(f"TensorBoard shows {content} at {url}. Press Ctrl-C to stop.")
     with suppress(KeyboardInterrupt):
-        threading.Event().wait()
+        threading.Event().wait()  # the server runs in a thread until the process ends
 
 
 def _launch(store: Store, logs: str, port: int) -> str:
-    """Start the server in a thread and return its address."""
+    """Start TensorBoard in a thread and return its address.
+
+    Args:
+        store: The store of the logs.
+        logs: The argument that names the logs' folders.
+        port: The port; 0 for a free one.
+    """
     # If TensorFlow is installed, TensorBoard reads files through it, and TensorFlow 2.21 cannot
     # read S3. Without TensorFlow it reads S3 through boto3.
     sys.modules["tensorflow"] = None  # type: ignore[assignment]  # from here on, importing it fails
-    _as_the_store_does(store)  # before the import, which reads the endpoint
+    _configure_boto3(store)  # before the import, which reads the endpoint
     from tensorboard import default, program
 
     server = program.TensorBoard(default.get_plugins())
@@ -94,8 +113,8 @@ def _launch(store: Store, logs: str, port: int) -> str:
         ) from None
 
 
-def _as_the_store_does(store: Store) -> None:
-    """Give boto3 the endpoint, keys and addressing that the store has just used."""
+def _configure_boto3(store: Store) -> None:
+    """Give boto3's default session the endpoint, keys and addressing of the store."""
     options = store.session.options
     session = botocore.session.get_session()
     session._credentials = store.session.client._get_credentials()
@@ -103,5 +122,5 @@ def _as_the_store_does(store: Store) -> None:
     style = options.addressing or ("path" if store.endpoint else "auto")
     session.set_default_client_config(Config(s3={"addressing_style": style}))
     boto3.setup_default_session(botocore_session=session)
-    places = {"S3_ENDPOINT": store.endpoint, "AWS_CA_BUNDLE": options.ca_bundle}
-    os.environ.update({name: value for name, value in places.items() if value})
+    variables = {"S3_ENDPOINT": store.endpoint, "AWS_CA_BUNDLE": options.ca_bundle}
+    os.environ.update({name: setting for name, setting in variables.items() if setting})

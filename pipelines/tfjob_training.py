@@ -47,12 +47,13 @@ _ORDER = sorted(PARAMETERS, key=lambda name: not PARAMETERS[name].is_required)
 
 
 def _form() -> list[Field]:
-    known = defaults()
+    """Return the run parameters as inputs of the pipeline, with compiled-in images as defaults."""
+    form_defaults = defaults()
     return [
         Field(
             name,
             PARAMETERS[name].type,
-            REQUIRED if PARAMETERS[name].is_required else known[name],
+            REQUIRED if PARAMETERS[name].is_required else form_defaults[name],
             PARAMETERS[name].plain_sentence,
         )
         for name in _ORDER
@@ -64,10 +65,10 @@ def _pipeline(*values):
     run = dict(zip(_ORDER, values, strict=True)) | OF_THE_RUN
     storage_secret = run["storage_secret"]
 
-    def task(step: Any, **made: Any) -> dsl.PipelineTask:
-        """Return the task of a step, with the run parameters that it takes."""
-        given = {name: run[name] for name in step.component_spec.inputs if name in run}
-        return with_store(step(**given | made), storage_secret)
+    def task(step: Any, **from_tasks: Any) -> dsl.PipelineTask:
+        """Return the task of a step, with run parameters and outputs of other tasks as inputs."""
+        from_run = {name: run[name] for name in step.component_spec.inputs if name in run}
+        return with_store(step(**from_run | from_tasks), storage_secret)
 
     compiled = {} if PLAIN else {step: dict(resources_of(step)) for step in KEYS}
     with dsl.ExitHandler(task(finish), name="train-and-judge"):
@@ -105,32 +106,37 @@ tfjob_training = dsl.pipeline(name="tfjob-training", description=DESCRIPTION)(
     with_form(_pipeline, _form())
 )
 
-# What tasks say to later ones: whether the run trains, evaluates its model, and publishes it.
+# Outputs that are conditions of later tasks: whether the run trains, evaluates and publishes. Each
+# is a task's name and the name of its output.
 CHANGED, EVALUATE = ("preflight", "changed"), ("preflight", "evaluate")
 BLESSED = ("evaluate", "Output")
 
 
 def tasks_of(pipeline: Any) -> Mapping[str, Any]:
-    """Return the tasks from preflight to publish, in the compiled form of the pipeline."""
-    dags = (item.dag.tasks for item in pipeline.pipeline_spec.components.values())
+    """Return the tasks from preflight to publish, by name, in the pipeline's compiled form."""
+    dags = (component.dag.tasks for component in pipeline.pipeline_spec.components.values())
     return next(tasks for tasks in dags if "prepare-data" in tasks)
 
 
-def input_of(said: tuple[str, str]) -> str:
-    """Return the name of a task's input that is an output of another task."""
-    return "pipelinechannel--" + "-".join(said)
+def input_of(output: tuple[str, str]) -> str:
+    """Return KFP's name of the input through which a task receives another task's output."""
+    return "pipelinechannel--" + "-".join(output)
 
 
-def only_if(task: Any, said: tuple[str, str] = CHANGED) -> None:
-    """Let a task, and all tasks that need its output, run only if an output is true.
+def only_if(task: Any, output: tuple[str, str] = CHANGED) -> None:
+    """Let a task, and all tasks that need its output, run only if another task's output is true.
+
+    Args:
+        task: The task, in the compiled form of the pipeline.
+        output: The other task and the name of its output, a bool.
 
     dsl.If would do the same with a DAG around the tasks, but its driver takes ten seconds of every
     run that trains, and tasks in it cannot be `sized`. The driver of a task evaluates a condition
     too, but the SDK does not expose that.
     """
-    source = task.inputs.parameters[input_of(said)].task_output_parameter
-    source.producer_task, source.output_parameter_key = said
-    task.trigger_policy.condition = f"inputs.parameter_values['{input_of(said)}'] == true"
+    source = task.inputs.parameters[input_of(output)].task_output_parameter
+    source.producer_task, source.output_parameter_key = output
+    task.trigger_policy.condition = f"inputs.parameter_values['{input_of(output)}'] == true"
 
 
 only_if(tasks_of(tfjob_training)["prepare-data"])

@@ -1,7 +1,7 @@
-"""Makes the form of a component that our own compiled pipelines use: without `dsl.TaskConfig`.
+"""The launcher's component for our own compiled pipelines: without the input `dsl.TaskConfig`.
 
-Nobody can set anything on a task of a compiled pipeline, so the input would always be empty there.
-Besides, back ends before 2.15 reject a pipeline that contains one.
+Users cannot set anything on a task of a compiled pipeline, so the input would always be empty
+there. Besides, back ends before 2.15 reject a pipeline that contains such an input.
 """
 
 from copy import deepcopy
@@ -16,13 +16,13 @@ _DECLARATION = f"    {_INPUT}: dsl.TaskConfig = None,\n"
 
 
 def without_task_config(component: Any) -> PythonComponent:
-    """Return a component that has no `task_config`, and is otherwise the same.
+    """Return a copy of a component without the input `task_config`.
 
     Args:
-        component: What `@dsl.component` has made, a PythonComponent.
+        component: The PythonComponent that `@dsl.component` has made.
 
     Raises:
-        ValueError: The component's function does not declare it on a line of its own.
+        ValueError: The component's function does not declare the input on a line of its own.
     """
     spec: Any = deepcopy(component.component_spec)
     # Kubeflow Pipelines runs the source of the function, which is the last part of the command.

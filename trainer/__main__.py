@@ -21,7 +21,8 @@ from pathlib import Path
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.escaping import LogFormatter, lines, log_to, uncolored
-from kfp_tfjob.storage.layout import CODE, MODEL
+from kfp_tfjob.storage.layout import CODE, MODEL, dataset_digest
+from kfp_tfjob.storage.options import MLFLOW_KEY
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import VARIABLES, Config
 from kfp_tfjob.trainer.errors import (
@@ -92,6 +93,7 @@ def train(config: Config, started: float) -> None:
     load(config.expected_gpus)
     import keras
 
+    from kfp_tfjob.storage.credentials import SecretVolume
     from kfp_tfjob.storage.store import Store
     from kfp_tfjob.trainer import export_test, label_test, probabilities, self_test, user_model
     from kfp_tfjob.trainer.dataset import Dataset
@@ -101,7 +103,7 @@ def train(config: Config, started: float) -> None:
     from kfp_tfjob.trainer.staging import stage, work_in
 
     store = Store()
-    replicas = None
+    replicas = mlflow = None
     try:
         replicas = Replicas.start(config)
         signals = _Signals()
@@ -145,6 +147,11 @@ def train(config: Config, started: float) -> None:
             lambda: user_model.callbacks(config.model_code, dataset),
         )
         _log_info()
+        has_mlflow = os.environ.get(MLFLOW_KEY) or SecretVolume.from_environment().get(MLFLOW_KEY)
+        if has_mlflow and replicas.chief:
+            from kfp_tfjob.trainer.mlflow_process import MlflowProcess
+
+            mlflow = MlflowProcess(config, dataset_digest(config.dataset_uri, manifest))
         ready = time.monotonic()
         result = training.run()
         trained = time.monotonic()
@@ -154,11 +161,13 @@ def train(config: Config, started: float) -> None:
             export(model, dataset, config.output_dir, logits)
             log.info("the model is in %s", config.output_dir / MODEL)
         replicas.part()
-    except (NotFiniteError, StoppedError):
+    except (NotFiniteError, StoppedError) as error:
         # All replicas end this way, so the first one to leave must not count as lost.
         with suppress(Exception):
             if replicas:
                 replicas.part()
+        if mlflow:
+            mlflow.fail(error, is_final=True)
         raise
     except FAILURES as error:
         peer_error = from_message(error)
@@ -170,9 +179,13 @@ def train(config: Config, started: float) -> None:
             and failure.code in _FINAL_CODES
         ):
             replicas.tell(to_message(failure, config.cluster.name))
+        if mlflow:
+            mlflow.fail(failure, getattr(failure, "code", 1) in _FINAL_CODES)
         raise failure from error
     export_seconds = time.monotonic() - trained
     training.finish(result, ready - started, trained - ready, export_seconds)
+    if mlflow:
+        mlflow.finish()
 
 
 def _translate_error(error: Exception | SystemExit, processes: int, output: Path) -> Exception:

@@ -20,7 +20,8 @@ from kfp_tfjob.supervisor.tf_config import Topology
 VARIABLES = {
     name: contract.VARIABLES[name]
     for name in (
-        *("RUN_ID", "ATTEMPT", "RESTARTS", "DATASET_URI", "MODEL_CODE", "HYPERPARAMETERS"),
+        *("RUN_ID", "RUN_URI", "TASK_KEY", "ATTEMPT", "RESTARTS", "DATASET_URI", "MODEL_CODE"),
+        "HYPERPARAMETERS",
         *("EPOCHS", "BATCH_SIZE", "TRAIN_OPTIONS", "JOB_DIR", "OUTPUT_DIR", "EXPECTED_GPUS"),
     )
 } | {
@@ -39,6 +40,8 @@ class Config:
     job_dir: Path
     output_dir: Path
     run_id: str = ""
+    run_uri: str = ""
+    task_key: str = ""
     attempt: int = 1
     restarts: int = 0
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
@@ -64,6 +67,8 @@ class Config:
             "job_dir": Path(reader.text("JOB_DIR")).absolute(),
             "output_dir": Path(reader.text("OUTPUT_DIR")).absolute(),
             "run_id": environment.get("RUN_ID", ""),
+            "run_uri": environment.get("RUN_URI", ""),
+            "task_key": environment.get("TASK_KEY", ""),
             "attempt": reader.number("ATTEMPT", 1),
             "restarts": reader.number("RESTARTS", 0, least=0),
             "hyperparameters": reader.object("HYPERPARAMETERS"),

@@ -1,6 +1,9 @@
 """Builds the metrics and plots that Kubeflow Pipelines shows.
 
-They must be small, finite and of built-in Python types, or Kubeflow Pipelines fails the task.
+Kubeflow Pipelines stores them as metadata of artifacts, and fails the task if a number is not
+finite, a type is NumPy's, or the metadata is too long. So numbers are Python floats, infinite ones
+are dropped, names are shortened by their bytes, and curves and slices are limited. Called by
+evaluate's engine.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
 from kfp_tfjob.storage.escaping import short
 
+# With these limits, a model with 30 classes has less than 32 KiB of metrics and curves as JSON.
 _LONGEST_NAME = 60
 _MOST_BYTES = 100  # of a name as JSON, where a character beyond ASCII takes 6 or 12
-_DIGITS = 6
+_DIGITS = 6  # after the point, of a rate; the chart in the UI shows fewer
 _MOST_POINTS = 100  # of a curve
 _MOST_SLICES = 30
 
@@ -27,26 +31,28 @@ def kfp_metrics(
     scored: Mapping[str, Measures],
     slices: Sequence[SliceResult] = (),
 ) -> dict[str, float]:
-    """Return the finite metrics; those of other models start with `champion_` or `baseline_`.
+    """Return the finite metrics of all compared models by name.
 
-    The primary metric of a slice is `slice/NAME/METRIC`; of many slices, the worst are there.
+    Names of the champion's and the baseline's metrics start with `champion_` or `baseline_`. The
+    primary metric of a slice is `slice/NAME/METRIC`; only the 30 worst slices are included.
     """
-    found: dict[str, float] = {"test_rows": scored["model"].predictions.rows}
-    for who, one in scored.items():
-        prefix = "" if who == "model" else f"{who.partition(' ')[0]}_"
-        found |= {f"{prefix}{name}": item.value for name, item in one.measured.items()}
-    by_class = scored["model"].class_metrics
-    names = list(dict.fromkeys(metric.partition("/")[2] for metric in by_class))
-    shown = dict(zip(names, _short_names(names), strict=True))
-    for metric, item in by_class.items():
-        kind, _, name = metric.partition("/")
-        found[f"{kind}/{shown[name]}"] = item.value
-    judged = [it for it in slices if math.isfinite(it.value)]
-    worst = worst_first(judged)[:_MOST_SLICES]
-    for it, name in zip(worst, _short_names([it.name for it in worst]), strict=True):
-        found[f"slice/{name}/{_fitting(it.metric)}"] = it.value
-    # Metadata of Kubeflow Pipelines cannot hold others.
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    metrics: dict[str, float] = {"test_rows": scored["model"].predictions.rows}
+    for model_name, measures in scored.items():
+        # The champion's name is `champion <version>`.
+        prefix = "" if model_name == "model" else f"{model_name.partition(' ')[0]}_"
+        metrics |= {f"{prefix}{name}": metric.value for name, metric in measures.measured.items()}
+    class_metrics = scored["model"].class_metrics
+    classes = list(dict.fromkeys(metric.partition("/")[2] for metric in class_metrics))
+    short_names = dict(zip(classes, _short_names(classes), strict=True))
+    for metric_name, metric in class_metrics.items():
+        kind, _, class_name = metric_name.partition("/")
+        metrics[f"{kind}/{short_names[class_name]}"] = metric.value
+    worst = worst_first([part for part in slices if math.isfinite(part.value)])[:_MOST_SLICES]
+    slice_names = _short_names([part.name for part in worst])
+    for part, slice_name in zip(worst, slice_names, strict=True):
+        metrics[f"slice/{slice_name}/{_short_name(part.metric)}"] = part.value
+    # Kubeflow Pipelines' metadata cannot store NaN or infinity.
+    return {name: float(number) for name, number in metrics.items() if math.isfinite(number)}
 
 
 def confusion(
@@ -70,23 +76,23 @@ def roc(measures: Measures) -> tuple[list[float], list[float], list[float]] | No
     if not predictions.finite or not measures.curves[0].defined:
         return None
     curve = measures.curves[0].roc(_MOST_POINTS)
-    fpr, tpr, thresholds = ([round(float(value), _DIGITS) for value in part] for part in curve)
+    fpr, tpr, thresholds = ([round(float(rate), _DIGITS) for rate in axis] for axis in curve)
     return fpr, tpr, thresholds
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Return names that fit; those that would be equal begin with their place."""
-    found = [_fitting(name) for name in names]
-    count = Counter(found)
+    """Shorten names; those that become equal get their position, from 1, as a prefix."""
+    shortened = [_short_name(name) for name in names]
+    occurrences = Counter(shortened)
     return [
-        shown if count[shown] == 1 else _fitting(f"{place} {name}")
-        for place, (name, shown) in enumerate(zip(names, found, strict=True), 1)
+        short_name if occurrences[short_name] == 1 else _short_name(f"{position} {name}")
+        for position, (name, short_name) in enumerate(zip(names, shortened, strict=True), 1)
     ]
 
 
-def _fitting(name: str) -> str:
-    """Return a name, cut to at most 60 characters and 100 bytes of JSON."""
-    most = _LONGEST_NAME
-    while len(json.dumps(shown := short(name, most))) > _MOST_BYTES + 2:
-        most -= 1
-    return shown
+def _short_name(name: str) -> str:
+    """Truncate a name to at most 60 characters and 100 bytes of JSON."""
+    length = _LONGEST_NAME
+    while len(json.dumps(short_name := short(name, length))) > _MOST_BYTES + 2:  # 2 quotes
+        length -= 1
+    return short_name

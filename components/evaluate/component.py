@@ -1,6 +1,6 @@
 """The KFP interface of evaluate.
 
-The verdict is the only output and has no name, because kfp.local evaluates a condition on a named
+The verdict is the only output and is unnamed, because kfp.local evaluates a condition on a named
 output as false. Everything else is below runs/<run_id>/evaluation.
 """
 

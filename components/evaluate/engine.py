@@ -1,4 +1,9 @@
-"""Judges a run's model, and writes the verdict and the report."""
+"""Evaluates a run's model, and stores the verdict and the report.
+
+A run may be retried after its model was published. Its verdict has then been acted on, so it is
+final: the step evaluates the model again for its outputs, but returns and keeps the first verdict.
+Called by evaluate's component.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ class Evaluation:
     Attributes:
         blessed: Whether the model is to be published.
         verdict_uri: Address of verdict.json; report.html is next to it.
-        metrics: Finite numbers for the metrics of Kubeflow Pipelines.
+        metrics: Finite numbers for Kubeflow Pipelines, by name.
         html: The report.
         confusion: (names, counts) with at most 30 classes; None for a regression.
         roc: (false positive rate, true positive rate, threshold), at most 100 points; None unless
@@ -56,75 +61,79 @@ def run(
     inputs_digest: str = "",
     gpus: int = 0,
 ) -> Evaluation:
-    """Judge a run's model.
+    """Evaluate a run's model on the test rows, and store its verdict and report.
 
     Args:
         step: The run and its store.
         dataset_uri: The prepared dataset.
         model_name: The name used to look up the champion.
         model_uri: The SavedModel, `<output_uri>/runs/<run_id>/output/model`.
-        gate: As in the form.
+        gate: The run parameter `gate`.
         inputs_digest: From preflight; empty to leave no record of the run's inputs.
         gpus: How many GPUs the models may use.
 
     Returns:
-        The verdict; a model that is not good enough is not an error.
+        The verdict and the outputs; a model that is not good enough is not an error.
 
     Raises:
         ConfigurationError: gate or an address is wrong.
         DataError: The model or the dataset is missing or damaged, or they do not match.
     """
-    given = EvaluationRequest.parse(model_name, model_uri, dataset_uri, gate)
+    request = EvaluationRequest.parse(model_name, model_uri, dataset_uri, gate)
     with tempfile.TemporaryDirectory(prefix="evaluate-") as scratch:
-        judged = judge(step.store, step.layout, given, Path(scratch), gpus)
+        judged = judge(step.store, step.layout, request, Path(scratch), gpus)
         model, classes = judged.measured["model"], judged.data.schema.classes
         suspicious = suspicious_columns(step.store, dataset_uri)
         html = report.render(judged.verdict, classes, judged.measured, suspicious)
-        if kept := _published(step, model_name):
+        if published_verdict := _read_published_verdict(step, model_name):
             log.warning("the run is published, so its verdict is kept: %s", step.run.verdict)
             html = step.store.read(step.run.report).decode()
-        shown = (
-            kfp_metrics(judged.measured, judged.decision.slices),
-            html,
-            confusion(model, classes),
-            roc(model),
-        )
-    _remove(step, step.run.not_evaluated)  # of an earlier try with evaluate: false
-    if not kept:
+        metrics = kfp_metrics(judged.measured, judged.decision.slices)
+        matrix, roc_curve = confusion(model, classes), roc(model)
+    _remove(step, step.run.not_evaluated)  # of an earlier attempt with evaluate: false
+    if not published_verdict:
         _write(step, judged.verdict, html)
-    if inputs_digest and not kept:
-        judged_run = TrainedRun(step.run_id, str(step.run.base), str(step.run.verdict))
-        remember(step.store, step.layout, model_name, inputs_digest, judged_run)
+    if inputs_digest and not published_verdict:
+        evaluated_run = TrainedRun(step.run_id, str(step.run.base), str(step.run.verdict))
+        remember(step.store, step.layout, model_name, inputs_digest, evaluated_run)
     rows = counted(judged.verdict.rows, "test row")
     log.info("verdict on %s: %s", rows, judged.decision.line)
-    blessed = kept.blessed if kept else judged.decision.blessed
-    return Evaluation(blessed, str(step.run.verdict), *shown)
+    blessed = published_verdict.blessed if published_verdict else judged.decision.blessed
+    return Evaluation(
+        blessed=blessed,
+        verdict_uri=str(step.run.verdict),
+        metrics=metrics,
+        html=html,
+        confusion=matrix,
+        roc=roc_curve,
+    )
 
 
-def _published(step: Step, model_name: str) -> ModelVerdict | None:
-    """Return the first verdict of this run if its model became a champion after it, else None."""
+def _read_published_verdict(step: Step, model_name: str) -> ModelVerdict | None:
+    """Return this run's first verdict if its model was published since; otherwise None."""
     try:
         verdict = ModelVerdict.read(step.store, step.run.verdict)
     except DataError:
-        return None
+        return None  # not evaluated yet, or the verdict is damaged and must be written again
     trained_by = (step.run_id, step.task_key)
-    found = record_of(step.store, step.layout, model_name, trained_by, verdict.met)
-    return verdict if found else None
+    champion = record_of(step.store, step.layout, model_name, trained_by, verdict.met)
+    return verdict if champion else None
 
 
 def _write(step: Step, verdict: ModelVerdict, html: str) -> None:
     """Write the report, then the verdict, which marks both as complete.
 
-    In a run that is continued, publish may have judged the model again in an earlier try. That was
-    about the earlier verdict, so it must not replace this one.
+    In a run that is continued, publish may have evaluated the model again in an earlier attempt.
+    That was about the earlier verdict, so it must not replace this one.
     """
-    for left in (step.run.second_verdict, step.run.lost_race):
-        _remove(step, left)
+    for stale_record in (step.run.second_verdict, step.run.lost_race):
+        _remove(step, stale_record)
     step.store.write(step.run.report, html.encode(), "text/html; charset=utf-8")
     step.store.write(step.run.verdict, verdict.to_bytes(), "application/json")
 
 
-def _remove(step: Step, left: S3Address) -> None:
+def _remove(step: Step, address: S3Address) -> None:
+    """Delete an object if it exists."""
     with suppress(ObjectNotFoundError):
-        step.store.head(left)
-        step.store.delete(left)
+        step.store.head(address)
+        step.store.delete(address)

@@ -1,4 +1,9 @@
-"""The plots of the report of an evaluation."""
+"""The evaluation report's plots, as SVG.
+
+The report is one file that loads nothing, so each plot is drawn inside it, with few enough points
+that the file stays small. If a prediction is not a number, it cannot be drawn on an axis, so the
+report explains that instead. Called by report.py.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +25,11 @@ from kfp_tfjob.storage.escaping import short
 
 BASELINE = "baseline"
 _MOST_POINTS = 1500  # of a scatter plot; 50 bytes each
-_CURVE_POINTS = 100
+_CURVE_POINTS = 100  # a curve is a few hundred px wide
 
 
 class Plot(NamedTuple):
-    """A plot of the report: its title, the drawing, and a line below it."""
+    """A plot in the report: its title, the drawing, and a line below it."""
 
     title: str
     svg: Markup
@@ -32,7 +37,7 @@ class Plot(NamedTuple):
 
 
 def confusions(classes: Sequence[str], model: Measures) -> list[Plot]:
-    """Return the confusion matrix; nothing for a regression, or if a prediction is not a number."""
+    """Return the confusion matrix; empty for a regression, or if a prediction is not a number."""
     predictions = model.predictions
     if not isinstance(predictions, ClassPredictions) or not predictions.finite:
         return []
@@ -44,32 +49,38 @@ def confusions(classes: Sequence[str], model: Measures) -> list[Plot]:
 
 
 def curves(classes: Sequence[str], scored: Mapping[str, Measures]) -> list[Plot]:
-    """Return all other plots; none if a prediction is not a number.
+    """Return the ranking curves and the calibration, or a regression's scatter plot.
 
     Args:
-        classes: The names of the classes; none for a regression.
+        classes: The names of the classes; empty for a regression.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
+
+    Returns:
+        The plots; empty if a prediction is not a number.
     """
     predictions = scored["model"].predictions
     if not predictions.finite:
         return []
-    compared = {who: one for who, one in scored.items() if who != BASELINE}
+    # The baseline predicts the same for every row, so its curve is a single point.
+    compared = {name: measures for name, measures in scored.items() if name != BASELINE}
     if isinstance(predictions, ClassPredictions):
-        found = _of_two(classes, compared) if predictions.classes == 2 else []
-        return [*found, _calibration(classes, compared)]
-    return [_of_values(predictions)]
+        ranking_plots = _plot_ranking(classes, compared) if predictions.classes == 2 else []
+        return [*ranking_plots, _plot_calibration(classes, compared)]
+    return [_plot_predictions(predictions)]
 
 
-def _of_two(classes: Sequence[str], scored: Mapping[str, Measures]) -> list[Plot]:
+def _plot_ranking(classes: Sequence[str], scored: Mapping[str, Measures]) -> list[Plot]:
+    """Draw ROC and precision-recall curves of class 1; empty if only one class has rows."""
     positive = short(classes[1], 60)
-    curves = {who: one.curves[0] for who, one in scored.items()}
+    curves = {name: measures.curves[0] for name, measures in scored.items()}
     model = curves["model"]
     if not model.defined:
         return []
-    roc = {who: _points(*curve.roc(_CURVE_POINTS)[:2]) for who, curve in curves.items()}
+    roc = {name: _points(*curve.roc(_CURVE_POINTS)[:2]) for name, curve in curves.items()}
     precision = {
-        who: _points(*curve.precision_recall(_CURVE_POINTS)) for who, curve in curves.items()
+        name: _points(*curve.precision_recall(_CURVE_POINTS)) for name, curve in curves.items()
     }
+    # Guessing at random has a precision equal to the share of positive rows.
     share = float(model.positive.sum() / (model.positive.sum() + model.negative.sum()))
     return [
         Plot(
@@ -89,38 +100,40 @@ def _of_two(classes: Sequence[str], scored: Mapping[str, Measures]) -> list[Plot
     ]
 
 
-def _calibration(classes: Sequence[str], scored: Mapping[str, Measures]) -> Plot:
+def _plot_calibration(classes: Sequence[str], scored: Mapping[str, Measures]) -> Plot:
+    """Draw the share of hits by predicted probability, with dots sized by the bin's rows."""
     curves, weights = {}, {}
-    for who, one in scored.items():
-        found = one.calibration
-        used = found.weight > 0
-        curves[who] = _points(found.predicted[used], found.observed[used])
-        weights[who] = (found.weight[used] / found.weight.sum()).tolist()
-    what = f"the probability of {short(classes[1], 60)}"
+    for name, measures in scored.items():
+        calibration = measures.calibration
+        used = calibration.weight > 0
+        curves[name] = _points(calibration.predicted[used], calibration.observed[used])
+        weights[name] = (calibration.weight[used] / calibration.weight.sum()).tolist()
+    probability = f"the probability of {short(classes[1], 60)}"
     if len(classes) > 2:
-        what = "the highest probability of each row"
+        probability = "the highest probability of each row"
     note = (
-        f"By {what}, in {BINS} bins; larger dots contain more rows. Dashed:"
+        f"By {probability}, in {BINS} bins; larger dots contain more rows. Dashed:"
         " perfectly calibrated probabilities."
     )
-    most = max((max(point) for points in curves.values() for point in points), default=0.0)
-    end = most if 0 < most < 0.5 else 1.0  # rare classes have small probabilities
+    highest = max((max(point) for points in curves.values() for point in points), default=0.0)
+    end = highest if 0 < highest < 0.5 else 1.0  # rare classes have small probabilities
     axes = ("predicted probability", "share that came true")
-    drawn = charts.curves("Calibration", axes, curves, ((0, 0), (end, end)), weights)
-    return Plot("Calibration", drawn, note)
+    chart = charts.curves("Calibration", axes, curves, ((0, 0), (end, end)), weights)
+    return Plot("Calibration", chart, note)
 
 
-def _of_values(predictions: ValuePredictions) -> Plot:
-    """Return the predictions of every n-th row."""
-    every = max(1, -(-predictions.rows // _MOST_POINTS))
-    parts, before = [], 0
+def _plot_predictions(predictions: ValuePredictions) -> Plot:
+    """Draw a regression's predictions over the labels, for every n-th row, at most 1500."""
+    step = max(1, -(-predictions.rows // _MOST_POINTS))
+    samples, rows_before = [], 0
     for chunk in predictions.chunks():
-        rows = slice(-before % every, None, every)
-        parts.append((chunk.labels[rows], chunk.values[rows]))
-        before += chunk.rows
-    true, predicted = (np.concatenate(part).tolist() for part in zip(*parts, strict=True))
-    drawn = charts.scatter(true, predicted)
-    return Plot("Predictions", drawn, "Dashed: predictions without error.")
+        # The first multiple of `step` in this chunk, counted from the split's first row.
+        rows = slice(-rows_before % step, None, step)
+        samples.append((chunk.labels[rows], chunk.values[rows]))
+        rows_before += chunk.rows
+    labels, predicted = (np.concatenate(arrays).tolist() for arrays in zip(*samples, strict=True))
+    chart = charts.scatter(labels, predicted)
+    return Plot("Predictions", chart, "Dashed: predictions without error.")
 
 
 def _points(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[charts.Point]:

@@ -1,4 +1,9 @@
-"""Renders the report of an evaluation as one self-contained HTML file."""
+"""Renders the evaluation report as one self-contained HTML file.
+
+The report explains the verdict to the model's owner: which checks failed, what changed from the
+champion, and on which slices and classes. People download it and send it on, so it loads nothing
+and contains no rows of the data. The layout is report.html.j2. Called by evaluate's engine.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +24,12 @@ from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
-_MOST_SLICES = 100
-_LONGEST = 60  # characters of the name of a class or a metric
+_MOST_SLICES = 100  # rows of the table; verdict.json contains all slices
+_LONGEST = 60  # characters of a class's or a metric's name
 _WITHOUT_DIRECTION = ("mean_error",)  # neither a greater nor a smaller one is better
 _COMPARISONS = ("champion", "baseline", "slices")
-_NOTHING = Measured(math.nan, math.nan, math.nan)
-_FACTS = {
+_UNKNOWN = Measured(math.nan, math.nan, math.nan)
+_FACTS = {  # fields of the verdict, with their names in the report
     "run_id": "run",
     "model_uri": "model",
     "model_digest": "SHA-256 of its run's manifest",
@@ -36,7 +41,9 @@ _FACTS = {
 }
 
 
-class _Metric(NamedTuple):
+class _MetricRow(NamedTuple):
+    """A row in the table of metrics; `other` is the champion's metric or the baseline's."""
+
     name: str
     label: str
     model: Measured
@@ -44,7 +51,9 @@ class _Metric(NamedTuple):
     gain: str
 
 
-class _Class(NamedTuple):
+class _ClassRow(NamedTuple):
+    """A row in the table of classes; `champion` is its F1, NaN if there is none to compare."""
+
     name: str
     rows: int
     measured: list[Measured]
@@ -61,12 +70,13 @@ def render(
 
     Args:
         verdict: The content of verdict.json.
-        classes: The names of the classes; none for a regression.
+        classes: The names of the classes; empty for a regression.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
-        suspicious: What prepare_data found about columns that reveal the label.
+        suspicious: prepare_data's warning about columns that reveal the label; usually empty.
     """
     gate = whole_numbers(verdict.gate)
-    against = next((who for who in scored if who not in ("model", BASELINE)), BASELINE)
+    # The name of the champion if it was compared.
+    against = next((name for name in scored if name not in ("model", BASELINE)), BASELINE)
     gate_confidence = gate.get("confidence", GateOptions().confidence)
     champion = verdict.champion
     same_weights = champion is not None and (
@@ -84,13 +94,13 @@ def render(
         interval_confidence=f"{verdict.confidence * 100:g}%",
         level=round(1 - gate_confidence, 9),
         against=against,
-        metrics=_metrics(scored, against, verdict.primary_metric),
+        metrics=_metric_rows(scored, against, verdict.primary_metric),
         guess=against == BASELINE and bool(classes),
         baseline={} if against == BASELINE else scored[BASELINE].measured,
         same_weights=same_weights,
         confusions=confusions(classes, scored["model"]),
         curves=curves(classes, scored),
-        classes=_classes(classes, scored, against),
+        classes=_class_rows(classes, scored, against),
         kinds=PER_CLASS,
         facts=_facts(verdict),
         margin=gate.get("margin"),
@@ -107,59 +117,69 @@ def render(
     )
 
 
-def _metrics(scored: Mapping[str, Measures], against: str, primary: str) -> Iterator[_Metric]:
-    """Yield the metrics of the model and of the champion or the baseline, the primary one first."""
-    model, other = scored["model"], scored[against]
+def _metric_rows(
+    scored: Mapping[str, Measures], against: str, primary: str
+) -> Iterator[_MetricRow]:
+    """Yield the model's metrics next to those it is compared with, the primary metric first."""
+    model, compared = scored["model"], scored[against]
     for name in sorted(model.measured, key=lambda name: name != primary):
-        ours, theirs = model.measured[name], other.measured.get(name, _NOTHING)
+        challenger, reference = model.measured[name], compared.measured.get(name, _UNKNOWN)
+        # A constant prediction never names a rare class, so its precision, recall and F1 would be
+        # too easy to beat. A guess that names each class as often as the model replaces it.
         if against == BASELINE and model.estimate(name).against_guess:
-            theirs = Measured(model.estimate(name).of_constant, math.nan, math.nan)
-        gain = model.estimate(name).sign * (ours.value - theirs.value)
+            reference = Measured(model.estimate(name).of_constant, math.nan, math.nan)
+        gain = model.estimate(name).sign * (challenger.value - reference.value)
         # Of the user's own metrics, only the primary one has a direction.
         if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):
             gain = math.nan
         label = short(model.label(name), _LONGEST)
-        yield _Metric(name, label, ours, theirs, difference(gain, theirs.value))
+        yield _MetricRow(name, label, challenger, reference, difference(gain, reference.value))
 
 
-def _classes(classes: Sequence[str], scored: Mapping[str, Measures], against: str) -> list[_Class]:
+def _class_rows(
+    classes: Sequence[str], scored: Mapping[str, Measures], against: str
+) -> list[_ClassRow]:
+    """Return each class's rows, precision, recall and F1; empty beyond 30 classes."""
     model = scored["model"]
     if not model.class_metrics or not isinstance(model.predictions, ClassPredictions):
         return []
     cells = model.cells
     support = cells.by_label(cells.counts.astype(float)).astype(int).tolist()
-    theirs = {} if against == BASELINE else scored[against].class_metrics
-    found = []
+    champion_metrics = {} if against == BASELINE else scored[against].class_metrics
+    class_rows = []
     for name, rows in zip(classes, support, strict=True):
-        each = [model.class_metrics[f"{kind}/{name}"] for kind in PER_CLASS]
-        champion = theirs.get(f"f1/{name}", _NOTHING).value
-        found.append(_Class(short(name, _LONGEST), rows, each, champion))
-    return found
+        measured = [model.class_metrics[f"{kind}/{name}"] for kind in PER_CLASS]
+        champion_f1 = champion_metrics.get(f"f1/{name}", _UNKNOWN).value
+        class_rows.append(_ClassRow(short(name, _LONGEST), rows, measured, champion_f1))
+    return class_rows
 
 
 def _facts(verdict: ModelVerdict) -> list[tuple[str, str]]:
-    known = ((words, getattr(verdict, name)) for name, words in _FACTS.items())
-    found = [(words, str(value)) for words, value in known if value]
+    """Return (name, address or digest) of the model, the dataset and the champion, if known."""
+    fields = ((label, getattr(verdict, field)) for field, label in _FACTS.items())
+    facts = [(label, str(content)) for label, content in fields if content]
     if champion := verdict.champion:
-        whose = f"version {champion.version} of run {champion.run_id}"
-        found.append(("champion", whose))
-        found.append(("SHA-256 of its weights", str(champion.exported_weights_sha256)))
-    return found
+        facts.append(("champion", f"version {champion.version} of run {champion.run_id}"))
+        facts.append(("SHA-256 of its weights", str(champion.exported_weights_sha256)))
+    return facts
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    known = low is not None and math.isfinite(low)
-    return f"{number(low)} to {number(high)}" if known else "–"
+    is_known = low is not None and math.isfinite(low)
+    return f"{number(low)} to {number(high)}" if is_known else "–"
 
 
 def _check_value(check: Check, metrics: Mapping[str, float | None]) -> str:
-    """Return the value of a check; that of a comparison is a gain."""
+    """Format a check's number: a gain for a comparison, otherwise the metric."""
     if check.name in _COMPARISONS:
         return difference(check.value, metrics.get(check.metric))
     return number(check.value)
 
 
-def _threshold(held: float | str | Mapping[str, float] | None) -> str:
-    if isinstance(held, Mapping):
-        return ", ".join(f"{name} {value:g}" for name, value in held.items())
-    return "" if held is None else held if isinstance(held, str) else f"{held:g}"
+def _threshold(threshold: float | str | Mapping[str, float] | None) -> str:
+    """Format a check's threshold: a number, a word, or `min` and `max` of a metric."""
+    if isinstance(threshold, Mapping):
+        return ", ".join(f"{name} {limit:g}" for name, limit in threshold.items())
+    if threshold is None:
+        return ""
+    return threshold if isinstance(threshold, str) else f"{threshold:g}"

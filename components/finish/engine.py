@@ -143,7 +143,7 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
 def _tasks(step: Step) -> list[Step]:
     """Return the step for the run itself and for every task of it with a key."""
     keys = step.store.folders(step.whole_run.tasks)
-    return [step, *(replace(step, task_key=key, place=step.whole_run) for key in keys)]
+    return [step, *(replace(step, task_key=key, folder=step.whole_run) for key in keys)]
 
 
 def _log(failure: Failure) -> None:

@@ -94,7 +94,7 @@ class Launcher:
             ConfigurationError: A job of this name does not belong to this run.
         """
         # Listed once: the store rejects a number that a different launcher takes meanwhile.
-        self.claimed = self.launch.records.claimed()
+        self._list_claims()
         if done := self._completed_before():
             return self._launched(done)
         job = self._adopt()
@@ -113,6 +113,16 @@ class Launcher:
             self._recover(outcome)
             job = False
         return self._launched(done)
+
+    def _list_claims(self) -> None:
+        """List the claimed attempts; all of them continue the MLflow run of the first.
+
+        When a person retries the run, the back end's plugin creates another MLflow run.
+        """
+        self.claimed = self.launch.records.claimed()
+        if self.claimed:
+            first = self.launch.records.claim(self.claimed[0])
+            self.launch = replace(self.launch, tracking=first.tracking)
 
     def _completed_before(self) -> int:
         """Return the attempt whose output an earlier start has completed, or 0."""
@@ -168,8 +178,9 @@ class Launcher:
         launch.fail_if_ended()
         manifest = launch.manifest(claim.attempt)
         name = manifest["metadata"]["name"]
-        if not launch.records.keep_claim(claim, launch.spec, manifest):
-            self.claimed, self._lost = launch.records.claimed(), True
+        if not launch.records.keep_claim(claim, launch.spec, manifest, launch.tracking):
+            self._list_claims()
+            self._lost = True
             return False
         self.claimed.append(claim.attempt)
         workers, gpus = launch.spec.workers, launch.spec.total_gpus

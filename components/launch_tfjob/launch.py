@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import cancelled
+from kfp_tfjob.options.parameter_masking import looks_secret
+from kfp_tfjob.registry import tracking
 
 
 def open_backend(spec: JobSpec) -> AbstractContextManager[Backend]:
@@ -35,6 +38,21 @@ def open_backend(spec: JobSpec) -> AbstractContextManager[Backend]:
     return KubernetesBackend(api, options.operator_timeout_seconds)
 
 
+def plugin_tracking(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the MLflow run that the back end's plugin created for this step, as variables.
+
+    It is empty without one. Credentials, and an address that contains some, are left out: the chief
+    reads them from the Secret.
+    """
+    if not environment.get(tracking.RUN_ID):
+        return {}
+    return {
+        name: value
+        for name in tracking.PLUGIN_VARIABLES
+        if (value := environment.get(name)) and not looks_secret(name, value)
+    }
+
+
 @dataclass(frozen=True)
 class Launch:
     """One launch.
@@ -49,6 +67,7 @@ class Launch:
         clock: A monotonic clock; tests replace it.
         sleep: Waits for seconds; tests replace it.
         logs: Stores the log lines of the jobs; None to store none.
+        tracking: The MLflow run that the chief continues, as variables.
     """
 
     step: Step
@@ -60,6 +79,7 @@ class Launch:
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     logs: RunLogs | None = field(default=None, repr=False)
+    tracking: Mapping[str, str] = field(default_factory=plugin_tracking)
 
     @property
     def records(self) -> Records:
@@ -70,7 +90,13 @@ class Launch:
         """Return an attempt's job."""
         run, key = self.step.run_id, self.step.task_key
         run_uri = str(self.step.run.base)
-        identity = Identity(run, attempt, task_key=key, owner=self.owner, run_uri=run_uri)
+        identity = Identity(
+            *(run, attempt),
+            task_key=key,
+            owner=self.owner,
+            run_uri=run_uri,
+            tracking=self.tracking,
+        )
         return build_job(self.spec, identity)
 
     def name(self, attempt: int) -> str:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from kfp_tfjob.components.step import Step
@@ -56,6 +57,7 @@ class Claim:
         inputs: What decides which model is trained, by parameter; empty in a claim of an earlier
             version.
         kind: The kind of the job; a claim of an earlier version is about a TFJob.
+        tracking: The MLflow run that the back end's plugin created for the step, as variables.
     """
 
     attempt: int
@@ -65,6 +67,7 @@ class Claim:
     fruitless: int
     inputs: Mapping[str, Any] = field(default_factory=dict)
     kind: str = TFJOB.name
+    tracking: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def first(cls, attempt: int, checkpoint: int) -> Claim:
@@ -135,9 +138,16 @@ class Records:
         claimed = self.claimed()
         return kind_named(self.claim(claimed[0]).kind) if claimed else None
 
-    def keep_claim(self, claim: Claim, spec: JobSpec, manifest: Object) -> bool:
+    def keep_claim(
+        self,
+        claim: Claim,
+        spec: JobSpec,
+        manifest: Object,
+        tracking: Mapping[str, str] = MappingProxyType({}),
+    ) -> bool:
         """Store a claim; return False if a different launcher was faster."""
-        record = replace(claim, inputs=self.inputs(spec), kind=spec.kind.name)
+        inputs, kind = self.inputs(spec), spec.kind.name
+        record = replace(claim, inputs=inputs, kind=kind, tracking=dict(tracking))
         name, digest = manifest["metadata"]["name"], spec_hash(manifest)
         data = record.to_bytes(self.step.run_id, name, digest)
         try:

@@ -16,7 +16,7 @@ from kfp_tfjob.checks.finding import Finding, Status, local_paths, only
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.components.code_copy import check_code, code_of_run, keep_code
+from kfp_tfjob.components.code_copy import check_code, code_of_run, save_code
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import images
@@ -79,7 +79,7 @@ def prepared(
     if found or not code:
         raise ConfigurationError(*found, notes=warnings or ())
     entry = wanted.entry(code.module) if wanted else _A_FUNCTION
-    code_uri = keep_code(step, code_of_run(step, code))
+    code_uri = save_code(step, code_of_run(step, code))
     return Prepared(given | {"model_entry": entry, "code_uri": code_uri}, cluster)
 
 

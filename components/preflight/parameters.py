@@ -1,9 +1,14 @@
-"""Checks a run's parameters, and gives their defaults and their table."""
+"""Checks a run's parameters, returns their defaults, and renders them as a table.
+
+The checks need no network and no cluster, so `kfp-tfjob run`, `submit` and `render` use them on the
+user's machine before anything starts. Preflight repeats them in the cluster, because a run can also
+be started from the UI. Called by preflight's engine and by the commands in pipelines/.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,15 +30,18 @@ from kfp_tfjob.user_code.model_code import ModelCode
 
 def defaults() -> RunParameters:
     """Return the defaults of all run parameters; a required one is empty."""
-    found = {name: "" if it.is_required else it.default for name, it in PARAMETERS.items()}
-    return completed(found, {"train_image": TRAIN})
+    parameter_defaults = {
+        name: "" if parameter.is_required else parameter.default
+        for name, parameter in PARAMETERS.items()
+    }
+    return completed(parameter_defaults, {"train_image": TRAIN})
 
 
 def check(values: RunParameters) -> None:
     """Check all run parameters without access to anything outside this process.
 
     Raises:
-        ConfigurationError: Everything that is wrong, in one error.
+        ConfigurationError: All problems, in one error.
     """
     problems = [unknown_key("", key, PARAMETERS) for key in values if key not in PARAMETERS]
     problems += [
@@ -57,15 +65,16 @@ def check(values: RunParameters) -> None:
         problems += check_model_name(str(values["model_name"]))
     problems += _problems(lambda: check_endpoint(str(values.get("storage_endpoint", ""))))
     for name in ("data_options", "gate"):  # the other groups belong to the job
-        group, value = PARAMETERS[name].group, values.get(name, {})
+        group = PARAMETERS[name].group
         assert group
-        problems += _problems(partial(parse, group, name, value))
+        problems += _problems(partial(parse, group, name, values.get(name, {})))
     problems += _problems(lambda: ModelCode.of_run(values))
     problems += _problems(lambda: job_spec(values))
     ConfigurationError.raise_if(problems)
 
 
 def _check_output(output_uri: str) -> None:
+    """Check the address and its fields; commands on the user's machine replace `{user}` before."""
     layout = Layout.parse(output_uri)
     ConfigurationError.raise_if(
         address_fields.check(output_uri, "output_uri", address_fields.IN_FOLDER)
@@ -83,37 +92,38 @@ def _check_output(output_uri: str) -> None:
 
 
 def job_spec(values: RunParameters, trained: Mapping[str, Any] | None = None) -> JobSpec:
-    """Return the typed form of the train_ and pod groups.
+    """Return the typed form of the parameters that the training job depends on.
 
-    A value that is checked separately, or that only a later step knows, gets a valid placeholder.
+    A parameter that is checked separately, or that only a later step can resolve, gets a valid
+    placeholder.
 
     Args:
         values: The run parameters.
         trained: The inputs of an attempt that the run continues.
 
     Raises:
-        ConfigurationError: Everything that is wrong with them.
+        ConfigurationError: All problems of these parameters, in one error.
     """
-    groups = ("storage_", "train_", "pod", "model_hyperparameters")
-    given = {
-        name: values[name] for name in values if name in PARAMETERS and name.startswith(groups)
+    prefixes = ("storage_", "train_", "pod", "model_hyperparameters")
+    job_parameters = {
+        name: values[name] for name in values if name in PARAMETERS and name.startswith(prefixes)
     }
     return JobSpec.parse(
         trained=trained or {},
         output_uri="s3://bucket",
         model_name="model",
         model_entry="module:function",
-        **given,
+        **job_parameters,
     )
 
 
 def evaluates(values: RunParameters, spec: JobSpec) -> bool:
-    """Return whether the run's model is evaluated: without data, there is nothing to compare."""
+    """Return whether the run's model is evaluated, which needs test rows and so a dataset."""
     return spec.options.evaluate and has_data(values)
 
 
 def table(values: RunParameters, spec: JobSpec) -> str:
-    """Return the job's size, and every resolved value with its meaning, as Markdown.
+    """Return the job's size, and every parameter's resolved value and meaning, as Markdown.
 
     Each value is a paragraph: the panel of Kubeflow Pipelines is too narrow for three columns.
     """
@@ -125,21 +135,22 @@ def table(values: RunParameters, spec: JobSpec) -> str:
             f"{counted(replicas, 'replica')} with {counted(gpus, 'GPU') if gpus else 'no GPUs'} in"
             f" total; {spec.batch_size} rows per step.",
             *(
-                f"**{code(name)}:** {code(_written(masked(resolved[name])))}  \n{it.meaning}"
-                for name, it in PARAMETERS.items()
+                f"**{code(name)}:** {code(_as_text(masked(resolved[name])))}  \n{parameter.meaning}"
+                for name, parameter in PARAMETERS.items()
             ),
             "",
         ]
     )
 
 
-def _written(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
 
 
-def _problems(call: Any) -> list[Problem | str]:
+def _problems(check_part: Callable[[], object]) -> list[Problem | str]:
+    """Return the problems that a check raises, so that one error can list all of them."""
     try:
-        call()
+        check_part()
     except ConfigurationError as error:
         return list(error.problems)
     return []

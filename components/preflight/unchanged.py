@@ -1,7 +1,10 @@
-"""Finds out whether a run would train the same model again.
+"""Decides whether training is unnecessary because an earlier run had the same inputs.
 
-Its inputs are the same as those of an earlier run if data, code, options and image are. That run
-counts only if what it left is still there: a deleted run, version or champion makes this one train.
+The inputs are one digest over the dataset, the model code, the job's options and image, and the
+gate. Every evaluated run is stored under its digest, so a schedule that finds no new data can skip
+training (`train_options.when_unchanged: skip`). An earlier run is accepted only while its verdict
+and the champion behind it still exist. Otherwise, deleting a bad model would leave a schedule that
+never trains again. Called by preflight's engine.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from kfp_tfjob.user_code.model_code import Code
 log = logging.getLogger(__name__)
 
 _ROLES = ("chief", "worker", "ps", "evaluator")
-_SEEN = {"env", "gpu_resource", "volumes"}
+# The settings of a pod that a program can read, and that can therefore change the model.
+_VISIBLE_SETTINGS = {"env", "gpu_resource", "volumes"}
 
 
 def inputs_digest(
@@ -40,110 +44,121 @@ def inputs_digest(
     dataset_digest: str,
     evaluator_digest: str = "",
 ) -> str:
-    """Return the digest of everything that decides what a run trains and how it is judged.
+    """Return the digest of all inputs that affect the trained model or its evaluation.
 
-    How the pods are placed, how long they may take, and how many checkpoints are kept is not part
-    of it.
+    It has 32 hexadecimal digits. Where the pods run, their time limits and the number of
+    checkpoints are not part of it.
     """
     contract = parse(DataOptions, "data_options", values["data_options"]).contract
     body = {
         "dataset": dataset_digest,
-        "code": {path: sha256(data).hexdigest() for path, data in code.files.items()},
+        "code": {path: sha256(content).hexdigest() for path, content in code.files.items()},
         "training": spec.for_result,
         "workers": spec.workers,
         "gpus": spec.gpus,
         "image": spec.image,
-        "roles": {role: _role(spec, role) for role in _ROLES},
+        "roles": {role: _visible_settings(spec, role) for role in _ROLES},
         "steps": {"prepare": {}, "evaluate": {}},  # keeps the digests of earlier runs
         "contract": contract.model_dump(mode="json"),
-        "gate": _without_code(parse_gate(values["gate"])),
+        "gate": _without_evaluator_path(parse_gate(values["gate"])),
     }
     if evaluator_digest:
         body["evaluator"] = evaluator_digest
-    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
-    return sha256(text.encode()).hexdigest()[:32]
+    document = json.dumps(body, sort_keys=True, ensure_ascii=False)
+    return sha256(document.encode()).hexdigest()[:32]
 
 
-def _without_code(gate: GateOptions | None) -> dict[str, Any] | None:
-    """Return the gate without the place of its evaluator's code."""
+def _without_evaluator_path(gate: GateOptions | None) -> dict[str, Any] | None:
+    """Return the gate without its evaluator's path, because the digest of that code is compared."""
     return gate.model_dump(mode="json", exclude={"evaluator"}) if gate else None
 
 
-def _is_of(verdict: ModelVerdict, gate: GateOptions | None, evaluator_digest: str) -> bool:
-    """Return whether a verdict is of this gate: a run that continues may have another one.
+def _used_gate(verdict: ModelVerdict, gate: GateOptions | None, evaluator_digest: str) -> bool:
+    """Return whether a verdict was decided by this gate and by this code of its evaluator.
 
-    The code of its evaluator may also have changed while the run trained.
+    The inputs' digest does not prove it: a run may have been continued with another gate, or the
+    evaluator's code may have changed while the run trained.
     """
     try:
-        same = _without_code(parse_gate(verdict.gate)) == _without_code(gate)
+        verdict_gate = parse_gate(verdict.gate)
     except ConfigurationError:  # a gate of another version
         return False
-    return same and verdict.evaluator_digest == evaluator_digest
+    same_gate = _without_evaluator_path(verdict_gate) == _without_evaluator_path(gate)
+    return same_gate and verdict.evaluator_digest == evaluator_digest
 
 
-def _role(spec: JobSpec, role: str) -> dict[str, Any]:
-    """Return what a program can see of its pod's settings."""
-    found = spec.pod.of(role).model_dump(mode="json", include=_SEEN)
-    for volume in found["volumes"] or ():
+def _visible_settings(spec: JobSpec, role: str) -> dict[str, Any]:
+    """Return the settings of a role's pods that a program can observe."""
+    visible = spec.pod.of(role).model_dump(mode="json", include=_VISIBLE_SETTINGS)
+    for volume in visible["volumes"] or ():
         if not volume["config_map"]:  # keeps the digests of earlier runs
             del volume["config_map"]
     settings = getattr(spec.pod, role)
-    own = settings.model_dump(mode="json", include={"replicas", "gpus"})
+    replicas_and_gpus = settings.model_dump(mode="json", include={"replicas", "gpus"})
     image = {"image": settings.image} if settings.image else {}
-    return found | own | image
+    return visible | replicas_and_gpus | image
 
 
-def earlier(
+def find_earlier_run(
     step: Step, model_name: str, digest: str, gate: tuple[GateOptions | None, str]
 ) -> TrainedRun | None:
-    """Return an earlier run with these inputs and gate that makes training unnecessary, or None."""
-    found = newest(step.store, step.layout, model_name, digest)
-    if found is None:
+    """Return the earlier run that makes training unnecessary; None if this run must train.
+
+    Args:
+        step: The run and its store.
+        model_name: The model.
+        digest: The digest of the run's inputs.
+        gate: The gate, and the digest of its evaluator's code.
+    """
+    earlier = newest(step.store, step.layout, model_name, digest)
+    if earlier is None:
         log.info("no evaluated run of %s has these inputs, so this run trains", model_name)
         return None
-    if found.run_id == step.run_id:
+    if earlier.run_id == step.run_id:
         return None  # a retry of a run that trained continues where it was
-    if missing := _missing(step, model_name, found, gate):
-        log.info("run %s has the same inputs, but %s, so this run trains", found.run_id, missing)
+    if obstacle := _obstacle(step, model_name, earlier, gate):
+        log.info("run %s has the same inputs, but %s, so this run trains", earlier.run_id, obstacle)
         return None
-    return found
+    return earlier
 
 
-def keep(step: Step, found: TrainedRun | None) -> None:
-    """Record that this run does not train, or remove that record from an earlier try."""
-    if found is None:
+def record_earlier_run(step: Step, earlier: TrainedRun | None) -> None:
+    """Record that this run does not train, or remove that record of an earlier attempt."""
+    if earlier is None:
         step.store.delete(step.run.unchanged)
         return
-    step.store.write(step.run.unchanged, found.to_bytes(), "application/json")
+    step.store.write(step.run.unchanged, earlier.to_bytes(), "application/json")
 
 
-def _missing(
+def _obstacle(
     step: Step, model_name: str, run: TrainedRun, gate: tuple[GateOptions | None, str]
 ) -> str:
-    """Return what an earlier run no longer has; empty if everything is there."""
+    """Return why an earlier run cannot replace training; empty if it can."""
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(run.run_uri)))
     except DataError:
         return f"its verdict {run.verdict_uri} is gone"
-    if not _is_of(verdict, *gate):
+    if not _used_gate(verdict, *gate):
         return "its verdict used another gate"
     model = step.layout.model(model_name)
-    blessed, met = verdict.blessed, verdict.champion
-    if blessed:
-        wanted = (verdict.met + 1, run.run_id)
-    elif met:
-        wanted = (met.number, met.run_id)
+    if verdict.blessed:
+        # publish writes the record after the champion that the model was compared with.
+        number, run_id = verdict.met + 1, run.run_id
+        champion_name = "the model that it published"
+    elif verdict.champion:
+        number, run_id = verdict.champion.number, verdict.champion.run_id
+        champion_name = "the champion that it lost to"
     else:
         return ""
-    what = "the model that it published" if blessed else "the champion that it lost to"
     try:
-        champion = Champion.from_bytes(wanted[0], step.store.read(model.champion(wanted[0])))
+        champion = Champion.from_bytes(number, step.store.read(model.champion(number)))
         step.store.head(model.version(champion.version) / MANIFEST)
     except (ObjectNotFoundError, InvalidDocumentError):
-        return f"{what} is gone"
-    if champion.run_id != wanted[1]:
-        return f"{what} is not the champion"
-    later = champions(step.store, step.layout, model_name, above=champion.number)
-    if not blessed and any(it.action == ROLLBACK for it in later):
-        return f"{what} was rolled back"
+        return f"{champion_name} is gone"
+    if champion.run_id != run_id:
+        return f"{champion_name} is not the champion"
+    # After a rollback, another champion is in force, and the model might win against that one.
+    successors = champions(step.store, step.layout, model_name, above=champion.number)
+    if not verdict.blessed and any(successor.action == ROLLBACK for successor in successors):
+        return f"{champion_name} was rolled back"
     return ""

@@ -143,7 +143,7 @@ class RowSummary:
 
 def rows(context: Context, job: Job, part: Part) -> RowSummary:
     """Write the rows of one part of a job to bucket files."""
-    source, writer = replace(job.source, store=context.store), _PartWriter(job, context, part)
+    writer, source = _PartWriter(job, context, part), replace(job.source, store=context.store)
     for file in source.files[part.first : part.last + 1]:
         with open_table(source, file, job.options, job.block, part.span) as table:
             columns = _columns(job, table, file)

@@ -40,7 +40,8 @@ def publish(
         model_uri: The run's SavedModel.
         dataset_uri: The dataset it was evaluated on.
         task_key: The task_key of its evaluate task.
-        pod: The step reads pod.evaluate.gpus, the number of GPUs that the models use.
+        pod: The step reads pod.evaluate.gpus, the number of GPUs that the models use, and the
+            variables of MLflow in pod.all.env.
         published_model: The version as its model card; version, address, size, digests and metrics
             are its metadata. Without a version, the reason.
         model_card: The model card; the addresses of version and champion are its metadata.
@@ -57,11 +58,13 @@ def publish(
     from kfp_tfjob.components.publish.model_artifact import published_model as metadata_of
     from kfp_tfjob.components.step import gpus_of, step
     from kfp_tfjob.components.summary import summary
+    from kfp_tfjob.registry.tracking import pod_variables
 
     storage = (storage_endpoint, storage_region)
     with step("publish", run_id, output_uri, *storage, task_key) as context:
         verdict = str(context.run.verdict)
-        done = run(context, model_name, model_uri, verdict, dataset_uri, gpus_of(pod))
+        variables = pod_variables(pod)
+        done = run(context, model_name, model_uri, verdict, dataset_uri, gpus_of(pod), variables)
         with open(model_card.path, "w") as file:
             file.write(done.card)
         model_card.metadata.update(version_uri=done.version_uri, champion_uri=done.champion_uri)

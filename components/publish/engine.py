@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from kfp_tfjob.components.publish.version import complete
 from kfp_tfjob.components.step import Step
@@ -101,6 +103,7 @@ def run(
     verdict_uri: str,
     dataset_uri: str,
     gpus: int = 0,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Published:
     """Publish a run's model.
 
@@ -111,6 +114,7 @@ def run(
         verdict_uri: The verdict that evaluate wrote.
         dataset_uri: The dataset it was evaluated on.
         gpus: How many GPUs the models may use if this one is evaluated again.
+        variables: Variables of the run's replicas that name MLflow's server.
 
     Raises:
         ConfigurationError: The name is not valid, or the verdict does not bless this model.
@@ -125,12 +129,12 @@ def run(
     _require_blessed(step, verdict, model_name, model, verdict_uri, dataset)
     number = verdict.met + 1
     verdict = second_verdict(step.store, step.run) or verdict
-    while (done := _made_by_person(step, model_name, number)) is None:
+    while (done := _made_by_person(step, model_name, number, variables)) is None:
         if not verdict.blessed:
             log.info("the model is not published: %s", verdict.reason)
             return Published.nothing(NOT_BLESSED, model_name, f"evaluated again: {verdict.reason}")
         try:
-            return _publish(step, verdict, model, dataset)
+            return _publish(step, verdict, model, dataset, variables)
         except SurpassedError:
             winner = _winner(step, model_name, verdict.met + 1)
         mine = winner.trained_by == (step.run_id, step.task_key)
@@ -170,7 +174,13 @@ def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int)
     return stored
 
 
-def _publish(step: Step, verdict: ModelVerdict, model: S3Address, dataset: S3Address) -> Published:
+def _publish(
+    step: Step,
+    verdict: ModelVerdict,
+    model: S3Address,
+    dataset: S3Address,
+    variables: Mapping[str, str],
+) -> Published:
     """Publish the model of the verdict in force.
 
     Raises:
@@ -181,11 +191,13 @@ def _publish(step: Step, verdict: ModelVerdict, model: S3Address, dataset: S3Add
     champion, card = complete(step, verdict, number, model, dataset)
     promote(step.store, step.layout, model_name, champion)
     publish_newest(step.store, step.layout, model_name)
-    mirror.sync(step.store, step.layout, model_name)
+    mirror.sync(step.store, step.layout, model_name, variables=variables)
     return Published.version_of(step, model_name, champion, card)
 
 
-def _made_by_person(step: Step, model_name: str, number: int) -> Published | None:
+def _made_by_person(
+    step: Step, model_name: str, number: int, variables: Mapping[str, str]
+) -> Published | None:
     """Return the version that a user has promoted from this run since its verdict, if any.
 
     Such a run is neither evaluated against itself, nor published a second time.
@@ -194,6 +206,7 @@ def _made_by_person(step: Step, model_name: str, number: int) -> Published | Non
         step: The run and its store.
         model_name: The model.
         number: The number of the champion record that the first verdict allows.
+        variables: Variables of the run's replicas that name MLflow's server.
     """
     mine = (step.run_id, step.task_key)
     for it in champions(step.store, step.layout, model_name, above=number - 1):
@@ -204,7 +217,7 @@ def _made_by_person(step: Step, model_name: str, number: int) -> Published | Non
     said = f"{it.by} made it the champion already: {it.why}"
     log.info("version %d of %s is published: %s", it.version, model_name, said)
     publish_newest(step.store, step.layout, model_name)
-    mirror.sync(step.store, step.layout, model_name)
+    mirror.sync(step.store, step.layout, model_name, variables=variables)
     place = step.layout.model(model_name)
     card = step.store.read(place.version(it.version) / MODEL_CARD).decode()
     card += f"\n{prose(said)}.\n"

@@ -1,8 +1,10 @@
 """Verifies that a run's output is complete in the store, or reports what is missing.
 
-The sidecar that mirrored it has exited, and neither its exit code nor that of the TFJob proves that
-every byte is stored. So this step checks everything: the run's manifest must exist, the
+The sidecar that mirrored it has exited, and neither the sidecar's exit code nor the TFJob's proves
+that every byte is stored. So this step checks everything: the run's manifest must exist, the
 trainer's record of completion must belong to the same attempt, and every object is verified.
+Otherwise, evaluate would score a model whose variables are partly missing or from another attempt.
+Called by sync_output's component.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from kfp_tfjob.uploader import verify
 
 log = logging.getLogger(__name__)
 
-_MOST_PROBLEMS = 50
+_MOST_PROBLEMS = 50  # a folder that is gone would otherwise list thousands of objects
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,13 @@ def run(step: Step, evaluate: bool = True) -> SyncResult:
         The verified output.
 
     Raises:
-        DataError: The output was never completed, has missing or damaged objects, or has no model.
+        DataError: The output was never completed, an object is missing or damaged, or the model
+            to evaluate is missing.
     """
     manifest = _manifest(step)
     problems: list[Problem | str] = [*_completion_problems(step, manifest)]
-    has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in manifest.objects)
+    # The trainer may write any kind of model to this folder if it is not evaluated here.
+    has_model = any(stored.key.startswith(f"{RUN_MODEL}/") for stored in manifest.objects)
     if evaluate:
         problems += _model_problems(step, manifest)
     problems += first(
@@ -99,29 +103,30 @@ def run(step: Step, evaluate: bool = True) -> SyncResult:
     model_uri = str(step.run.model) if has_model else ""
     if evaluate:
         return SyncResult(model_uri, manifest)
-    why = WHY_NOT_EVALUATED if _has_data(step) else WHY_NO_DATA
-    record = {"run_id": step.run_id, "why": why}
+    reason = WHY_NOT_EVALUATED if _has_data(step) else WHY_NO_DATA
+    record = {"run_id": step.run_id, "why": reason}
     step.store.write(step.run.not_evaluated, json.dumps(record).encode(), "application/json")
-    return SyncResult(model_uri, manifest, proven_summary(step, why))
+    return SyncResult(model_uri, manifest, proven_summary(step, reason))
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """What launch_tfjob writes when an attempt begins."""
+    """The part of an attempt's claim that is read here; launch_tfjob writes it."""
 
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _has_data(step: Step) -> bool:
-    """Return whether the run trained on a dataset, by its newest claim."""
-    claimed = step.store.numbers(step.run.attempts)
-    if not claimed:
+    """Return whether the run trained on a dataset, according to its newest attempt's claim."""
+    attempts = step.store.numbers(step.run.attempts)
+    if not attempts:
         return True
-    claim = documents.read(_Claim, step.store.read(step.run.attempt(claimed[-1])))
+    claim = documents.read(_Claim, step.store.read(step.run.attempt(attempts[-1])))
     return claim.inputs.get("data") != ""
 
 
 def _manifest(step: Step) -> Manifest:
+    """Read the run's manifest, and check that no other pipeline has overwritten it."""
     try:
         manifest = step.store.read_manifest(step.run.manifest)
     except ObjectNotFoundError as error:
@@ -154,33 +159,33 @@ class _Completion:
 
 
 def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
-    """Return what is wrong with the trainer's record of completion."""
+    """Return the problem of a completion record that is missing or from another attempt."""
     expected = f"the record of run {step.run_id}, attempt {manifest.attempt}"
     fix = "start the run again"
     try:
-        found = documents.read(_Completion, step.store.read(step.run.completion))
+        completion = documents.read(_Completion, step.store.read(step.run.completion))
     except ObjectNotFoundError:
-        if any(item.key == RUN_COMPLETION for item in manifest.objects):
-            return []  # it is verified like any other object
+        if any(stored.key == RUN_COMPLETION for stored in manifest.objects):
+            return []  # verifying all objects reports it
         return [Problem(f"{step.run.completion} is missing", None, expected, fix)]
     except documents.InvalidDocumentError as error:
         return [Problem(f"{step.run.completion} cannot be read", str(error), expected, fix)]
-    if (found.run_id, found.attempt) != (step.run_id, manifest.attempt):
-        received = f"run {found.run_id}, attempt {found.attempt}"
+    if (completion.run_id, completion.attempt) != (step.run_id, manifest.attempt):
+        received = f"run {completion.run_id}, attempt {completion.attempt}"
         return [Problem(f"{step.run.completion} is from another attempt", received, expected, fix)]
     return []
 
 
 def _model_problems(step: Step, manifest: Manifest) -> list[Problem]:
     """Return the problem of an output without a SavedModel where evaluate looks for it."""
-    keys = {item.key for item in manifest.objects}
-    expected = f"{RUN_MODEL}/{SAVED_MODEL}"
-    if expected in keys:
+    keys = {stored.key for stored in manifest.objects}
+    if f"{RUN_MODEL}/{SAVED_MODEL}" in keys:
         return []
-    others = [
+    folders = [
         key.removesuffix(f"/{SAVED_MODEL}") for key in keys if key.endswith(f"/{SAVED_MODEL}")
     ]
-    elsewhere = [key.replace(OUTPUT, "$OUTPUT_DIR", 1) for key in sorted(others)]
+    # The user's program knows the folder as $OUTPUT_DIR.
+    elsewhere = [folder.replace(OUTPUT, "$OUTPUT_DIR", 1) for folder in sorted(folders)]
     write = "make the training write its model to $OUTPUT_DIR/model"
     return [
         Problem(
@@ -197,5 +202,6 @@ def _model_problems(step: Step, manifest: Manifest) -> list[Problem]:
 
 
 def _first_names(manifest: Manifest) -> str:
-    names = sorted({"/".join(item.key.split("/")[:2]) for item in manifest.objects})
+    """List the first 10 files and folders of an output, for a message."""
+    names = sorted({"/".join(stored.key.split("/")[:2]) for stored in manifest.objects})
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") or "an empty output"

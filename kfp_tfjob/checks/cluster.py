@@ -1,4 +1,4 @@
-"""Checks what the whole cluster offers: its version, and the kind of the job."""
+"""Checks of the whole cluster: its version, and whether it runs the kind of the job."""
 
 from __future__ import annotations
 
@@ -22,44 +22,46 @@ from kfp_tfjob.jobs.status import replicas
 
 
 def version(subject: Subject) -> Iterator[Finding]:
-    """Return whether the cluster answers, and whether its version can run the job."""
+    """Check that the cluster answers and that its version can run the job."""
     host = subject.api.address
     try:
-        found = subject.api.request("GET", "/version", {})
+        reply = subject.api.request("GET", "/version", {})
     except ClusterUnavailableError as error:
-        why = error.__cause__
-        refused = getattr(why, "status", None) == 401
+        # Reported here, because the fix for rejected credentials differs.
+        cause = error.__cause__
+        refused = getattr(cause, "status", None) == 401
         yield Finding(
             f"Kubernetes at {host} does not {'accept your credentials' if refused else 'respond'}",
-            received=why,
+            received=cause,
             fix="log in again, and check that `kubectl get pods` works"
             if refused
             else "check the context of your kubeconfig, and the network or VPN to the cluster",
         )
         return
-    problems = list(too_old(found))
-    yield from problems or [ok(f"Kubernetes {found.get('gitVersion', '?')} at {host}")]
+    problems = list(too_old(reply))
+    yield from problems or [ok(f"Kubernetes {reply.get('gitVersion', '?')} at {host}")]
 
 
 def too_old(version: Mapping[str, str]) -> Iterator[Finding]:
-    """Reject a cluster without native sidecars: the uploader would block training."""
-    number = [re.sub(r"\D.*", "", str(version.get(part, ""))) for part in ("major", "minor")]
-    if all(number) and tuple(map(int, number)) < (1, 29):
+    """Reject a cluster without native sidecars, because the uploader would block training."""
+    # A provider may write 29+ for the minor version.
+    numbers = [re.sub(r"\D.*", "", str(version.get(part, ""))) for part in ("major", "minor")]
+    if all(numbers) and tuple(map(int, numbers)) < (1, 29):
         yield Finding(
             "this cluster is too old",
-            received=f"Kubernetes {'.'.join(number)}, which has no native sidecars",
+            received=f"Kubernetes {'.'.join(numbers)}, which has no native sidecars",
             expected="Kubernetes 1.29 or later",
             fix="upgrade the cluster; otherwise, the trainer would wait forever for the uploader",
         )
 
 
 def job_kind(subject: Subject) -> Iterator[Finding]:
-    """Create the job as a dry run: CRD, webhook, schema and quota decide."""
+    """Create the job as a dry run, so that the CRD, webhooks and quotas accept or reject it."""
     subject = subject.settled
     api, kind = subject.api, subject.api.kind
     accepted = ok(f"{kind.called} accepts the {kind.name} (dry run)")
     try:
-        kept = dry_run(api, subject.job)
+        accepted_job = dry_run(api, subject.job)
     except JobExistsError:
         yield accepted  # a retry: the job already exists
         return
@@ -67,7 +69,8 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
         yield Finding.of(absent(kind, str(error)))
         return
     except ForbiddenError:
-        if _serves(api):
+        # Authorization comes first, so the API server forbids even an API that does not exist.
+        if _serves_kind(api):
             raise
         yield Finding.of(absent(kind, "no such API"))
         return
@@ -76,8 +79,8 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
             raise
         yield Finding.of(silent(kind, str(error.__cause__)))
         return
-    chief = next(item.pod for item in replicas(kept) if item.role == CHIEF)
-    if not any(item.get("restartPolicy") for item in chief["initContainers"]):
+    chief = next(replica.pod for replica in replicas(accepted_job) if replica.role == CHIEF)
+    if not any(container.get("restartPolicy") for container in chief["initContainers"]):
         yield Finding(
             f"this cluster's CRD for {kind.name}s is too old",
             received="it drops initContainers[].restartPolicy, so the sidecar would never start",
@@ -87,7 +90,7 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
         return
     yield accepted
     queue = subject.spec.pod.all.queue
-    if queue and not kind.suspends(kept):
+    if queue and not kind.suspends(accepted_job):
         yield warning(
             f"the {kind.name} would start without waiting in queue {queue}: Kueue does not"
             f" manage {kind.name}s on this cluster",
@@ -97,10 +100,10 @@ def job_kind(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _serves(api: ClusterClient) -> bool:
-    """Return whether the cluster has the kind of the jobs."""
+def _serves_kind(api: ClusterClient) -> bool:
+    """Return whether the cluster has the CRD of the jobs' kind."""
     try:
-        found = api.request("GET", f"/apis/{api.kind.api_version}", {})
+        group = api.request("GET", f"/apis/{api.kind.api_version}", {})
     except NotFoundError:
         return False
-    return any(item["name"] == api.kind.plural for item in found.get("resources", ()))
+    return any(resource["name"] == api.kind.plural for resource in group.get("resources", ()))

@@ -1,4 +1,8 @@
-"""Every check of the cluster, once: preflight, `doctor` and `submit` render what they find."""
+"""The table of all checks of the cluster, which preflight, `doctor` and `submit` run and render.
+
+A problem that one of them reports and another does not would look like a bug of the cluster. So a
+check is declared once, with the programs that run it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from kfp_tfjob.storage.errors import Problem, StepError
 
 
 class At(Flag):
-    """Who runs a check."""
+    """The programs that run a check."""
 
     RUN = auto()  # preflight, or a launch without it: in a pod, as the account of the runs
     DOCTOR = auto()
@@ -27,10 +31,17 @@ CLUSTER, NAMESPACE = "cluster", "namespace"
 
 @dataclass(frozen=True)
 class Check:
-    """One check of the cluster: where `doctor` lists it, what it looks at, and who runs it."""
+    """One check of the cluster.
+
+    Attributes:
+        topic: The heading under which `doctor` lists its findings.
+        examined: The examined thing, for a message that it was not checked.
+        find: Returns the findings.
+        at: The programs that run the check.
+    """
 
     topic: str
-    what: str
+    examined: str
     find: Callable[[Subject], Iterable[Finding]]
     at: At
 
@@ -46,35 +57,49 @@ CHECKS = (
     Check(NAMESPACE, "pod admission", namespace.admission, At.DOCTOR),
     Check(NAMESPACE, "the Secrets", namespace.secrets, At.DOCTOR | At.SUBMIT),
     Check(NAMESPACE, "the store's Secret", namespace.mounted_secret, At.RUN),
-    Check(NAMESPACE, "the objects that pod refers to", namespace.named, At.RUN | At.DOCTOR),
+    Check(
+        NAMESPACE,
+        "the objects that pod refers to",
+        namespace.referenced_objects,
+        At.RUN | At.DOCTOR,
+    ),
 )
 
 
-def findings(what: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return what a check finds; an error of the cluster or the store is a finding too."""
-    found: list[Finding] = []
+def findings(examined: str, find: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return the findings of one check; an error of the cluster or the store is a finding too.
+
+    Args:
+        examined: The examined thing, for a message that it was not checked.
+        find: The check.
+    """
+    results: list[Finding] = []
     try:
-        found.extend(find())
+        results.extend(find())
     except ForbiddenError as error:
+        # A missing right to look is no problem of the run, which may have another account.
         (problem, *_) = error.problems
-        found.append(
+        results.append(
             unknown(
-                f"{what}: not checked, because this account lacks the permission",
+                f"{examined}: not checked, because this account lacks the permission",
                 problem.received if isinstance(problem, Problem) else problem,
                 "ask the namespace's administrator for it",
             )
         )
     except StepError as error:
-        found += map(Finding.of, error.problems)
-    return found
+        results += map(Finding.of, error.problems)
+    return results
 
 
 def check(subject: Subject, at: At) -> list[Finding]:
-    """Run every check, even after a problem; a cluster that does not respond is asked once."""
-    found: list[Finding] = []
-    for it in CHECKS:
-        if it.at & at:
-            found += findings(it.what, partial(it.find, subject))
-            if it.find is cluster.version and only(found, Status.PROBLEM):
+    """Return the findings of all checks of a program, even after a problem.
+
+    A cluster that does not respond is asked only once, because every check waits for its answer.
+    """
+    results: list[Finding] = []
+    for declared in CHECKS:
+        if declared.at & at:
+            results += findings(declared.examined, partial(declared.find, subject))
+            if declared.find is cluster.version and only(results, Status.PROBLEM):
                 break
-    return found
+    return results

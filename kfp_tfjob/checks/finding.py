@@ -1,4 +1,7 @@
-"""What a check finds: one type for preflight, `doctor` and the plan of `submit`."""
+"""The result of a check: a problem with a status, for preflight, `doctor` and `submit`'s plan.
+
+A check does not decide whether a run may start; the programs that run it do, by the status.
+"""
 
 from __future__ import annotations
 
@@ -10,69 +13,69 @@ from kfp_tfjob.storage.errors import Problem
 
 
 class Status(StrEnum):
-    """What a finding means for a run."""
+    """The consequence of a finding for a run."""
 
     OK = "ok"
     UNKNOWN = "unknown"  # it could not be checked from here
     WARNING = "warning"  # the run starts
-    WAITS = "waits"  # its pods wait until the cluster changes
+    WAITS = "waits"  # the run's pods wait until the cluster changes
     PROBLEM = "problem"  # the run would fail
 
 
 @dataclass(frozen=True)
 class Finding(Problem):
-    """One thing that was checked, and what it means for a run."""
+    """One thing that was checked, and its consequence for a run."""
 
     status: Status = Status.PROBLEM
 
     @classmethod
     def of(cls, problem: Problem | str, status: Status = Status.PROBLEM) -> Finding:
-        """Return a problem as a finding; one that is a finding keeps its own status."""
+        """Return a problem as a finding; a problem that is a finding keeps its own status."""
         if isinstance(problem, Finding):
             return problem
         if isinstance(problem, str):
             return cls(problem, status=status)
-        given = {field.name: getattr(problem, field.name) for field in fields(Problem)}
-        return cls(**given, status=status)
+        parts = {field.name: getattr(problem, field.name) for field in fields(Problem)}
+        return cls(**parts, status=status)
 
     @property
     def text(self) -> str:
-        """Everything on one line, without a full stop at the end."""
+        """The whole message on one line, without a full stop at the end."""
         return str(self).removesuffix(".")
 
 
-def ok(what: str) -> Finding:
-    """Return a finding that needs no fix."""
-    return Finding(what, status=Status.OK)
+def ok(sentence: str) -> Finding:
+    """Return the finding that a checked thing is in order."""
+    return Finding(sentence, status=Status.OK)
 
 
-def warning(what: str, fix: str = "") -> Finding:
-    """Return a finding that may be wrong."""
-    return Finding(what, fix=fix, status=Status.WARNING)
+def warning(sentence: str, fix: str = "") -> Finding:
+    """Return the finding of a probable mistake with which the run still starts."""
+    return Finding(sentence, fix=fix, status=Status.WARNING)
 
 
-def waits(what: str, fix: str) -> Finding:
-    """Return a finding that keeps pods waiting."""
-    return Finding(what, fix=fix, status=Status.WAITS)
+def waits(sentence: str, fix: str) -> Finding:
+    """Return the finding of a condition that keeps the run's pods waiting."""
+    return Finding(sentence, fix=fix, status=Status.WAITS)
 
 
-def unknown(what: str, received: object = None, fix: str = "") -> Finding:
-    """Return a finding about something that could not be checked."""
-    return Finding(what, received, fix=fix, status=Status.UNKNOWN)
+def unknown(sentence: str, received: object = None, fix: str = "") -> Finding:
+    """Return the finding that something could not be checked."""
+    return Finding(sentence, received, fix=fix, status=Status.UNKNOWN)
 
 
-def only(found: Iterable[Finding], *statuses: Status) -> list[Finding]:
+def only(findings: Iterable[Finding], *statuses: Status) -> list[Finding]:
     """Return the findings with one of these statuses."""
-    return [it for it in found if it.status in statuses]
+    return [finding for finding in findings if finding.status in statuses]
 
 
-def local_paths(given: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each parameter that names a place outside of a store."""
-    for name, value in given.items():
-        if not value.strip().startswith("s3://"):
+def local_paths(addresses: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a finding for each address, by its parameter, that is not in a store."""
+    for name, address in addresses.items():
+        if not address.strip().startswith("s3://"):
             yield Finding(
                 f"{name} is a path on this machine, which a pod on the cluster cannot read",
-                received=value,
+                received=address,
                 expected="an address s3://BUCKET/KEY",
                 fix=f"copy it to the store and correct {name}; `kfp-tfjob run` takes a path",
                 path=name,

@@ -1,4 +1,8 @@
-"""Checks the namespace of the runs: the rights of their account, what it admits, the Secrets."""
+"""Checks of the runs' namespace: its account's rights, pod admission, Secrets and other objects.
+
+They find problems that would otherwise show as pods that never start or a Terminate that comes
+late, hours after the run was started.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +30,23 @@ _OWN_KEYS = "so pods use the keys of their node or service account instead"
 
 
 def account_of(api: ClusterClient) -> str:
-    """Return the account that Kubeflow Pipelines uses in the namespace; empty if it has none."""
+    """Return Kubeflow Pipelines' service account in the namespace; empty if there is none."""
     names = (STANDALONE, MULTI_USER)
-    return next((it for it in names if api.get(api.core("serviceaccounts", it))), "")
+    return next((name for name in names if api.get(api.core("serviceaccounts", name))), "")
 
 
 def level_of(api: ClusterClient) -> str:
     """Return the Pod Security level that the namespace enforces; empty if unknown."""
     try:
-        found = api.get(f"/api/v1/namespaces/{api.namespace}")
+        namespace = api.get(f"/api/v1/namespaces/{api.namespace}")
     except ForbiddenError:
-        return ""
-    labels = (found or {"metadata": {}})["metadata"].get("labels") or {}
+        return ""  # a namespace is a cluster's object, which many accounts may not read
+    labels = (namespace or {"metadata": {}})["metadata"].get("labels") or {}
     return str(labels.get(_ENFORCE, "privileged"))
 
 
 def exists(subject: Subject) -> Iterator[Finding]:
-    """Look for the namespace and the account of the runs."""
+    """Check that the namespace and the runs' account exist."""
     api = subject.api
     if api.get(f"/api/v1/namespaces/{api.namespace}") is None:
         yield Finding(
@@ -58,49 +62,52 @@ def exists(subject: Subject) -> Iterator[Finding]:
 
 
 def _kind(subject: Subject) -> JobKind:
-    """Return the kind of the job; a cluster without any is a finding of `cluster.job_kind`."""
+    """Return the kind of the job; if the cluster runs none, the kind that was configured."""
     try:
         return subject.settled.api.kind
     except ConfigurationError:
-        return subject.api.kind
+        return subject.api.kind  # `cluster.job_kind` reports the error
 
 
 def account(subject: Subject) -> Iterator[Finding]:
-    """Ask for the rights of the account of the runs."""
+    """Check the rights of the runs' account."""
     api, where = subject.api, f"in namespace {subject.api.namespace}"
     needed = rights.to_run(_kind(subject))
-    lacking = rights.missing(api, needed, subject.account)
-    late = rights.missing(api, rights.TO_STOP, subject.account)
-    silent = rights.missing(api, rights.TO_EXPLAIN, subject.account)
+    to_run = rights.missing(api, needed, subject.account)
+    to_stop = rights.missing(api, rights.TO_STOP, subject.account)
+    to_explain = rights.missing(api, rights.TO_EXPLAIN, subject.account)
     name = subject.account or rights.own_account(api)
     who = f"service account {name}" if name else "this account"
-    fix = f"ask an administrator to run `{_install(api, name)}`, or to apply deploy/base"
-    if not (lacking or late or silent):
+    fix = f"ask an administrator to run `{_install_command(api, name)}`, or to apply deploy/base"
+    if not (to_run or to_stop or to_explain):
         yield ok(f"{who} has the permissions that the steps need")
-    if lacking:
+    if to_run:
         yield Finding(
-            f"{who} may not {'; '.join(map(str, lacking))} {where}: no run can start",
-            expected="; ".join(f"{it} of the API group {it.group or 'core'}" for it in needed),
+            f"{who} may not {'; '.join(map(str, to_run))} {where}: no run can start",
+            expected="; ".join(
+                f"{right} of the API group {right.group or 'core'}" for right in needed
+            ),
             fix=fix,
         )
-    for it in late:
-        yield warning(f"{who} may not {it} {where}: {_terminate_is_late(it, subject.spec)}", fix)
-    if silent:
+    for right in to_stop:
+        delay = _explain_late_stop(right, subject.spec)
+        yield warning(f"{who} may not {right} {where}: {delay}", fix)
+    if to_explain:
         yield warning(
-            f"{who} may not {'; '.join(map(str, silent))}, so messages will lack details", fix
+            f"{who} may not {'; '.join(map(str, to_explain))}, so messages will lack details", fix
         )
 
 
-def _install(api: ClusterClient, account: str) -> str:
+def _install_command(api: ClusterClient, account: str) -> str:
     """Return the command that gives an account its rights."""
-    other = f" --service-account {account}" if account not in ("", STANDALONE) else ""
-    command = f"kfp-tfjob install --namespace {api.namespace}{other}"
+    argument = f" --service-account {account}" if account not in ("", STANDALONE) else ""
+    command = f"kfp-tfjob install --namespace {api.namespace}{argument}"
     return f"{command} | kubectl apply --server-side -f -"
 
 
-def _terminate_is_late(lacking: rights.Right, spec: JobSpec) -> str:
-    """Return when the job stops after Terminate."""
-    if lacking.resource == "pods":
+def _explain_late_stop(missing: rights.Right, spec: JobSpec) -> str:
+    """Return a clause about the time after Terminate at which the job stops without a right."""
+    if missing.resource == "pods":
         seconds = spec.pod.of("chief").grace_seconds
         return f"after Terminate, the chief may run for its grace period, {seconds} s"
     return (
@@ -111,7 +118,10 @@ def _terminate_is_late(lacking: rights.Right, spec: JobSpec) -> str:
 
 
 def admission(subject: Subject) -> Iterator[Finding]:
-    """Create one pod of each kind as a dry run: Pod Security, limit ranges and quotas decide."""
+    """Create one pod of each role as a dry run, so that the namespace's policies accept it or not.
+
+    These are Pod Security, limit ranges, quotas and webhooks.
+    """
     api = subject.api
     level = level_of(api) or "unknown"
     if rights.missing(api, [rights.Right("", "pods", ("create",))]):
@@ -122,46 +132,47 @@ def admission(subject: Subject) -> Iterator[Finding]:
         )
         return
     refused = False
-    for name, pod in _pods(subject):
+    for name, pod in _example_pods(subject):
         try:
             # A new client: one that has created a pod takes a refusal for a starting API server.
             api.within(0).request("POST", api.core("pods"), {"dryRun": "All"}, pod)
         except (ForbiddenError, JobRefusedError) as error:
-            refused = True
-            yield from _refused(name, error.problems)
+            refused = True  # the other pods are tested too, so that all problems are reported
+            yield from _explain_rejection(name, error.problems)
     if not refused:
         yield ok(f"Pod Security level {level} admits the pods of the steps and the job")
 
 
-def _refused(name: str, problems: tuple[Problem | str, ...]) -> Iterator[Finding]:
+def _explain_rejection(name: str, problems: tuple[Problem | str, ...]) -> Iterator[Finding]:
+    """Yield a finding, with its remedy, for each reason why a pod was rejected."""
     for problem in problems:
-        said = str(problem.received if isinstance(problem, Problem) else problem)
-        if "exceeded quota" in said:
+        message = str(problem.received if isinstance(problem, Problem) else problem)
+        if "exceeded quota" in message:
             yield waits(
-                f"a quota does not currently admit the pod of {name}: {said}",
+                f"a quota does not currently admit the pod of {name}: {message}",
                 "delete finished jobs, lower the requests in pod, or have the ResourceQuota raised",
             )
-        elif "violates PodSecurity" in said:
+        elif "violates PodSecurity" in message:
             yield Finding(
                 f"Pod Security rejects the pod of {name}",
-                said,
+                message,
                 fix="for a step, compile with --run-as-user; for the job, correct"
                 " pod.all.run_as_user",
             )
         else:
             yield Finding(
                 f"the namespace rejects the pod of {name}",
-                said,
+                message,
                 fix="correct what the message describes",
             )
 
 
-def _pods(subject: Subject) -> Iterator[tuple[str, Object]]:
-    """Yield a pod of each role of the job, and one like that of a step."""
+def _example_pods(subject: Subject) -> Iterator[tuple[str, Object]]:
+    """Yield the name and manifest of a pod of each role and of each step to check."""
     kind = {"apiVersion": "v1", "kind": "Pod"}
-    for item in replicas(subject.job):
+    for replica in replicas(subject.job):
         metadata = {"generateName": "kfp-tfjob-doctor-"}
-        yield item.role, kind | {"metadata": metadata, "spec": dict(item.pod)}
+        yield replica.role, kind | {"metadata": metadata, "spec": dict(replica.pod)}
     step: Object = {"image": images.TOOLS, "command": ["true"]}
     if images.RUN_AS_USER != "none":
         # As Kubeflow Pipelines 2.16 and later fill it in for a task with a user id.
@@ -173,92 +184,97 @@ def _pods(subject: Subject) -> Iterator[tuple[str, Object]]:
             "seccompProfile": {"type": "RuntimeDefault"},
         }
     common = {"serviceAccountName": subject.account, "restartPolicy": "Never"}
-    for it in subject.step_pods:
-        spec = it.spec | common | {"containers": [it.spec["containers"][0] | step]}
-        yield it.step, kind | {"metadata": {"generateName": "kfp-tfjob-doctor-"}, "spec": spec}
+    for step_pod in subject.step_pods:
+        container = step_pod.spec["containers"][0] | step
+        spec = step_pod.spec | common | {"containers": [container]}
+        metadata = {"generateName": "kfp-tfjob-doctor-"}
+        yield step_pod.step, kind | {"metadata": metadata, "spec": spec}
 
 
 def secrets(subject: Subject) -> Iterator[Finding]:
-    """Look for every Secret that the job names, and for its keys; values are not shown."""
+    """Check every Secret that the job refers to, and its keys; values are not shown."""
     if not subject.account:
         return  # no runs are in this namespace
-    api, uses = subject.api, secrets_of(subject.spec)
-    for name in dict.fromkeys(it.name for it in uses):
-        found = api.get(api.core("secrets", name))
-        has = {key for key, value in ((found or {}).get("data") or {}).items() if value}
-        lacking = [it for it in uses if it.name == name]
-        if found is not None:
-            lacking = [it for it in lacking if it.key and not has & _names_of(it.key)]
-        if not lacking:
-            yield ok(f"Secret {name} has {', '.join(sorted(has)) or 'no keys'}")
+    api, all_uses = subject.api, secrets_of(subject.spec)
+    for name in dict.fromkeys(use.name for use in all_uses):
+        secret = api.get(api.core("secrets", name))
+        keys = {key for key, content in ((secret or {}).get("data") or {}).items() if content}
+        failing = [use for use in all_uses if use.name == name]
+        if secret is not None:
+            failing = [use for use in failing if use.key and not keys & _spellings(use.key)]
+        if not failing:
+            yield ok(f"Secret {name} has {', '.join(sorted(keys)) or 'no keys'}")
             continue
-        what = f"Secret {name} does not exist in namespace {api.namespace}"
-        if found is not None:
-            what = f"Secret {name} has no {' and no '.join(it.key for it in lacking)}"
-        fix = secret_fix(lacking, found is not None, api.namespace)
-        of_the_store = {it.parameter for it in lacking} == {"storage_secret"}
-        if of_the_store and (found is not None or name == PARAMETERS["storage_secret"].default):
-            yield warning(f"{what}, {_OWN_KEYS}", fix)
+        sentence = f"Secret {name} does not exist in namespace {api.namespace}"
+        if secret is not None:
+            sentence = f"Secret {name} has no {' and no '.join(use.key for use in failing)}"
+        fix = secret_fix(failing, secret is not None, api.namespace)
+        # Without the store's keys, the standard AWS credential chain applies, which may be
+        # intended. A Secret that the user named on purpose must exist.
+        is_stores = {use.parameter for use in failing} == {"storage_secret"}
+        if is_stores and (secret is not None or name == PARAMETERS["storage_secret"].default):
+            yield warning(f"{sentence}, {_OWN_KEYS}", fix)
         else:
-            yield waits(what, fix)
+            yield waits(sentence, fix)
 
 
-def _names_of(key: str) -> set[str]:
-    """Return a key of a Secret, and its name in the Secret of Kubeflow Pipelines."""
+def _spellings(key: str) -> set[str]:
+    """Return a key of a Secret, and its name in Kubeflow Pipelines' Secret."""
     return {key, OTHER_NAMES.get(key, key)}
 
 
 def mounted_secret(subject: Subject) -> Iterator[Finding]:
-    """Look for the keys of the store in this pod; a missing Secret gives an empty mount.
+    """Check that this pod has the store's keys; a missing Secret is an empty mount.
 
-    It is read as a file: deploy/ gives a run's account no right to read Secrets.
+    They are read as files, because deploy/ does not allow a run's account to read Secrets.
     """
     if not SecretVolume.from_environment().has_keys():
         # Without it, the standard AWS credential chain applies, which may be intended.
         name, namespace = subject.spec.storage_secret, subject.api.namespace
-        uses = [it for it in secrets_of(subject.spec) if it.parameter == "storage_secret"]
+        uses = [use for use in secrets_of(subject.spec) if use.parameter == "storage_secret"]
         yield warning(
             f"Secret {name} does not exist in namespace {namespace}, or is empty, {_OWN_KEYS}",
             f"if that is not intended, {secret_fix(uses, False, namespace)}",
         )
 
 
-_KINDS = {
+_KIND_WORDS = {
     "configmaps": "ConfigMap",
     "persistentvolumeclaims": "claim",
     "serviceaccounts": "service account",
 }
 
 
-def named(subject: Subject) -> Iterator[Finding]:
-    """Look for the claims, ConfigMaps and accounts that the job names."""
+def referenced_objects(subject: Subject) -> Iterator[Finding]:
+    """Check that the claims, ConfigMaps and accounts that the job refers to exist."""
     api = subject.api
-    hidden: ForbiddenError | None = None
-    for kind, name, parameter in sorted(set(_named(subject.spec))):
+    forbidden: ForbiddenError | None = None
+    for kind, name, parameter in sorted(set(_references(subject.spec))):
         try:
-            found = api.get(api.core(kind, name))
+            stored = api.get(api.core(kind, name))
         except ForbiddenError as error:
-            hidden = error
+            forbidden = error  # raised at the end, so that the other objects are checked
             continue
-        if found is None:
+        if stored is None:
             yield Finding(
-                f"{_KINDS[kind]} {name} does not exist in namespace {api.namespace}",
+                f"{_KIND_WORDS[kind]} {name} does not exist in namespace {api.namespace}",
                 received=name,
                 expected="the name of an existing object",
                 fix=f"create it, or correct {parameter}",
             )
-    if hidden:
-        raise hidden
+    if forbidden:
+        raise forbidden
 
 
-def _named(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
+def _references(spec: JobSpec) -> Iterator[tuple[str, str, str]]:
     """Yield kind, name and parameter of each required object; pods report missing Secrets."""
     if claim := spec.pod.chief.output_claim:
         yield "persistentvolumeclaims", claim, "pod.chief.output_claim"
     for role, settings in spec.pod.of_replicas.items():
-        for claim in filter(None, (it.claim for it in settings.volumes or ())):
+        volumes = settings.volumes or ()
+        for claim in filter(None, (volume.claim for volume in volumes)):
             yield "persistentvolumeclaims", claim, f"pod.{role}.volumes"
-        for name in filter(None, (it.config_map for it in settings.volumes or ())):
+        for name in filter(None, (volume.config_map for volume in volumes)):
             yield "configmaps", name, f"pod.{role}.volumes"
         if settings.service_account:
             yield "serviceaccounts", settings.service_account, f"pod.{role}.service_account"

@@ -1,4 +1,8 @@
-"""Finds the run parameter to change from the messages of the scheduler and of quotas."""
+"""Remedies for pods that do not start: the run parameter to change, and its current value.
+
+The scheduler and quotas name resources of Kubernetes, such as `requests.nvidia.com/gpu`. A user set
+`train_gpus`, so the remedy names that.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,13 @@ _TOGETHER = (
 
 @dataclass(frozen=True)
 class SecretUse:
-    """A use of a Secret, or of a key in it, and the run parameter that names it, if any."""
+    """A reference of a run's pods to a Secret.
+
+    Attributes:
+        name: The Secret.
+        key: The key in it; empty if a pod uses the whole Secret.
+        parameter: The run parameter that names it; empty if a webhook added the reference.
+    """
 
     name: str
     key: str
@@ -35,27 +45,34 @@ def remedy(
     pods: Iterable[Object],
     events: Iterable[Object],
 ) -> str:
-    """Return a remedy for pods that wait for nodes or a quota; "" if no parameter helps."""
+    """Return a remedy for pods that wait for nodes or a quota; "" if no parameter helps.
+
+    Args:
+        verdict: The verdict on the job; only a waiting job has a remedy here.
+        spec: The job.
+        pods: The waiting pods, with the scheduler's messages.
+        events: The namespace's events, with the messages of quotas.
+    """
     if verdict not in (Verdict.UNSCHEDULABLE, Verdict.PARTLY_PLACED):
         return ""
-    partly = verdict == Verdict.PARTLY_PLACED
-    lower = ["train_workers"] if partly else []
-    others: list[str] = []
+    partly_placed = verdict == Verdict.PARTLY_PLACED
+    to_lower = ["train_workers"] if partly_placed else []
+    corrections: list[str] = []
     for pod in pods:
         for message in waiting_reasons.scheduler_says(pod):
-            lower += _too_much(spec, role_of(pod), message)
-            others += _elsewhere(spec, role_of(pod), message)
-    names = set()
+            to_lower += _excessive_requests(spec, role_of(pod), message)
+            corrections += _placement_corrections(spec, role_of(pod), message)
+    quotas = set()
     for name, resources in waiting_reasons.exceeded_quotas(events):
-        names.add(name)
+        quotas.add(name)
         for resource in resources:
-            lower += _of_quota(spec, resource)
-    others += [f"have the ResourceQuota {name} raised" for name in sorted(names)]
-    ways = [f"lower {' or '.join(dict.fromkeys(lower))}"] if lower else []
-    ways += dict.fromkeys(others)
-    if partly:
+            to_lower += _requests_in_quota(spec, resource)
+    corrections += [f"have the ResourceQuota {name} raised" for name in sorted(quotas)]
+    ways = [f"lower {' or '.join(dict.fromkeys(to_lower))}"] if to_lower else []
+    ways += dict.fromkeys(corrections)
+    if partly_placed:
         ways.append(_TOGETHER)
-    elif lower and not names:
+    elif to_lower and not quotas:
         ways.append("add larger or more nodes")
     return ", or ".join(ways)
 
@@ -63,81 +80,93 @@ def remedy(
 def secret_remedy(
     spec: JobSpec, missing: Iterable[waiting_reasons.MissingSecret], namespace: str = ""
 ) -> str:
-    """Return a remedy for missing Secrets."""
-    ways = []
-    for item in missing:
-        uses = [it for it in secrets_of(spec) if it.name == item.name]
-        uses = [it for it in uses if item.key in ("", it.key)]
-        if not uses:  # a webhook names it
-            uses = [SecretUse(item.name, item.key or "KEY", "")]
-        ways.append(secret_fix(uses, bool(item.key), namespace))
-    return "; ".join(dict.fromkeys(ways))
+    """Return a remedy for the Secrets, or their keys, that pods wait for."""
+    fixes = []
+    for secret in missing:
+        uses = [use for use in secrets_of(spec) if use.name == secret.name]
+        uses = [use for use in uses if secret.key in ("", use.key)]
+        if not uses:  # a webhook added the reference
+            uses = [SecretUse(secret.name, secret.key or "KEY", "")]
+        fixes.append(secret_fix(uses, bool(secret.key), namespace))
+    return "; ".join(dict.fromkeys(fixes))
 
 
 def secrets_of(spec: JobSpec) -> list[SecretUse]:
-    """Return every use of a Secret by a run's pods, each once."""
-    settings = {role: spec.pod.of(role) for role in spec.counts}
-    found = [SecretUse(spec.storage_secret, key, "storage_secret") for key in _STORE_KEYS]
-    for role, its in settings.items():
-        if its.image_pull_secret:
-            where = key(spec, role, "image_pull_secret")
-            found.append(SecretUse(its.image_pull_secret, "", where))
-        for secret in filter(None, (it.secret_name for it in its.volumes or ())):
-            found.append(SecretUse(secret, "", key(spec, role, _VOLUMES)))
-        own = getattr(spec.pod, role).env or {}
-        for name, value in (its.env or {}).items():
-            if isinstance(value, SecretKey):
-                where = f"pod.{role if name in own else 'all'}.env.{name}"
-                found.append(SecretUse(value.secret, value.key, where))
-    return list(dict.fromkeys(found))
+    """Return every reference of a run's pods to a Secret, without duplicates."""
+    uses = [SecretUse(spec.storage_secret, key, "storage_secret") for key in _STORE_KEYS]
+    for role, settings in {role: spec.pod.of(role) for role in spec.counts}.items():
+        if settings.image_pull_secret:
+            path = key(spec, role, "image_pull_secret")
+            uses.append(SecretUse(settings.image_pull_secret, "", path))
+        for secret in filter(None, (volume.secret_name for volume in settings.volumes or ())):
+            uses.append(SecretUse(secret, "", key(spec, role, _VOLUMES)))
+        role_env = getattr(spec.pod, role).env or {}
+        for name, content in (settings.env or {}).items():
+            if isinstance(content, SecretKey):
+                path = f"pod.{role if name in role_env else 'all'}.env.{name}"
+                uses.append(SecretUse(content.secret, content.key, path))
+    return list(dict.fromkeys(uses))
 
 
 def secret_fix(uses: Sequence[SecretUse], exists: bool, namespace: str = "") -> str:
-    """Return what to do about a Secret that does not exist, or that lacks keys."""
-    keys = list(dict.fromkeys(it.key for it in uses if it.key))
-    is_mounted = any(it.parameter.endswith(_VOLUMES) for it in uses)
-    make = f"create the Secret: `{_create_secret(uses[0].name, keys, is_mounted, namespace)}`"
+    """Return the remedy for a Secret that does not exist, or that lacks keys.
+
+    Args:
+        uses: The failing uses of one Secret; at least one.
+        exists: Whether the Secret exists, so that only keys are missing.
+        namespace: The namespace for the command; empty for the current one.
+    """
+    keys = list(dict.fromkeys(use.key for use in uses if use.key))
+    is_mounted = any(use.parameter.endswith(_VOLUMES) for use in uses)
+    command = _create_command(uses[0].name, keys, is_mounted, namespace)
+    fix = f"create the Secret: `{command}`"
     if exists:
-        many = "s" if len(keys) > 1 else ""
-        make = f"add the key{many} {' and '.join(keys)} to Secret {uses[0].name}"
-    wrong = " and ".join(dict.fromkeys(it.parameter for it in uses if it.parameter))
-    return f"{make}, or correct {wrong}" if wrong else make
+        plural = "s" if len(keys) > 1 else ""
+        fix = f"add the key{plural} {' and '.join(keys)} to Secret {uses[0].name}"
+    parameters = " and ".join(dict.fromkeys(use.parameter for use in uses if use.parameter))
+    return f"{fix}, or correct {parameters}" if parameters else fix
 
 
-def _create_secret(name: str, keys: Iterable[str], is_mounted: bool, namespace: str) -> str:
-    given = [*(f"--from-literal={key}=..." for key in keys), *["--from-file=..."] * is_mounted]
-    values = " ".join(given) or "--docker-server=... --docker-username=... --docker-password=..."
-    kind = "generic" if "--from" in values else "docker-registry"
-    return f"kubectl {f'-n {namespace} ' if namespace else ''}create secret {kind} {name} {values}"
+def _create_command(name: str, keys: Iterable[str], is_mounted: bool, namespace: str) -> str:
+    """Return the kubectl command that creates a Secret, with placeholders for the content."""
+    sources = [*(f"--from-literal={key}=..." for key in keys), *["--from-file=..."] * is_mounted]
+    options = " ".join(sources) or "--docker-server=... --docker-username=... --docker-password=..."
+    kind = "generic" if "--from" in options else "docker-registry"
+    return f"kubectl {f'-n {namespace} ' if namespace else ''}create secret {kind} {name} {options}"
 
 
 def key(spec: JobSpec, role: str, field: str) -> str:
-    """Return the parameter that sets a field of a role: its own, or the one under `all`."""
+    """Return the path of the parameter that sets a role's field: under the role, or under `all`."""
     own = getattr(getattr(spec.pod, role), field)
     return f"pod.{'all' if own is None else role}.{field}"
 
 
 def parameter(spec: JobSpec, role: str, resource: str) -> str:
-    """Return the parameter that sets a replica's request for a resource, and its value, or ""."""
+    """Return the parameter that sets a replica's request for a resource, with its current value.
+
+    It is empty if no parameter sets it.
+    """
     settings = spec.pod.of(role)
     if field := NATIVE_RESOURCES.get(resource):
         return f"{key(spec, role, field)} (now {getattr(settings, field)})"
     if amount := (settings.resources or {}).get(resource):
-        own = role if resource in (getattr(spec.pod, role).resources or {}) else "all"
-        return f"pod.{own}.resources.{resource} (now {amount})"
+        group = role if resource in (getattr(spec.pod, role).resources or {}) else "all"
+        return f"pod.{group}.resources.{resource} (now {amount})"
     if resource != settings.gpu_resource:
         return ""
     name = f"pod.{role}.gpus" if role in ("ps", "evaluator") else "train_gpus"
     return f"{name} (now {spec.gpus_of(role)})"
 
 
-def _too_much(spec: JobSpec, role: str, message: str) -> Iterator[str]:
+def _excessive_requests(spec: JobSpec, role: str, message: str) -> Iterator[str]:
+    """Yield the parameters of the resources that the scheduler calls insufficient."""
     for resource in waiting_reasons.insufficient(message):
-        if found := parameter(spec, role, resource):
-            yield found
+        if path := parameter(spec, role, resource):
+            yield path
 
 
-def _elsewhere(spec: JobSpec, role: str, message: str) -> Iterator[str]:
+def _placement_corrections(spec: JobSpec, role: str, message: str) -> Iterator[str]:
+    """Yield corrections of parameters that exclude nodes, by the scheduler's message."""
     if "node affinity/selector" in message or "node selector" in message:
         settings = spec.pod.of(role)
         field = "affinity" if settings.affinity and not settings.node_selector else "node_selector"
@@ -149,9 +178,10 @@ def _elsewhere(spec: JobSpec, role: str, message: str) -> Iterator[str]:
         yield f"correct {'pod.chief.output_claim or ' if own else ''}{key(spec, role, 'volumes')}"
 
 
-def _of_quota(spec: JobSpec, resource: str) -> Iterator[str]:
+def _requests_in_quota(spec: JobSpec, resource: str) -> Iterator[str]:
+    """Yield the parameters that lower the job's part of a quota."""
     name = resource.removeprefix("requests.").removeprefix("limits.")
     if spec.workers:
         yield f"train_workers (now {spec.workers})"
-    if found := parameter(spec, "worker" if spec.workers else "chief", name):
-        yield found
+    if path := parameter(spec, "worker" if spec.workers else "chief", name):
+        yield path

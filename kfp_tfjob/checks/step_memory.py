@@ -13,10 +13,15 @@ KEYS = {"prepare_data": "prepare", "evaluate": "evaluate", "publish": "evaluate"
 
 
 def out_of_memory(step: str, received: str) -> Problem:
-    """Return the problem of a step that ran out of memory, with what gives it more."""
+    """Return the problem of a step that ran out of memory, with the option that raises its limit.
+
+    Args:
+        step: The step, for example `prepare_data`.
+        received: The received part of the message.
+    """
     key = KEYS.get(step)
     parameter = f"pod.{key}.memory, or " if key else ""
-    more = (
+    remedy = (
         "free memory on this machine"
         if is_local()
         else f"give this step more memory: {parameter}`kfp-tfjob compile --step-resources"
@@ -26,6 +31,6 @@ def out_of_memory(step: str, received: str) -> Problem:
         f"{step} ran out of memory",
         received=received,
         expected="enough memory for this data and this model",
-        fix=f"{more}; or start the run again with less data",
+        fix=f"{remedy}; or start the run again with less data",
         path=f"pod.{key}.memory" if key and not is_local() else "",
     )

@@ -1,7 +1,8 @@
-"""The pods of prepare_data, evaluate and publish, as `pod.prepare` and `pod.evaluate` ask for them.
+"""The pods of prepare_data, evaluate and publish, as set by `pod.prepare` and `pod.evaluate`.
 
-Kubeflow Pipelines makes these pods: the pipeline passes outputs of preflight to its setters
-(pipelines/task.py). An output always has a value, so preflight also returns what was compiled in.
+Kubeflow Pipelines creates these pods: the pipeline passes outputs of preflight to its setters
+(pipelines/task.py). An output always has a value, so preflight passes on the compiled settings
+where `pod` does not replace them.
 """
 
 from __future__ import annotations
@@ -26,104 +27,109 @@ class StepPod:
 
     Attributes:
         step: For example, `prepare_data`.
-        asked: What `pod` says.
+        requested: The settings in `pod`.
         compiled: The `cpu`, `memory` and perhaps `cpu_limit` that were compiled in; empty in a
             pipeline without the setters.
     """
 
     step: str
-    asked: StepPodSettings
+    requested: StepPodSettings
     compiled: Mapping[str, str]
 
     @property
     def key(self) -> str:
-        """The parameter that describes it."""
+        """The run parameter with the pod's settings."""
         return f"pod.{KEYS[self.step]}"
 
     @property
     def gpus(self) -> int:
-        """Its GPUs."""
-        return self.asked.gpus if isinstance(self.asked, EvaluatePodSettings) else 0
+        """The number of the pod's GPUs."""
+        return self.requested.gpus if isinstance(self.requested, EvaluatePodSettings) else 0
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the setters of Kubeflow Pipelines get, in the order of preflight's outputs."""
-        asked, compiled = self.asked, self.compiled
-        found: dict[str, Any] = {
-            "cpu": asked.cpu or compiled.get("cpu", ""),
-            "memory": asked.memory or compiled.get("memory", ""),
-            "node_selector": asked.node_selector or {},
-            "tolerations": [it.model_dump(exclude_none=True) for it in asked.tolerations or ()],
+        """The arguments of Kubeflow Pipelines' setters, in the order of preflight's outputs."""
+        requested, compiled = self.requested, self.compiled
+        tolerations = requested.tolerations or ()
+        arguments: dict[str, Any] = {
+            "cpu": requested.cpu or compiled.get("cpu", ""),
+            "memory": requested.memory or compiled.get("memory", ""),
+            "node_selector": requested.node_selector or {},
+            "tolerations": [entry.model_dump(exclude_none=True) for entry in tolerations],
         }
-        if isinstance(asked, EvaluatePodSettings):
-            resource = asked.gpu_resource or DEFAULTS["gpu_resource"]
-            found["gpus"] = str(asked.gpus)
-            # Without a resource, the pod names none; with one and 0, it would request 0 of them.
-            found["gpu_resource"] = resource if asked.gpus else ""
-            found["image"] = images.TRAIN if asked.gpus else images.TRAINER
-        return found
+        if isinstance(requested, EvaluatePodSettings):
+            resource = requested.gpu_resource or DEFAULTS["gpu_resource"]
+            arguments["gpus"] = str(requested.gpus)
+            # An empty name adds no resource to the pod; with a name, it would request 0 GPUs.
+            arguments["gpu_resource"] = resource if requested.gpus else ""
+            arguments["image"] = images.TRAIN if requested.gpus else images.TRAINER
+        return arguments
 
     @property
     def spec(self) -> Object:
-        """The part of the pod's spec that decides where it fits."""
-        its = self.values
-        gpus = {its["gpu_resource"]: its["gpus"]} if self.gpus else {}
+        """The part of the pod's spec that decides on which nodes it fits."""
+        values = self.values
+        gpus = {values["gpu_resource"]: values["gpus"]} if self.gpus else {}
         resources = {
-            "requests": {"cpu": its["cpu"], "memory": its["memory"], **gpus},
-            "limits": {"memory": its["memory"], **gpus},
+            "requests": {"cpu": values["cpu"], "memory": values["memory"], **gpus},
+            "limits": {"memory": values["memory"], **gpus},
         }
         return {
             "containers": [{"name": "main", "resources": resources}],
-            "nodeSelector": its["node_selector"],
-            "tolerations": its["tolerations"],
+            "nodeSelector": values["node_selector"],
+            "tolerations": values["tolerations"],
         }
 
 
 def step_pods(pod: PodOptions, compiled: Mapping[str, Mapping[str, str]]) -> dict[str, StepPod]:
-    """Return the pods of these steps, with what was compiled in for each."""
+    """Return the pods of prepare_data, evaluate and publish, by step.
+
+    Args:
+        pod: The run parameter.
+        compiled: The settings that were compiled in, by step.
+    """
     return {
         step: StepPod(step, getattr(pod, key), compiled.get(step, {})) for step, key in KEYS.items()
     }
 
 
 def asked_for(pods: Mapping[str, StepPod]) -> list[StepPod]:
-    """Return the pods that `pod` describes; that of publish is like that of evaluate."""
-    found = (pods["prepare_data"], pods["evaluate"])
-    return [it for it in found if it.asked.model_dump(exclude_defaults=True)]
+    """Return the pods that `pod` has settings for; publish's pod has evaluate's settings."""
+    steps = (pods["prepare_data"], pods["evaluate"])
+    return [pod for pod in steps if pod.requested.model_dump(exclude_defaults=True)]
 
 
 def outputs(pods: Mapping[str, StepPod]) -> tuple[Any, ...]:
-    """Return what the setters get, in the order of preflight's outputs."""
+    """Return preflight's outputs for the setters of all pods, in their declared order."""
     prepare, evaluate, publish = (pods[step].values for step in KEYS)
     return (*prepare.values(), *evaluate.values(), publish["cpu"], publish["memory"])
 
 
 def check(pods: Mapping[str, StepPod]) -> Iterator[Problem]:
-    """Yield what the pipeline cannot give to the pods of its steps."""
-    for it in asked_for(pods):
-        if not it.compiled:
+    """Yield a problem for each setting that the compiled pipeline cannot give to a step's pod."""
+    for pod in asked_for(pods):
+        if not pod.compiled:
             yield Problem(
-                f"this pipeline does not pass {it.key} on to the pod of {it.step}",
+                f"this pipeline does not pass {pod.key} on to the pod of {pod.step}",
                 expected="a pipeline that was compiled without --plain-steps",
                 fix="compile it without that option for Kubeflow Pipelines 2.5 or later; or remove"
-                f" {it.key}, and compile with --step-resources {it.step}.memory=8Gi",
-                path=it.key,
+                f" {pod.key}, and compile with --step-resources {pod.step}.memory=8Gi",
+                path=pod.key,
             )
-    for it in pods.values():
-        limit = it.compiled.get("cpu_limit")
-        if limit and it.asked.cpu and parse_quantity(it.asked.cpu) > parse_quantity(limit):
+    for pod in pods.values():
+        limit, cpu = pod.compiled.get("cpu_limit"), pod.requested.cpu
+        if limit and cpu and parse_quantity(cpu) > parse_quantity(limit):
             yield Problem(
-                f"{it.key}.cpu is above the limit that was compiled in for {it.step}",
-                received=it.asked.cpu,
+                f"{pod.key}.cpu is above the limit that was compiled in for {pod.step}",
+                received=cpu,
                 expected=f"at most {limit}",
-                fix="lower it, or compile with"
-                f" --step-resources {it.step}.cpu_limit={it.asked.cpu}",
-                path=f"{it.key}.cpu",
+                fix=f"lower it, or compile with --step-resources {pod.step}.cpu_limit={cpu}",
+                path=f"{pod.key}.cpu",
             )
 
 
-def too_large(it: StepPod, nodes: Sequence[Object]) -> Iterator[str]:
-    """Explain why no node fits a pod, unless nodes are unknown; one that fits may still appear."""
-    why = capacity.no_room(it.spec, 1, nodes, "it", lambda _: it.key) if nodes else ""
-    if why:
-        yield f"the pod of {it.step} ({it.key}) will wait for nodes: {why}"
+def too_large(pod: StepPod, nodes: Sequence[Object]) -> Iterator[str]:
+    """Yield a sentence if no node fits a step's pod; without known nodes, yield nothing."""
+    reason = capacity.no_room(pod.spec, 1, nodes, "it", lambda _: pod.key) if nodes else ""
+    if reason:
+        yield f"the pod of {pod.step} ({pod.key}) will wait for nodes: {reason}"

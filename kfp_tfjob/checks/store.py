@@ -1,4 +1,8 @@
-"""Checks that a place in a store can hold the output of runs."""
+"""Checks that a folder in a store can hold the output of runs.
+
+Which run publishes a model is decided by creating an object that must not exist yet. A store that
+ignores this condition would let two runs publish the same version.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +18,16 @@ from kfp_tfjob.storage.store import Store
 def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Finding]:
     """Write, read, create and delete small objects below `prefix`; messages name `root`.
 
-    A store that ignores the condition of a create is rejected. One that lets two simultaneous
-    creates succeed is usable by one run at a time, so that is a warning.
+    A store that ignores the condition of a create is rejected. A store that lets two simultaneous
+    creates succeed is usable by one run at a time, so this is a warning.
 
     Raises:
-        ConfigurationError: The place cannot hold the output of runs.
+        ConfigurationError: The store or the credentials do not allow one of these.
         StoreUnavailableError: The store does not respond.
     """
     probed = store.probe(prefix, read=True)
-    if not probed.deletes:
-        raise ConfigurationError(
-            Problem(
-                f"objects cannot be deleted below {prefix}",
-                expected="credentials that may read, write, list and delete there",
-                fix="correct the Secret named by storage_secret or the AWS environment",
-            )
-        )
+    if probed.undeletable:
+        raise ConfigurationError(probed.undeletable)
     server = f"; the Server header is {probed.server!r}" if probed.server else ""
     if not _creates_once(store, prefix):
         raise ConfigurationError(
@@ -59,7 +57,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
 
 
 def _creates_once(store: Store, prefix: S3Address) -> bool:
-    """Return whether a store refuses to create an existing object; deletes the test object."""
+    """Return whether a store rejects the create of an existing object, which is then deleted."""
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     store.create(address, b"first")
     try:

@@ -1,4 +1,4 @@
-"""What the checks examine: a job in a namespace of a cluster."""
+"""The subject of the checks: a job in a namespace of a cluster, which no check creates."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 @dataclass(frozen=True)
 class Subject:
-    """A job that no check creates.
+    """A job to check, and the pods of steps in the same run.
 
     Attributes:
-        api: The cluster, from the namespace of the runs.
+        api: The cluster's API, in the namespace of the runs.
         spec: The job.
-        account: The service account of the runs; empty for that of this process.
+        account: The service account of the runs; empty for this process's account.
         run_id: The run.
         task_key: The key of the task that launches the job; usually empty.
         step_pods: The pods of steps to compare with the nodes.
@@ -51,7 +51,7 @@ class Subject:
 
     @cached_property
     def settled(self) -> Subject:
-        """The same with the kind of job that `train_options.job: auto` stands for.
+        """The same subject with a definite kind of job instead of `train_options.job: auto`.
 
         Raises:
             ConfigurationError: The cluster runs no kind of job that auto may choose.
@@ -59,10 +59,10 @@ class Subject:
         """
         if self.spec.options.job != "auto":
             return self
-        kind = choose(self.api, lambda kind: self._of(kind).job)
-        return replace(self._of(kind), api=self.api.of(kind))
+        kind = choose(self.api, lambda kind: self._with_kind(kind).job)
+        return replace(self._with_kind(kind), api=self.api.of(kind))
 
-    def _of(self, kind: JobKind) -> Subject:
+    def _with_kind(self, kind: JobKind) -> Subject:
         return replace(self, spec=replace(self.spec, kind=kind))
 
     @cached_property
@@ -72,7 +72,11 @@ class Subject:
 
 
 def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:
-    """Return the cluster, repeating calls for as long as a person waits.
+    """Return a client of the cluster for a program that a person waits for.
+
+    Args:
+        seconds: How long a failed call is repeated.
+        kind: The kind of the jobs.
 
     Raises:
         ConfigurationError: There is neither a service account of a pod nor a kubeconfig.
@@ -81,21 +85,29 @@ def open_cluster(seconds: float, kind: JobKind) -> ClusterClient:
 
 
 def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind:
-    """Return the first kind of AUTOMATIC that the cluster runs, by creating a job as a dry run.
+    """Return the first kind of AUTOMATIC that the cluster runs; jobs are created as dry runs.
 
-    With a queue, it is the kind whose job comes back suspended: the queue manages that one.
+    With a queue, it is the first kind whose job comes back suspended, because the queue manages it.
+
+    Args:
+        api: The cluster.
+        manifest: Returns the job's manifest for a kind.
+
+    Raises:
+        ConfigurationError: The cluster runs no kind of AUTOMATIC.
+        ClusterUnavailableError: The API server did not respond in time.
     """
-    found: list[JobKind] = []
+    not_queued: list[JobKind] = []
     forbidden: list[JobKind] = []
     missing: list[str] = []
     for kind in AUTOMATIC:
         job = manifest(kind)
         try:
-            kept = dry_run(api.of(kind), job)
+            accepted_job = dry_run(api.of(kind), job)
         except (JobExistsError, JobRefusedError):
             return kind  # its controller answers; other checks report the refusal
         except ForbiddenError:
-            forbidden.append(kind)
+            forbidden.append(kind)  # it may exist, so it is chosen if no other kind can be
         except NotFoundError as error:
             missing.append(str(error))
         except ClusterUnavailableError as error:
@@ -103,11 +115,11 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind
                 raise
             missing.append(f"{kind.called} is not responding")
         else:
-            if kind.suspends(kept) or QUEUE_LABEL not in job["metadata"]["labels"]:
+            if kind.suspends(accepted_job) or QUEUE_LABEL not in job["metadata"]["labels"]:
                 return kind
-            found.append(kind)
-    if found or forbidden:
-        return (found or forbidden)[0]
+            not_queued.append(kind)
+    if not_queued or forbidden:
+        return (not_queued or forbidden)[0]
     ways = ", or ".join(f"{kind.controller}, `{kind.install}`" for kind in AUTOMATIC)
     raise ConfigurationError(
         Problem(
@@ -120,5 +132,5 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind
 
 
 def dry_run(api: ClusterClient, manifest: Object) -> Object:
-    """Return a job as the cluster would keep it."""
+    """Return a job as the cluster would store it, without creating it."""
     return api.request("POST", api.jobs(), {"dryRun": "All"}, manifest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any
@@ -80,6 +80,7 @@ class Identity:
         namespace: The namespace; empty for the caller's own.
         owner: The ownerReference that deletes the job with its Workflow, or None.
         run_uri: The run's folder in S3; empty for the one that output_uri and run_id give.
+        tracking: The MLflow run that the chief continues, as variables.
     """
 
     run_id: str
@@ -89,6 +90,7 @@ class Identity:
     namespace: str = ""
     owner: Object | None = None
     run_uri: str = ""
+    tracking: Mapping[str, str] = field(default_factory=dict)
 
     def job_name(self, kind: JobKind) -> str:
         """Return the job's name: a DNS-1035 label, unique for each task and attempt."""
@@ -213,6 +215,8 @@ class _PodTemplate:
                 environment += _variables({keras.VARIABLE: legacy})
         name = self.identity.job_name(spec.kind)
         environment += spec.kind.sets(name, self.role, spec.counts)
+        if self.is_chief:
+            environment += _variables(self.identity.tracking)
         environment += [_variable(name, value) for name, value in (settings.env or {}).items()]
         environment = list(
             {variable["name"]: variable for variable in environment}.values()

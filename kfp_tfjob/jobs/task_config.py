@@ -20,6 +20,7 @@ from kfp_tfjob.jobs.pods import Mount, Part, Resources, Variable, Volume
 from kfp_tfjob.jobs.spec import RESERVED, is_protected
 from kfp_tfjob.options.parse import parse, whole_numbers
 from kfp_tfjob.options.pod import NATIVE_RESOURCES, PodOptions, PodSettings
+from kfp_tfjob.registry.tracking import PLUGIN_VARIABLES, RUN_ID
 from kfp_tfjob.storage.credentials import MOUNT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 
@@ -209,10 +210,13 @@ def _accelerator(resources: Resources, problems: Problems) -> tuple[str, int]:
 def _environment(variables: list[Variable], problems: Problems, notes: list[str]) -> dict[str, Any]:
     environment: dict[str, Any] = {}
     proxies = []
+    # The launcher reads these itself, because they must not change on a retry.
+    has_run = any(variable.name == RUN_ID for variable in variables)
+    from_plugin = PLUGIN_VARIABLES if has_run else ()
     for variable in variables:
         name, source = variable.name, variable.value_from
         path = f"task_config.env.{name}"
-        if name.startswith(_OUR_VARIABLES):
+        if name.startswith(_OUR_VARIABLES) or name in from_plugin:
             continue
         if name.upper() in _PROXIES:
             proxies.append(name)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import did_you_mean, nearest
 
-USER = "user"
+USER = "user"  # filled in where the command line runs, because no step knows the user
 TIMES = ("date", "hour")
 IN_DATA = TIMES
 IN_FOLDER = (USER, "model_name", "device", *TIMES)
@@ -66,17 +66,17 @@ class Tick:
         return f"{self.moment:%Y-%m-%dT%H:%M:%SZ}"
 
     def field(self, text: str) -> str | None:
-        """Return the value of `date` or `hour`, with an offset or without; None for other text."""
+        """Return the value of a field such as `date` or `hour-1h`; None for other fields."""
         match = _TIME.fullmatch(text)
         if match is None:
             return None
-        what, sign, number, unit = match.groups()
-        away = _UNITS[unit] * int(f"{sign}{number}") if sign else timedelta()
+        name, sign, number, unit = match.groups()
+        offset = _UNITS[unit] * int(f"{sign}{number}") if sign else timedelta()
         try:
-            moment = self.moment + away
+            moment = self.moment + offset
         except OverflowError:
-            return None
-        return f"{moment:%Y-%m-%d}" if what == "date" else f"{moment:%H}"
+            return None  # before year 1 or after year 9999: the field stays as it is
+        return f"{moment:%Y-%m-%d}" if name == "date" else f"{moment:%H}"
 
 
 def has_time(text: str) -> bool:
@@ -89,21 +89,21 @@ def has_user(text: str) -> bool:
     return USER in _fields(text)
 
 
-def check(text: str, name: str, known: Sequence[str]) -> list[Problem]:
-    """Return the problems of the fields of an address.
+def check(text: str, name: str, fields: Sequence[str]) -> list[Problem]:
+    """Return the problems of an address: unknown fields and unmatched braces.
 
     Args:
         text: The address.
-        name: The parameter.
-        known: The fields that it may have.
+        name: The parameter that holds it.
+        fields: The fields that it may have.
     """
 
-    def meant(match: re.Match[str]) -> str:
-        """Return a field that exists, for one that does not; itself if none is like it."""
+    def corrected(match: re.Match[str]) -> str:
+        """Return the field that was probably meant by an unknown one, or the match as it is."""
         field = match[1]
-        if field is None or _is_known(field, known):
+        if field is None or _is_allowed(field, fields):
             return match[0]
-        near = nearest(field, known, alike=0.6)
+        near = nearest(field, fields, alike=0.6)
         return f"{{{near}}}" if near else match[0]
 
     problems = []
@@ -114,28 +114,28 @@ def check(text: str, name: str, known: Sequence[str]) -> list[Problem]:
                 Problem(
                     f"{name} has an unmatched brace",
                     received=repr(text),
-                    expected=f"a field such as {{{known[0]}}}",
+                    expected=f"a field such as {{{fields[0]}}}",
                     fix=f"correct {name}",
                     path=name,
                 )
             )
-        elif not _is_known(field, known):
-            better = meant(match) if meant(match) != part else ""
+        elif not _is_allowed(field, fields):
+            suggestion = corrected(match) if corrected(match) != part else ""
             problems.append(
                 Problem(
                     f"{name} has an unknown field",
                     received=part,
-                    expected=_words(known),
-                    fix=did_you_mean(better, f"correct {name}"),
+                    expected=_list_fields(fields),
+                    fix=did_you_mean(suggestion, f"correct {name}"),
                     path=name,
-                    suggestion=_PARTS.sub(meant, text) if better else "",
+                    suggestion=_PARTS.sub(corrected, text) if suggestion else "",
                 )
             )
     return problems
 
 
 def fill(text: str, tick: Tick | None, values: Mapping[str, str] | None = None) -> str:
-    """Return an address with its fields filled in; those without a value stay.
+    """Return an address with its fields filled in; fields without a value stay.
 
     Args:
         text: The address, which `check` has accepted.
@@ -143,14 +143,14 @@ def fill(text: str, tick: Tick | None, values: Mapping[str, str] | None = None) 
         values: The other fields.
     """
 
-    def value(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         part, field = match[0], match[1]
-        found = (values or {}).get(field or "")
-        if found is None and tick and field:
-            found = tick.field(field)
-        return part if found is None else found
+        content = (values or {}).get(field or "")
+        if content is None and tick and field:
+            content = tick.field(field)
+        return part if content is None else content
 
-    return _PARTS.sub(value, text)
+    return _PARTS.sub(replacement, text)
 
 
 def fill_user(text: str, user: Callable[[], str]) -> str:
@@ -180,7 +180,7 @@ def folder(template: str, tick: Tick | None, model_name: str, gpus: int) -> str:
 
 
 def safe(text: str) -> str:
-    """Return text as one part of an address: letters, digits, dots, - and _."""
+    """Return text as one part of an address, with letters, digits, dots, - and _ only."""
     return _UNSAFE.sub("-", text).strip(".-") or "unknown"
 
 
@@ -188,11 +188,11 @@ def _fields(text: str) -> Iterator[str]:
     return (match[1] for match in _PARTS.finditer(text) if match[1] is not None)
 
 
-def _is_known(field: str, known: Sequence[str]) -> bool:
+def _is_allowed(field: str, allowed: Sequence[str]) -> bool:
     match = _TIME.fullmatch(field)
-    return match[1] in known if match else field in known
+    return match[1] in allowed if match else field in allowed
 
 
-def _words(known: Sequence[str]) -> str:
-    named = ", ".join(f"{{{name}}}" for name in known)
-    return f"{named}, or a time with an offset such as {{date-1d}} or {{hour-1h}}"
+def _list_fields(allowed: Sequence[str]) -> str:
+    names = ", ".join(f"{{{name}}}" for name in allowed)
+    return f"{names}, or a time with an offset such as {{date-1d}} or {{hour-1h}}"

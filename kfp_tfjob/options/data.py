@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Discriminator, Tag, ValidationInfo, field_validator, model_validator
 
-from kfp_tfjob.options import pictures as of_pictures
+from kfp_tfjob.options import pictures as picture_options
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.parse import Group, Text, Texts, option
 from kfp_tfjob.options.pictures import Pictures
@@ -21,7 +21,7 @@ from kfp_tfjob.storage.layout import CODEC_VERSION
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
-# Keys that are in no digest at their default, so that datasets keep the names they had before them.
+# Keys omitted from the digest at their default: datasets made before a key existed keep their name.
 _LATER_KEYS = (
     "encoding",
     "weight",
@@ -33,7 +33,7 @@ _LATER_KEYS = (
     "names",
 )
 _LATER_SPLIT_KEYS = ("column", "group", "time", "folders")
-# What spreadsheets and pandas write for "no value".
+# Spreadsheets and pandas write these for a missing value.
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
 
 
@@ -53,19 +53,24 @@ class Format(NamedTuple):
     reader: str
 
 
-def _packed(*suffixes: str) -> tuple[str, ...]:
-    return tuple(suffix + packed for suffix in suffixes for packed in ("", ".gz", ".zst"))
+def _with_compression(*suffixes: str) -> tuple[str, ...]:
+    return tuple(suffix + compressed for suffix in suffixes for compressed in ("", ".gz", ".zst"))
 
 
 _READERS = "kfp_tfjob.components.prepare_data.source.readers"
-# A file is read by the last that recognizes it: any text may be a CSV.
+# The last format that recognizes a file reads it, because any text file may be a CSV.
 FORMATS = (
-    Format("csv", _packed(".csv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
-    Format("jsonl", _packed(".jsonl", ".ndjson"), "JSON Lines", f"{_READERS}.json_table:JsonTable"),
+    Format("csv", _with_compression(".csv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
+    Format(
+        "jsonl",
+        _with_compression(".jsonl", ".ndjson"),
+        "JSON Lines",
+        f"{_READERS}.json_table:JsonTable",
+    ),
     Format("parquet", (".parquet",), "Parquet", f"{_READERS}.parquet_table:ParquetTable"),
     Format(
         "tfrecord",
-        _packed(".tfrecord", ".tfrecords"),
+        _with_compression(".tfrecord", ".tfrecords"),
         "TFRecord",
         f"{_READERS}.tfrecord_table:TFRecordTable",
     ),
@@ -74,12 +79,12 @@ FORMATS = (
 
 def suffixes() -> tuple[str, ...]:
     """Return the endings of the file names that count as data in a folder."""
-    return tuple(suffix for known in FORMATS for suffix in known.suffixes)
+    return tuple(suffix for format in FORMATS for suffix in format.suffixes)
 
 
-FORMAT_WORDS = ", ".join(known.words for known in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
-_FORMAT_NAMES = tuple(known.name for known in FORMATS)
-BLANKS = "blanks"  # a delimiter
+FORMAT_WORDS = ", ".join(format.words for format in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
+_FORMAT_NAMES = tuple(format.name for format in FORMATS)
+BLANKS = "blanks"  # the delimiter of aligned columns
 DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "space": " "}
 
 
@@ -95,8 +100,8 @@ class ColumnType:
         name: In `types`, and in stored files.
         module: Its file in kfp_tfjob/features/types.
         class_name: Its class there.
-        rules: What `missing` may say of it; none for a type that `types` cannot name.
-        default: The rule for a column without one; empty if a missing value has its own code.
+        rules: The rules that `missing` may give it; empty for a type that `types` cannot name.
+        default: The rule if `missing` does not name one; empty if a missing value has its own code.
     """
 
     name: str
@@ -113,12 +118,12 @@ COLUMN_TYPES = (
     ColumnType("category", "category", "Category", ("fail", "drop")),
     ColumnType("date", "date", "Date", _RULES, "median"),
     ColumnType("text", "string", "String", ("fail", "drop")),
-    ColumnType(of_pictures.PICTURE, "image", "Image", ()),
+    ColumnType(picture_options.PICTURE, "image", "Image", ()),
 )
-RULES_BY_KIND = {it.name: it.rules for it in COLUMN_TYPES if it.rules}
+RULES_BY_KIND = {column.name: column.rules for column in COLUMN_TYPES if column.rules}
 KINDS = tuple(RULES_BY_KIND)
 EVERY_COLUMN = "*"  # in data_options.missing
-_DEFAULT_RULES = {it.name: it.default for it in COLUMN_TYPES}
+_DEFAULT_RULES = {column.name: column.default for column in COLUMN_TYPES}
 
 
 class Split(Group):
@@ -161,7 +166,7 @@ class Split(Group):
     @model_validator(mode="after")
     def _sum(self) -> Split:
         total = self.train + self.validation + self.test
-        if abs(total - 1) > 1e-9:
+        if abs(total - 1) > 1e-9:  # 0.7 + 0.2 + 0.1 is not exactly 1
             raise ValueError(
                 "train, validation and test that sum to 1, not to"
                 f" {self.train:g} + {self.validation:g} + {self.test:g} = {total:g}"
@@ -176,9 +181,9 @@ class Split(Group):
 
     @property
     def extra(self) -> dict[str, str]:
-        """The column that decides about the split, by the key that names it."""
-        named = {"column": self.column, "group": self.group, "time": self.time}
-        return {key: name for key, name in named.items() if name is not None}
+        """The column that decides about the split, by its key: `column`, `group` or `time`."""
+        columns = {"column": self.column, "group": self.group, "time": self.time}
+        return {key: name for key, name in columns.items() if name is not None}
 
     @property
     def fractions(self) -> dict[str, float]:
@@ -267,7 +272,7 @@ class DataOptions(Group):
         "`true` if the first line of a CSV is its header although it looks like a row; by default,"
         " such a file is rejected.",
     )
-    format: Literal["auto", *_FORMAT_NAMES, of_pictures.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
+    format: Literal["auto", *_FORMAT_NAMES, picture_options.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",
         "Format of the files. `auto` decides by each file's first bytes; a folder with images and"
         " no table is `pictures`.",
@@ -347,14 +352,16 @@ class DataOptions(Group):
     @field_validator("names")
     @classmethod
     def _complete(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if names is not None and not (names and all(it and it == it.strip() for it in names)):
+        if names is not None and not (
+            names and all(name and name == name.strip() for name in names)
+        ):
             raise ValueError("a name for each column, not empty and without blanks around it")
         return names
 
     @field_validator("header")
     @classmethod
     def _no_other_names(cls, header: bool | None, info: ValidationInfo) -> bool | None:
-        if "names" not in info.data:  # they are wrong
+        if "names" not in info.data:  # they are invalid, which another problem reports
             return header
         if header and info.data["names"] is not None:
             raise ValueError("no `true` beside data_options.names, by which there is no header")
@@ -374,15 +381,16 @@ class DataOptions(Group):
 
     @field_validator("encoding")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _python_codec(cls, value: str) -> str:
         if value == "auto":
             return value
+        # Codecs such as base64 convert bytes, not text, and have names of the same kind.
         try:
-            known = codecs.lookup(value.strip())
-            if "a,1\n".encode(known.name).decode(known.name) == "a,1\n":
-                return known.name
+            codec = codecs.lookup(value.strip())
+            if "a,1\n".encode(codec.name).decode(codec.name) == "a,1\n":
+                return codec.name
         except (LookupError, ValueError):
-            pass
+            pass  # reported below, as for a codec that does not return the text
         raise ValueError("an encoding that Python supports, such as utf-8 or cp1252")
 
     @field_validator("dask")
@@ -394,55 +402,62 @@ class DataOptions(Group):
 
     @model_validator(mode="after")
     def _no_contradiction(self) -> DataOptions:
-        if both := sorted(set(self.columns or ()) & set(self.drop)):
-            raise ValueError(f"no column in both columns and drop; {', '.join(both)} is in both")
-        wrong = [
+        if repeated := sorted(set(self.columns or ()) & set(self.drop)):
+            raise ValueError(
+                f"no column in both columns and drop; {', '.join(repeated)} is in both"
+            )
+        unsuitable = [
             f"for the {kind} {name!r} one of {', '.join(RULES_BY_KIND[kind])}, not {gaps.rule}"
             for name, gaps in self.missing.items()
             if (kind := self.kind_of(name)) and gaps.rule not in RULES_BY_KIND[kind]
         ]
-        if wrong:
-            raise ValueError(f"in missing, {'; '.join(wrong)}")
+        if unsuitable:
+            raise ValueError(f"in missing, {'; '.join(unsuitable)}")
         return self
 
     @property
     def separator(self) -> str:
-        """The character between two values of a CSV; between blanks, once they are reduced."""
+        """The character between two values of a CSV; for `blanks`, a space, which replaces them."""
         return " " if self.delimiter == BLANKS else self.delimiter
 
     def kind_of(self, name: str) -> str:
         """Return the type that `types` gives a column; empty if it is inferred."""
-        found = self.types.get(name, "")
-        return found.kind if isinstance(found, ValueFormat) else found
+        declared = self.types.get(name, "")
+        return declared.kind if isinstance(declared, ValueFormat) else declared
 
-    def types_with(self, more: Mapping[str, Any]) -> str:
-        """Return `types` as JSON with further columns, to be set in place of it."""
+    def types_with(self, added: Mapping[str, Any]) -> str:
+        """Return the JSON of `types` with more columns, for a message that suggests them."""
         types = self.model_dump(mode="json", include={"types"}, exclude_none=True)["types"]
-        return json.dumps({**types, **more}, ensure_ascii=False)
+        return json.dumps({**types, **added}, ensure_ascii=False)
 
     def format_of(self, name: str) -> str:
-        """Return how files write a column according to `types`; empty if it does not say."""
-        found = self.types.get(name)
-        return str(found) if isinstance(found, ValueFormat) else ""
+        """Return the string of a column's format in `types`; empty if `types` gives it none."""
+        declared = self.types.get(name)
+        return str(declared) if isinstance(declared, ValueFormat) else ""
 
     def gaps(self, name: str, kind: str) -> Gaps | None:
         """Return a column's rule for missing values; None if they have their own code.
 
-        The rule for `*` applies to the kinds that it suits.
+        The rule for `*` applies to columns whose type allows it.
         """
-        found = self.missing.get(name)
+        rule = self.missing.get(name)
         every = self.missing.get(EVERY_COLUMN)
-        if found is None and every and every.rule in RULES_BY_KIND[kind]:
-            found = every
+        if rule is None and every and every.rule in RULES_BY_KIND[kind]:
+            rule = every
         default = _DEFAULT_RULES.get(kind)
-        return found or (Gaps(rule=default) if default else None)
+        return rule or (Gaps(rule=default) if default else None)
 
     def dropping(self, columns: Iterable[str], label: str) -> frozenset[str]:
-        """Return which of a table's columns leave a row out if their value is missing."""
-        named = {name for name, gaps in self.missing.items() if gaps.rule == "drop"}
-        if EVERY_COLUMN in named:
-            named |= set(columns) - self.missing.keys() - {label, self.weight}
-        return frozenset(named)
+        """Return the columns of a table whose missing values drop the row.
+
+        Args:
+            columns: The names of the table's columns.
+            label: The label column, to which the rule for `*` does not apply.
+        """
+        names = {name for name, gaps in self.missing.items() if gaps.rule == "drop"}
+        if EVERY_COLUMN in names:
+            names |= set(columns) - self.missing.keys() - {label, self.weight}
+        return frozenset(names)
 
     def dataset_digest(self, source_digest: str, label: str) -> str:
         """Return the name of the dataset that these options create.
@@ -457,9 +472,9 @@ class DataOptions(Group):
         """
         options = self.model_dump(mode="json")
         del options["reader"]  # its code is part of source_digest, wherever it is
-        del options["contract"]  # it judges the data and does not change it
-        del options["dask"]  # how the work is done does not change it either
-        del options["header"]  # it allows a dataset and does not change it
+        del options["contract"]  # it checks the data and does not change it
+        del options["dask"]  # the same rows result, wherever the work is done
+        del options["header"]  # it permits a file and does not change the rows
         for name in _LATER_KEYS:
             if getattr(self, name) == type(self).model_fields[name].default:
                 del options[name]

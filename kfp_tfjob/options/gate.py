@@ -25,7 +25,7 @@ from kfp_tfjob.options.parse import Group, NotOneOfError, Text, option, parse
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
-# The default in the form. A gate that a user empties blesses nothing.
+# The default in the form. An empty gate, which a user can set, blesses no model.
 DEFAULT_GATE: dict[str, Any] = {
     "primary_metric": "auto",
     "mode": "superior",
@@ -34,18 +34,18 @@ DEFAULT_GATE: dict[str, Any] = {
 }
 
 
-def _known(metric: str, more: tuple[str, ...] = ()) -> str:
+def _check_metric(metric: str, also_allowed: tuple[str, ...] = ()) -> str:
     if task_of(metric) or is_own(metric):
         return metric
-    each_class = tuple(f"{kind}/<class>" for kind in PER_CLASS)
+    class_metrics = tuple(f"{kind}/<class>" for kind in PER_CLASS)
     raise NotOneOfError(
         metric,
         [
-            *more,
+            *also_allowed,
             *CLASSIFICATION,
             *REGRESSION,
             "top_<k>_accuracy",
-            *each_class,
+            *class_metrics,
             "own/<name>",
         ],
     )
@@ -65,40 +65,41 @@ class Threshold(Group):
             raise ValueError("a min that is at most max")
         return self
 
-    def within(self, metric: str) -> None:
-        """Check that some value passes, and that some does not.
+    def check_range(self, metric: str) -> None:
+        """Check that a model can pass and can fail, by the range of the metric's values.
 
         Raises:
-            ValueError: The metric has no value that passes, or no other.
+            ValueError: No value of the metric passes, or every value does.
         """
         lowest, highest = range_of(metric)
         low = -inf if self.min is None else self.min
         high = inf if self.max is None else self.max
-        its_values = f"its values range from {lowest:g} to {highest:g}"
+        explanation = f"its values range from {lowest:g} to {highest:g}"
         if low > highest or high < lowest:
-            raise ValueError(f"limits that {metric} can meet: {its_values}")
+            raise ValueError(f"limits that {metric} can meet: {explanation}")
         if low <= lowest and high >= highest:
-            raise ValueError(f"limits that {metric} can miss: {its_values}")
+            raise ValueError(f"limits that {metric} can miss: {explanation}")
 
     def passes(self, value: float) -> bool:
-        """Return whether a value passes; NaN never does."""
+        """Return whether a value is within the limits; NaN never is."""
         return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
 
     def slack(self, value: float) -> float:
-        """Return how far a value is inside the limits; below 0 outside."""
-        above = inf if self.min is None else value - self.min
-        return min(above, inf if self.max is None else self.max - value)
+        """Return a value's distance to the nearer limit; below 0 outside the limits."""
+        above_min = inf if self.min is None else value - self.min
+        below_max = inf if self.max is None else self.max - value
+        return min(above_min, below_max)
 
     def __str__(self) -> str:
-        """Return it as text."""
-        ends = [("at least", self.min), ("at most", self.max)]
-        return " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
+        """Return the limits in words, for example `at least 0.7 and at most 0.9`."""
+        limits = [("at least", self.min), ("at most", self.max)]
+        return " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
 
 
 def _check_thresholds(thresholds: dict[str, Threshold]) -> dict[str, Threshold]:
     for metric, threshold in thresholds.items():
-        _known(metric)
-        threshold.within(metric)
+        _check_metric(metric)
+        threshold.check_range(metric)
     return thresholds
 
 
@@ -128,8 +129,8 @@ class Slice(Group):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _of_name(cls, given: Any) -> Any:
-        return {"column": given} if isinstance(given, str) else given
+    def _expand_name(cls, entry: Any) -> Any:
+        return {"column": entry} if isinstance(entry, str) else entry
 
     @pydantic.field_validator("edges")
     @classmethod
@@ -143,10 +144,10 @@ class Slice(Group):
 
 
 def edge_value(edge: float | str) -> float:
-    """Return an edge as a number; a date in microseconds since 1970, UTC.
+    """Return an edge as a number; a date becomes microseconds since 1970, UTC.
 
     Raises:
-        ValueError: It is a string, but no date.
+        ValueError: The edge is a string, but not a date.
     """
     if not isinstance(edge, str):
         return float(edge)
@@ -229,20 +230,20 @@ class GateOptions(Group):
     @property
     def interval_confidence(self) -> float:
         """The confidence of a two-sided interval whose ends are one-sided bounds."""
-        return round(2 * self.confidence - 1, 12)
+        return round(2 * self.confidence - 1, 12)  # 0.9, where floats give 0.8999999999999999
 
     @property
     def by_row(self) -> list[str]:
-        """The metrics that need a value for each row: the primary one, and those of slices."""
-        of_slices = [metric for one in self.slices for metric in one.thresholds]
-        return list(dict.fromkeys([self.primary_metric, *of_slices]))
+        """The metrics that need a value for each row: the primary metric and slices' metrics."""
+        slice_metrics = [metric for part in self.slices for metric in part.thresholds]
+        return list(dict.fromkeys([self.primary_metric, *slice_metrics]))
 
     @pydantic.field_validator("primary_metric")
     @classmethod
     def _primary(cls, metric: str) -> str:
         if metric == "auto":
             return metric
-        if _known(metric, ("auto",)) in ONLY_THRESHOLDS:
+        if _check_metric(metric, ("auto",)) in ONLY_THRESHOLDS:
             raise ValueError(
                 f"a metric with a standard error; {metric} has none and can only have a threshold"
             )
@@ -251,10 +252,10 @@ class GateOptions(Group):
     @pydantic.field_validator("slices")
     @classmethod
     def _once(cls, slices: list[Slice]) -> list[Slice]:
-        seen = [(one.column, one.edges) for one in slices]
-        twice = next((column for column, edges in seen if seen.count((column, edges)) > 1), None)
-        if twice is not None:
-            raise ValueError(f"each column once with the same edges, not {twice!r} twice")
+        keys = [(part.column, part.edges) for part in slices]
+        repeated = next((column for column, edges in keys if keys.count((column, edges)) > 1), None)
+        if repeated is not None:
+            raise ValueError(f"each column once with the same edges, not {repeated!r} twice")
         return slices
 
     @pydantic.model_validator(mode="after")
@@ -288,17 +289,17 @@ class GateOptions(Group):
 
 
 def parse_gate(gate: Mapping[str, Any]) -> GateOptions | None:
-    """Return the typed form of `gate`; None for an empty one, which blesses nothing.
+    """Return the typed form of `gate`; None for an empty gate, which blesses no model.
 
     Raises:
-        ConfigurationError: One problem for every key that is unknown or has a wrong value.
+        ConfigurationError: One problem for every key that is unknown or has an invalid value.
     """
     options = parse(GateOptions, "gate", gate)
     return options if gate else None
 
 
 def check_metrics(options: GateOptions | None, task: str, classes: Sequence[str]) -> None:
-    """Check that the metrics of `gate` are those of the label; an empty gate has none.
+    """Check that the label allows every metric of `gate`; an empty gate passes.
 
     Args:
         options: The gate.
@@ -311,21 +312,23 @@ def check_metrics(options: GateOptions | None, task: str, classes: Sequence[str]
     """
     if options is None:
         return
-    named = [("gate.primary_metric", options.primary_metric)]
-    named += [(f"gate.thresholds.{metric}", metric) for metric in options.thresholds]
-    named += [("gate.slices", metric) for one in options.slices for metric in one.thresholds]
-    found = [
+    metrics = [("gate.primary_metric", options.primary_metric)]
+    metrics += [(f"gate.thresholds.{metric}", metric) for metric in options.thresholds]
+    metrics += [("gate.slices", metric) for part in options.slices for metric in part.thresholds]
+    problems = [
         problem
-        for path, metric in named
-        if task_of(metric) and (problem := _of_other_label(path, metric, task, classes))
+        for path, metric in metrics
+        if task_of(metric) and (problem := _metric_problem(path, metric, task, classes))
     ]
-    if found:
-        raise ConfigurationError(*found)
+    if problems:
+        raise ConfigurationError(*problems)
 
 
-def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -> Problem | None:
+def _metric_problem(path: str, metric: str, task: str, classes: Sequence[str]) -> Problem | None:
+    """Return the reason why a label does not allow a metric; None if it does."""
     kind, _, name = metric.partition("/")
-    is_value = path != "gate.slices"  # which holds more than the metric: it cannot be typed alone
+    # A user can replace the value of a threshold's path by a metric, but not a list of slices.
+    is_value = path != "gate.slices"
     if task_of(metric) != task:
         usable = CLASSIFICATION if task == "classification" else REGRESSION
         return Problem(
@@ -336,13 +339,13 @@ def _of_other_label(path: str, metric: str, task: str, classes: Sequence[str]) -
             path=path,
         )
     if name and name not in classes:
-        known = [f"{kind}/{one}" for one in classes]
+        class_metrics = [f"{kind}/{label_class}" for label_class in classes]
         nearest_class = nearest(name, classes)
         meant = f"{kind}/{nearest_class}" if nearest_class else ""
         return Problem(
             f"the label has no class {name!r}",
             received=metric,
-            expected=choices(known, meant),
+            expected=choices(class_metrics, meant),
             fix=did_you_mean(meant, "use one of the label's classes"),
             path=path,
             suggestion=meant if is_value else "",

@@ -25,8 +25,8 @@ _PATH_PART = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _PATH = re.compile(rf"{_PATH_PART}(?:/{_PATH_PART})*")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 _DIGEST = re.compile(r"(?P<algorithm>sha256|sha384|sha512):(?P<digits>[a-f0-9]*)")
-_DIGITS = {"sha256": 64, "sha384": 96, "sha512": 128}
-_LONGEST_PATH = 255  # characters
+_DIGITS = {"sha256": 64, "sha384": 96, "sha512": 128}  # four bits each
+_LONGEST_PATH = 255  # characters; the limit of the reference grammar
 _DEFAULT_DOMAIN, _LEGACY_DOMAIN, _OFFICIAL = "docker.io", "index.docker.io", "library/"
 
 
@@ -46,7 +46,7 @@ def serving_in(registry: str) -> str:
 
 
 class InvalidReferenceError(ValueError):
-    """A text is not an image reference; the message says what the wrong part should be."""
+    """A string is not an image reference; the message is the expected form of the invalid part."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Reference:
     whose image it rejects stays in InvalidImageName, so this class accepts neither more nor less.
 
     Attributes:
-        domain: The registry's host, perhaps with a port; `docker.io` if the reference names none.
+        domain: The registry's host, perhaps with a port; `docker.io` if the reference lacks one.
         path: The repository's path, without the domain.
         tag: For example, `1.0`; empty if there is none.
         digest: For example, `sha256:` and 64 digits; empty if there is none.
@@ -82,7 +82,7 @@ class Reference:
         domain, path = _split_domain(name)
         path, colon, tag = path.partition(":")
         if not _DOMAIN.fullmatch(domain):
-            # The grammar takes `my_host.io`, which no domain may be called, for a part of the path.
+            # The grammar reads `my_host.io`, which is not a valid domain, as a part of the path.
             if not _PATH.fullmatch(f"{domain}/{path}"):
                 raise InvalidReferenceError(
                     f"the host of a registry, without a scheme, instead of {domain!r}"
@@ -114,23 +114,23 @@ class Reference:
 
 
 def reference_problems(
-    text: str, what: str, fix: str, path: str = "", suffix: str = ""
+    text: str, sentence: str, fix: str, path: str = "", suffix: str = ""
 ) -> Iterator[Problem]:
-    """Yield the problem with an image reference that no node can parse, if there is one.
+    """Yield a problem if no node can parse an image reference.
 
     Args:
         text: The reference, or its first part, such as a registry.
-        what: What is wrong, for example `train_image is not an image reference`.
-        fix: What to do if no correction is likely.
-        path: The parameter that contains it.
-        suffix: The rest of the reference.
+        sentence: The problem's first part, for example `train_image is not an image reference`.
+        fix: The remedy if no correction is likely.
+        path: The parameter that contains the reference.
+        suffix: The remaining part of the reference.
     """
     try:
         Reference.parse(text + suffix)
     except InvalidReferenceError as error:
         correction = _corrected(text + suffix).removesuffix(suffix)
         yield Problem(
-            what,
+            sentence,
             received=repr(text),
             expected=str(error),
             fix=f"use {correction}" if correction else fix,
@@ -140,7 +140,7 @@ def reference_problems(
 
 
 def registry_problems(registry: str, path: str) -> Iterator[Problem]:
-    """Yield the problem with a registry in which no image can have a valid reference.
+    """Yield a problem if no image in a registry can have a valid reference.
 
     Args:
         registry: A host and perhaps a path, for example `ghcr.io/me`.
@@ -152,28 +152,28 @@ def registry_problems(registry: str, path: str) -> Iterator[Problem]:
 
 
 def is_placeholder(image: str) -> bool:
-    """Return whether an image is one of the committed YAML, which exists in no registry."""
+    """Return whether an image is a placeholder of the committed YAML, which no registry has."""
     domain = _split_domain(image.strip())[0]
     return domain.partition(":")[0].lower().endswith(".invalid")
 
 
 def _split_domain(name: str) -> tuple[str, str]:
-    """Return a reference's domain and the rest; without a domain, it is an image of Docker Hub."""
-    first, slash, rest = name.partition("/")
+    """Return a reference's domain and path; without a domain, it is an image of Docker Hub."""
+    first, slash, remaining = name.partition("/")
     is_domain = first == "localhost" or bool(set(".:") & set(first)) or first != first.lower()
-    domain, path = (first, rest) if slash and is_domain else (_DEFAULT_DOMAIN, name)
+    domain, path = (first, remaining) if slash and is_domain else (_DEFAULT_DOMAIN, name)
     domain = _DEFAULT_DOMAIN if domain == _LEGACY_DOMAIN else domain
     return domain, path if "/" in path or domain != _DEFAULT_DOMAIN else _OFFICIAL + path
 
 
 def _corrected(text: str) -> str:
-    """Return a reference without a scheme and with a name in lowercase, if that makes it valid."""
+    """Return a reference without its scheme and in lowercase; empty if that is not valid either."""
     match = re.fullmatch(r"(?:\w+://)?([^@]*?)((?::[^/@]*)?(?:@.*)?)", text)
     candidate = match[1].lower() + match[2] if match else ""
     try:
         Reference.parse(candidate)
     except InvalidReferenceError:
-        return ""
+        return ""  # a suggestion must be valid, so there is none
     return candidate
 
 
@@ -181,9 +181,9 @@ def _corrected(text: str) -> str:
 TOOLS = os.environ.get(TOOLS_VARIABLE) or tools_in(PLACEHOLDER)
 # evaluate and publish, and the `tensorflow` container of a replica.
 TRAINER = os.environ.get(TRAINER_VARIABLE) or trainer_in(PLACEHOLDER)
-# The default of train_image, where it is not TRAINER: the image with the libraries for GPUs.
+# The default of train_image, if it is not TRAINER: the image with the libraries for GPUs.
 TRAIN = os.environ.get(TRAIN_VARIABLE) or TRAINER
 
-# The user id of every step's pod; `none` where the cluster assigns one itself.
+# The user id of every step's pod; `none` for a cluster that assigns user ids itself.
 RUN_AS_USER_VARIABLE = "KFP_TFJOB_RUN_AS_USER"
 RUN_AS_USER = os.environ.get(RUN_AS_USER_VARIABLE) or "1000"

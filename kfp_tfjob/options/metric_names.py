@@ -19,15 +19,15 @@ CLASSIFICATION = (
 )
 REGRESSION = ("rmse", "mae", "r2", "mean_error")
 PER_CLASS = ("precision", "recall", "f1")  # written as precision/<class>
-OF_SEVERAL_CLASSES = ("auc", "average_precision")  # without a value where there is one class
-# Of two classes, they are about the one that sorts last; the AUC of both classes is the same.
+OF_SEVERAL_CLASSES = ("auc", "average_precision")  # undefined for rows of a single class
+# With two classes, these are computed for the class that sorts last; the AUC is equal for both.
 _OF_LAST_CLASS = ("average_precision",)
 LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece", "rmse", "mae"})
-# They have a value, but no standard error that is right: they can have thresholds, but they cannot
-# compare models. The ECE of a well calibrated model is above 0 by chance alone.
+# These lack a correct standard error, so they can have thresholds but cannot compare models. The
+# ECE of a well calibrated model is above 0 by chance alone.
 ONLY_THRESHOLDS = frozenset({"ece", "mean_error"})
 _IN_SHORT = ("accuracy", "auc", "macro_f1", "log_loss", "rmse", "mae", "r2")
-# The smallest and the largest value, where they are not 0 and 1.
+# The smallest and the largest value of each metric whose range is not 0 to 1.
 _RANGES = {
     "log_loss": (0.0, math.inf),
     "brier": (0.0, 2.0),
@@ -38,14 +38,14 @@ _RANGES = {
     "r2": (-math.inf, 1.0),
 }
 _TOP = re.compile(r"top_([1-9]\d{0,2})_accuracy")
-MOST_TOP = 255
-OWN = "own/"  # before the name of a user's own metric
+MOST_TOP = 255  # the evaluator counts ranks in one byte
+OWN = "own/"  # the prefix of a user's own metric
 
 
 def top_k(metric: str) -> int | None:
-    """Return k of the metric `top_<k>_accuracy`, 2 to 255; None for any other."""
-    found = _TOP.fullmatch(metric)
-    k = int(found[1]) if found else 0
+    """Return k of the metric `top_<k>_accuracy`, 2 to 255; None for any other metric."""
+    match = _TOP.fullmatch(metric)
+    k = int(match[1]) if match else 0
     return k if 2 <= k <= MOST_TOP else None
 
 
@@ -58,7 +58,7 @@ def task_of(metric: str) -> str:
 
 
 def labelled(metric: str, classes: Sequence[str]) -> str:
-    """Return a metric's name for people, with its class if it is only about one of two."""
+    """Return a metric's name for people, with the class if it is computed for one class of two."""
     if metric in _OF_LAST_CLASS and len(classes) == 2:
         return f"{metric} of {classes[-1]}"
     return metric
@@ -75,7 +75,7 @@ def range_of(metric: str) -> tuple[float, float]:
 
 
 def in_short(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the metrics that fit on one line, of those in a verdict; the report has them all."""
+    """Return the metrics of a verdict that fit on one line; the report lists all of them."""
     return {
         name: float(value)
         for name, value in metrics.items()

@@ -1,4 +1,8 @@
-"""What a run parameter may say in a run without data_uri."""
+"""Rules for run parameters in a run without data_uri, which runs the user's own program.
+
+Such a run needs no label, split or evaluation. A parameter that describes data is rejected, because
+the user who set it expects an effect.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ def has_data(values: Mapping[str, Any]) -> bool:
 
 
 def data_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each parameter that describes data, if there is none."""
+    """Yield a problem for each parameter that describes data, if data_uri is empty."""
     if has_data(values):
         return
     if label := str(values.get("data_label", "")).strip():
@@ -25,7 +29,7 @@ def data_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def run_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of the parameters of a whole run that has no data."""
+    """Yield the problems of all run parameters, if data_uri is empty."""
     if has_data(values):
         return
     options = values.get("train_options")

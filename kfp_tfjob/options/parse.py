@@ -20,8 +20,8 @@ from kfp_tfjob.options.wording import expected
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.formatting import SHOWN, choices, did_you_mean, nearest
 
-_PLACEHOLDER = "{{$."  # of Kubeflow Pipelines
-_HALF = re.compile(r"[\ud800-\udfff]")
+_PLACEHOLDER = "{{$."  # begins a placeholder of Kubeflow Pipelines
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class Group(pydantic.BaseModel):
@@ -35,33 +35,34 @@ class NotOneOfError(ValueError):
 
     Args:
         received: The name.
-        known: The names that exist.
+        names: The names that exist.
     """
 
-    def __init__(self, received: str, known: Iterable[str]) -> None:
-        known = list(known)
-        self.received, self.meant = received, nearest(received, known)
-        super().__init__(f"one of {choices(known, self.meant, len(known))}")
+    def __init__(self, received: str, names: Iterable[str]) -> None:
+        names = list(names)
+        self.received, self.meant = received, nearest(received, names)
+        super().__init__(f"one of {choices(names, self.meant, len(names))}")
 
 
 Typed = TypeVar("Typed", bound=Group)
 
 
-def _text(value: Any) -> Any:
-    """Return a number as text: a name such as 1960 comes from a form as a number."""
+def _number_as_string(value: Any) -> Any:
+    """Return a number as a string, because a form delivers a name such as 1960 as a number."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-Text = Annotated[str, pydantic.BeforeValidator(_text)]
+Text = Annotated[str, pydantic.BeforeValidator(_number_as_string)]
 
 
-def _list(value: Any) -> Any:
+def _reject_string(value: Any) -> Any:
+    """Reject a string, which is a sequence too and would become a list of its characters."""
     if isinstance(value, str):
         raise ValueError(f'a list, for example ["{value}"]')
     return value
 
 
-Texts = Annotated[tuple[Text, ...], pydantic.BeforeValidator(_list)]
+Texts = Annotated[tuple[Text, ...], pydantic.BeforeValidator(_reject_string)]
 
 
 def option(default: Any, meaning: str, **checks: Any) -> Any:
@@ -70,7 +71,7 @@ def option(default: Any, meaning: str, **checks: Any) -> Any:
     Args:
         default: The default; `...` for a key that must be given.
         meaning: The meaning of the key in one or two sentences, with names in backticks.
-        **checks: Those of pydantic.Field: ge, gt, le, lt, min_length, allow_inf_nan.
+        **checks: Arguments of pydantic.Field: ge, gt, le, lt, min_length, allow_inf_nan.
     """
     return pydantic.Field(default, description=meaning, **checks)
 
@@ -81,10 +82,10 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
     Args:
         group: The typed form.
         name: The parameter, for messages, for example `train_options`.
-        value: What KFP delivered.
+        value: The parameter as KFP delivered it.
 
     Raises:
-        ConfigurationError: One problem for every key that is unknown or has a wrong value.
+        ConfigurationError: One problem for every key that is unknown or has an invalid value.
     """
     if not isinstance(value, Mapping):
         raise ConfigurationError(
@@ -96,33 +97,33 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
                 path=name,
             )
         )
-    given = whole_numbers(value)
-    ConfigurationError.raise_if(bad_texts(name, given))
+    options = whole_numbers(value)
+    ConfigurationError.raise_if(bad_texts(name, options))
     try:
-        return group.model_validate(given)
+        return group.model_validate(options)
     except pydantic.ValidationError as error:
-        raise ConfigurationError(*_problems(group, name, given, error)) from None
+        raise ConfigurationError(*_problems(group, name, options, error)) from None
 
 
 def bad_texts(name: str, value: Any) -> Iterator[Problem]:
-    """Yield a problem for each text that is not UTF-8, or a placeholder that was not filled in.
+    """Yield a problem for each string that is not UTF-8 or holds a placeholder of KFP.
 
-    Kubeflow Pipelines fills placeholders into the strings and dicts of a component, but not into
-    those of a pipeline that another pipeline loads, such as the compiled YAML of one step.
+    Kubeflow Pipelines fills placeholders into the strings and dicts of a component. It does not do
+    so for a pipeline that another pipeline loads, such as the compiled YAML of one step.
 
     Args:
         name: The parameter.
         value: Its value.
     """
     if isinstance(value, Mapping):
-        wrong = list(bad_texts(name, list(value)))  # a path must not have such a key
-        for key, item in () if wrong else value.items():
-            wrong += bad_texts(f"{name}.{key}", item)
-        yield from wrong
+        problems = list(bad_texts(name, list(value)))  # the paths below cannot contain such keys
+        for key, inner in () if problems else value.items():
+            problems += bad_texts(f"{name}.{key}", inner)
+        yield from problems
     elif isinstance(value, list | tuple):
-        for item in value:
-            yield from bad_texts(name, item)
-    elif isinstance(value, str) and _HALF.search(value):
+        for element in value:
+            yield from bad_texts(name, element)
+    elif isinstance(value, str) and _SURROGATE.search(value):
         yield Problem(
             f"{name} contains half of a surrogate pair, which is not UTF-8",
             received=ascii(value),
@@ -142,38 +143,46 @@ def bad_texts(name: str, value: Any) -> Iterator[Problem]:
         )
 
 
-def unknown_key(name: str, key: str, known: Iterable[str]) -> Problem:
-    """Describe a key that does not exist, with its successor or the one that was probably meant.
+def unknown_key(name: str, key: str, existing: Iterable[str]) -> Problem:
+    """Return the problem of a key that does not exist, with the key that was probably meant.
+
+    A key that no longer exists gets its remedy from `REMOVED`.
 
     Args:
         name: The parameter and the keys above; empty for a parameter itself.
         key: The key.
-        known: The keys that exist.
+        existing: The keys that exist.
     """
-    known, path = sorted(known), f"{name}.{key}".lstrip(".")
+    existing, path = sorted(existing), f"{name}.{key}".lstrip(".")
     if path in REMOVED:
         return Problem(f"{path} no longer exists", received=key, fix=REMOVED[path], path=path)
-    meant = nearest(key, known)
+    meant = nearest(key, existing)
     return Problem(
         f"{name} has no key {key!r}" if name else f"there is no parameter {key!r}",
         received=key,
-        expected=f"one of {choices(known, meant)}" + _where(name, known),
+        expected=f"one of {choices(existing, meant)}" + _explain_command(name, existing),
         fix=did_you_mean(meant, f"remove {key!r}"),
         path=path,
         suggestion=meant,
     )
 
 
-def _where(name: str, known: Sequence[str]) -> str:
-    """Return where a long list of keys can be read."""
+def _explain_command(name: str, keys: Sequence[str]) -> str:
+    """Return a clause with the command that lists the keys, if a message does not list them all."""
     command = f"kfp-tfjob explain {name}".rstrip()
-    return f" (`{command}` lists them)" if len(known) > SHOWN else ""
+    return f" (`{command}` lists them)" if len(keys) > SHOWN else ""
 
 
 def no_path(name: str, path: Path, expected: str) -> Problem:
-    """Describe a path that does not exist here, with the one that was probably meant."""
-    beside = [item.name for item in path.parent.glob("*")]
-    near = nearest(path.name, beside)
+    """Return the problem of a path that does not exist, with the path that was probably meant.
+
+    Args:
+        name: The parameter that holds the path.
+        path: The path.
+        expected: The expected part of the message.
+    """
+    siblings = [sibling.name for sibling in path.parent.glob("*")]
+    near = nearest(path.name, siblings)
     meant = str(path.with_name(near)) if near else ""
     return Problem(
         f"the path in {name} does not exist",
@@ -186,18 +195,19 @@ def no_path(name: str, path: Path, expected: str) -> Problem:
 
 
 def inner_group(annotation: Any) -> type[Group] | None:
-    """Return the group that a key of this type may hold, if any."""
+    """Return the group that a key with this annotation may hold; None for other types."""
     if isinstance(annotation, type) and issubclass(annotation, Group):
         return annotation
     return next(filter(None, map(inner_group, getattr(annotation, "__args__", ()))), None)
 
 
 def whole_numbers(value: Any) -> Any:
-    """Undo KFP's conversion of whole numbers: 3.0 becomes 3, also in dicts and lists."""
+    """Undo KFP's conversion of whole numbers: 3.0 becomes 3, even in dicts and lists."""
     if isinstance(value, Mapping):
-        return {str(key): whole_numbers(item) for key, item in value.items()}
+        return {str(key): whole_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [whole_numbers(item) for item in value]
+        return [whole_numbers(element) for element in value]
+    # Above 2**53, a float may already differ from the number that the user typed.
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value
@@ -207,30 +217,32 @@ def _problems(
     group: type[Group], name: str, value: Any, error: pydantic.ValidationError
 ) -> Iterable[Problem]:
     schema = group.model_json_schema()
-    told: list[tuple[str | int, ...]] = []
-    for item in error.errors(include_url=False):
-        path, received = _place(item["loc"], value)
-        if item["type"] == "missing":
-            path, received = [*path, item["loc"][-1]], "nothing"
-        where, key = ".".join([name, *map(str, path)]), tuple(path)
-        if any(key[: len(other)] == other[: len(key)] for other in told):
+    reported: list[tuple[str | int, ...]] = []
+    for detail in error.errors(include_url=False):
+        path, received = _locate(detail["loc"], value)
+        if detail["type"] == "missing":
+            path, received = [*path, detail["loc"][-1]], "nothing"
+        full_path, key = ".".join([name, *map(str, path)]), tuple(path)
+        if any(key[: len(earlier)] == earlier[: len(key)] for earlier in reported):
             continue  # a key with several types has an error for each of them
-        told.append(key)
-        if item["type"] == "extra_forbidden":
-            above = [str(part) for part in path[:-1]]
-            yield unknown_key(".".join([name, *above]), str(path[-1]), _keys(group, above))
+        reported.append(key)
+        if detail["type"] == "extra_forbidden":
+            parents = [str(part) for part in path[:-1]]
+            yield unknown_key(".".join([name, *parents]), str(path[-1]), _keys(group, parents))
             continue
-        said = item["msg"].removeprefix("Value error, ")
-        cause = item.get("ctx", {}).get("error")
+        message = detail["msg"].removeprefix("Value error, ")
+        cause = detail.get("ctx", {}).get("error")
         meant = getattr(cause, "meant", "")
         if isinstance(cause, NotOneOfError) and _is_key(value, path, cause.received):
-            where, received = f"{where}.{cause.received}", cause.received
+            full_path, received = f"{full_path}.{cause.received}", cause.received
+        # Only a validator of this project writes its message for users.
+        own_message = detail["type"] == "value_error"
         yield Problem(
-            f"{where} is not valid",
+            f"{full_path} is not valid",
             received=MASK if any(looks_secret(str(part)) for part in path) else received,
-            expected=said if item["type"] == "value_error" else expected(schema, path) or said,
-            fix=did_you_mean(meant, f"correct {where}"),
-            path=where,
+            expected=message if own_message else expected(schema, path) or message,
+            fix=did_you_mean(meant, f"correct {full_path}"),
+            path=full_path,
             suggestion=meant,
         )
 
@@ -242,23 +254,23 @@ def _is_key(value: Any, path: Iterable[str | int], name: str) -> bool:
     return isinstance(value, Mapping) and name in value
 
 
-def _place(location: tuple[str | int, ...], value: Any) -> tuple[list[str | int], str]:
-    """Return the path of an error and what was received there.
+def _locate(location: tuple[str | int, ...], value: Any) -> tuple[list[str | int], str]:
+    """Return the path of an error, and the value that was received there, as text.
 
     Args:
         location: From pydantic; after the path it may name the type that did not match.
         value: The parsed value.
     """
     path: list[str | int] = []
-    for part, below in zip_longest(location, location[1:]):
+    for part, following in zip_longest(location, location[1:]):
         if isinstance(value, Mapping) and part in value:
             value = value[part]
         elif isinstance(value, list) and isinstance(part, int) and part < len(value):
             value = value[part]
         elif part == "[key]":
             return path, str(path[-1])  # the key itself is wrong
-        elif isinstance(value, Mapping) and below in value:
-            continue  # the name of the type that the value has
+        elif isinstance(value, Mapping) and following in value:
+            continue  # the name of the value's type, which pydantic adds for a union
         else:
             break
         path.append(part)
@@ -266,7 +278,7 @@ def _place(location: tuple[str | int, ...], value: Any) -> tuple[list[str | int]
 
 
 def _keys(group: type[Group], path: list[str]) -> list[str]:
-    """Return the keys of the group found by following `path` through nested groups."""
+    """Return the keys of the innermost group to which `path` leads."""
     for part in path:
         field = group.model_fields.get(part)
         inner = inner_group(field.annotation) if field else None

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from kfp_tfjob.options.parse import Group, option
 
-PICTURE = "picture"  # the column of a dataset of images: its type, name, and name in a record
+PICTURE = "picture"  # the column of an image dataset: its type, its name, and its key in a record
 
 FORMAT = "pictures"  # of data_options.format
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")

@@ -16,7 +16,9 @@ from kfp_tfjob.options.parse import Group, whole_numbers
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import TrainOptions
 
-ROWS_PER_STEP = 64  # by default: of each GPU, or of all replicas on CPUs
+# The default of train_batch_size for each GPU, or for all replicas on CPUs: only the rows of a GPU
+# have to fit into its memory, so more GPUs get a larger batch.
+ROWS_PER_STEP = 64
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Parameter:
 
     Attributes:
         meaning: Its meaning, in Markdown.
-        default: None for a parameter that must be given; the type of the others follows from it.
+        default: None for a required parameter; the type of other parameters follows from it.
         group: The typed form of a dict with known keys.
         option: The short option of the command line, and the name of its value there.
     """
@@ -37,12 +39,12 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """Whether it must be given."""
+        """Whether the parameter lacks a default."""
         return self.default is None
 
     @property
     def type(self) -> type:
-        """The type KFP gives it: str, int or dict."""
+        """The parameter's type in KFP: str, int or dict."""
         return str if self.default is None else type(self.default)
 
     @property
@@ -174,9 +176,12 @@ class RunParameters(TypedDict):
 
 
 def completed(*values: Mapping[str, Any]) -> RunParameters:
-    """Return run parameters, the last of each; a whole number such as 1e3 becomes an int."""
-    found: Any = {name: value for given in values for name, value in given.items()}
-    for name in found.keys() & PARAMETERS.keys():
-        if PARAMETERS[name].type is int and isinstance(found[name], float):
-            found[name] = whole_numbers(found[name])
-    return found
+    """Return the run parameters of several dicts; later dicts override earlier ones.
+
+    A whole number such as 1e3 becomes an int.
+    """
+    merged: Any = {name: value for layer in values for name, value in layer.items()}
+    for name in merged.keys() & PARAMETERS.keys():
+        if PARAMETERS[name].type is int and isinstance(merged[name], float):
+            merged[name] = whole_numbers(merged[name])
+    return merged

@@ -10,8 +10,8 @@ import pydantic
 
 from kfp_tfjob.options.parse import Group, option
 
-_DAY = 24 * 3600  # seconds
-# Every pod's settings, unless `pod.all` or those of its role change them.
+_DAY = 24 * 3600  # seconds; the longest grace period: a node that is drained waits this long
+# Every pod's settings, unless `pod.all` or its role's settings replace them.
 DEFAULTS: dict[str, Any] = {
     "cpu": "4",
     "memory": "16Gi",
@@ -21,13 +21,13 @@ DEFAULTS: dict[str, Any] = {
     "run_as_user": 1000,
     "grace_seconds": 60,
 }
-# The resources that have keys of their own.
+# Kubernetes' resources that have their own key, by name.
 NATIVE_RESOURCES = {
     "cpu": "cpu",
     "memory": "memory",
     "ephemeral-storage": "ephemeral_storage",
 }
-CHIEF_GRACE = 600  # seconds: the sidecar has to store what is left
+CHIEF_GRACE = 600  # seconds, because the sidecar has to store the remaining files
 _NUMBER = r"\d+(?:\.\d+)?"
 _CPU = re.compile(rf"{_NUMBER}m?")
 _BYTES = re.compile(rf"({_NUMBER})([kMGTPE]|[KMGTPE]i)?")
@@ -53,14 +53,14 @@ def _bytes(value: Any) -> str:
 
 
 def bytes_of(quantity: str) -> float:
-    """Return the bytes of a quantity such as 16Gi; 0 for a text that is none."""
-    found = _BYTES.fullmatch(quantity)
-    if not found or (not found[2] and float(found[1]) < 1e6):
+    """Return the bytes of a quantity such as 16Gi; 0 for a string that is not a quantity."""
+    match = _BYTES.fullmatch(quantity)
+    if not match or (not match[2] and float(match[1]) < 1e6):
         # 512m is a valid quantity of half a byte, and 16 means 16 bytes; both must be mistakes.
         return 0
-    unit = found[2] or " "
+    unit = match[2] or " "
     base = 1024 if unit.endswith("i") else 1000
-    return float(found[1]) * base ** " KMGTPE".index(unit[0].upper())
+    return float(match[1]) * base ** " KMGTPE".index(unit[0].upper())
 
 
 def _text(value: Any) -> str:
@@ -69,15 +69,20 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
-def _written(value: Any) -> str:
-    """Return a string of a pod; a whole number is one, but 1.10 would become 1.1."""
+def _pod_string(value: Any) -> str:
+    """Return a string for a pod; a whole number is accepted, but 1.10 would become 1.1."""
     if isinstance(value, float):
         raise ValueError('a string; write a decimal number in quotes, such as "1.10"')
     return _text(value)
 
 
 def _matching(pattern: re.Pattern[str], words: str) -> pydantic.AfterValidator:
-    """Return the check that a whole text matches a pattern."""
+    """Return a validator that a whole string matches a pattern.
+
+    Args:
+        pattern: The pattern.
+        words: The expected value in words, for the message.
+    """
 
     def check(value: str) -> str:
         if not pattern.fullmatch(value):
@@ -104,10 +109,10 @@ def _variable_value(value: Any) -> str | SecretKey:
     if isinstance(value, SecretKey):
         return value
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return _written(value)
-    given = value if isinstance(value, Mapping) else {}
-    name, key = given.get("secret"), given.get("key")
-    if set(given) == {"secret", "key"} and isinstance(name, str) and isinstance(key, str):
+        return _pod_string(value)
+    reference = value if isinstance(value, Mapping) else {}
+    name, key = reference.get("secret"), reference.get("key")
+    if set(reference) == {"secret", "key"} and isinstance(name, str) and isinstance(key, str):
         if _DNS_NAME.fullmatch(name) and _SECRET_KEY.fullmatch(key):
             return SecretKey(secret=name, key=key)
     raise ValueError('a string, or {"secret": "NAME", "key": "KEY"} of a Kubernetes Secret')
@@ -124,13 +129,13 @@ ObjectName = Annotated[
 Key = Annotated[str, _matching(_KEY, "a Kubernetes key: NAME or PREFIX/NAME")]
 LabelValue = Annotated[
     str,
-    pydantic.BeforeValidator(_written),
+    pydantic.BeforeValidator(_pod_string),
     _matching(
         re.compile(f"({LABEL_VALUE})?"),
         "at most 63 letters, digits, -, _ and ., with a letter or digit at the ends",
     ),
 ]
-Text = Annotated[str, pydantic.BeforeValidator(_written)]
+Text = Annotated[str, pydantic.BeforeValidator(_pod_string)]
 Variable = Annotated[str, _matching(_VARIABLE, "the name of an environment variable")]
 Path = Annotated[str, pydantic.AfterValidator(_absolute)]
 
@@ -177,7 +182,8 @@ class Volume(Group):
 
     @pydantic.model_validator(mode="after")
     def _one(self) -> Volume:
-        if sum(it is not None for it in (self.claim, self.secret_name, self.config_map)) != 1:
+        sources = (self.claim, self.secret_name, self.config_map)
+        if sum(source is not None for source in sources) != 1:
             raise ValueError(
                 'one of claim, secret_name and config_map, for example {"claim": "c", "path": "/c"}'
             )
@@ -229,7 +235,8 @@ class PodSettings(Group):
         ' `$(NAME)` in them. For a secret, use `{"secret": "NAME", "key": "KEY"}`, which names a'
         " key of a Kubernetes Secret; the run fails if it does not exist. A local run reads the"
         " file"
-        " secrets/NAME/KEY in --home.",
+        " secrets/NAME/KEY in --home. `MLFLOW_TRACKING_URI` makes the chief log the training to"
+        " MLflow.",
     )
     priority_class: ObjectName | None = option(None, "Name of a PriorityClass.")
     scheduler: ObjectName | None = option(
@@ -378,14 +385,14 @@ class PodOptions(Group):
     @property
     def of_replicas(self) -> dict[str, PodSettings]:
         """The settings of replicas by key: `all` and the roles."""
-        every = {name: getattr(self, name) for name in type(self).model_fields}
-        return {name: it for name, it in every.items() if isinstance(it, PodSettings)}
+        groups = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: group for name, group in groups.items() if isinstance(group, PodSettings)}
 
     def of(self, role: str) -> PodSettings:
-        """Return the settings of a role: its own, then those of `all`, then DEFAULTS.
+        """Return the settings of a role, completed from `all` and then from DEFAULTS.
 
         Dicts of names (env, labels, annotations, node_selector, resources) are merged; every other
-        key of the role replaces that of `all`.
+        key of the role replaces the same key of `all`.
 
         Args:
             role: `chief`, `worker`, `ps` or `evaluator`.
@@ -397,11 +404,15 @@ class PodOptions(Group):
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings: later ones win, dicts are merged, and None is not set."""
+    """Return the settings of all layers.
+
+    A later layer replaces the values of earlier ones, merges dicts with theirs, and leaves them
+    unchanged by None.
+    """
     merged: dict[str, Any] = {}
     for layer in layers:
         for name, value in layer.items():
             if value is not None:
-                both = isinstance(value, dict) and isinstance(merged.get(name), dict)
-                merged[name] = merged[name] | value if both else value
+                are_dicts = isinstance(value, dict) and isinstance(merged.get(name), dict)
+                merged[name] = merged[name] | value if are_dicts else value
     return merged

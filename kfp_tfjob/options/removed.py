@@ -1,11 +1,12 @@
-"""Options that no longer exist, and what to do instead.
+"""Options that no longer exist, with the remedy for each.
 
-A schedule or a script may still send them; this table provides the reply.
+A schedule or a script may still send them. Without this table, the answer would be a similar key
+that does something else.
 """
 
 from __future__ import annotations
 
-# What to do instead, by path: a parameter, or a parameter and its keys.
+# The remedy by path: a parameter, or a parameter and its keys.
 REMOVED: dict[str, str] = {
     "gate.report": "delete it; inspect predictions in a notebook, and measure which columns matter"
     " with scikit-learn's permutation_importance",

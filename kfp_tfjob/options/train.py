@@ -13,7 +13,7 @@ from kfp_tfjob.supervisor.flags import REFERENCE
 DAY = 24 * 3600  # seconds
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seconds = Annotated[int, Field(ge=1, le=365 * DAY)]
+Seconds = Annotated[int, Field(ge=1, le=365 * DAY)]  # a longer limit is a mistake, or none at all
 
 
 class CallbackArguments(Group):
@@ -112,17 +112,19 @@ class TrainerOptions(Group):
         return "mixed_bfloat16" if self.mixed_precision is True else self.mixed_precision or ""
 
     def synchronizes(self, replicas: int) -> bool:
-        """Return whether so many replicas synchronize every BatchNormalization layer."""
+        """Return whether this number of replicas synchronizes every BatchNormalization layer."""
         return replicas > 1 if self.sync_batch_norm == "auto" else self.sync_batch_norm
 
 
-# Parts of a step give the result of the whole step, in less memory.
-_WHAT_IS_KEPT = ("checkpoint_seconds", "checkpoint_keep", "micro_batches", "profile")
+# The trainer's keys that do not affect the trained model: the micro-batches of a step give the
+# result of the whole step, in less memory.
+_WITHOUT_EFFECT = ("checkpoint_seconds", "checkpoint_keep", "micro_batches", "profile")
+# The launcher's keys that affect the model of a user's own program.
 _OF_A_COMMAND = ("command", "stage_data", "keras")
 
 
 class TrainOptions(TrainerOptions):
-    """The keys of `train_options`: those of the trainer, and those of the launcher."""
+    """The keys of `train_options`, for the trainer and for the launcher."""
 
     command: tuple[str, ...] = option(
         (), "Your own program instead of this project's trainer; its image needs python3."
@@ -241,9 +243,9 @@ class TrainOptions(TrainerOptions):
         affects = {
             name: options[name]
             for name in (*TrainerOptions.model_fields, *_OF_A_COMMAND)
-            if name not in _WHAT_IS_KEPT
+            if name not in _WITHOUT_EFFECT
         }
-        # Only where it is set, so that earlier runs keep their digests.
+        # At its default it is omitted, so that earlier runs keep their digests.
         return affects if self.chief_in_tf_config else affects | {"chief_in_tf_config": False}
 
     @property

@@ -12,7 +12,9 @@ from pydantic import field_validator, model_validator
 
 from kfp_tfjob.options.parse import Group, Text, option
 
-_BETWEEN = " or "  # several patterns of dates
+_BETWEEN = " or "  # separates several patterns of dates
+# Written with a pattern and parsed again, these days come back only if the pattern has day, month
+# and year; one has parts of two digits, the other parts with leading zeros.
 _DAYS = (datetime(2024, 12, 31, 23, 59, 58, tzinfo=UTC), datetime(1987, 6, 5, tzinfo=UTC))
 
 
@@ -65,25 +67,25 @@ class ValueFormat(Group):
         return "date" if self.date else "number"
 
     def __str__(self) -> str:
-        """Return it as stored files and the log have it."""
+        """Return the format's string in stored files and logs, for example `date %d.%m.%Y`."""
         if self.number:
             return f"number 1{self.number.thousands}234{self.number.decimal}5"
         return f"date {_BETWEEN.join(self.date or ())}"
 
 
 def kind_in(format: str) -> str:
-    """Return the type of a column with a named format."""
+    """Return the column type of a format's string: `number` or `date`."""
     return format.partition(" ")[0]
 
 
 def separators_of(format: str) -> tuple[str, str] | None:
-    """Return the thousands and decimal separators of a named format; None for another text."""
+    """Return the thousands and decimal separators in a format's string; None if it is no number."""
     name, _, example = format.partition(" ")
     return (example[1:-5], example[-2]) if name == "number" else None
 
 
 def patterns_of(format: str) -> list[str]:
-    """Return the patterns of a named format of dates; none for another text."""
+    """Return the date patterns in a format's string; empty if it is not a format of dates."""
     name, _, patterns = format.partition(" ")
     return patterns.split(_BETWEEN) if name == "date" else []
 
@@ -91,7 +93,7 @@ def patterns_of(format: str) -> list[str]:
 def _is_pattern(pattern: str) -> bool:
     """Return whether a pattern has day, month and year, and can be stored."""
     try:
-        found = [datetime.strptime(day.strftime(pattern), pattern).date() for day in _DAYS]
+        parsed = [datetime.strptime(day.strftime(pattern), pattern).date() for day in _DAYS]
     except ValueError:
-        return False
-    return found == [day.date() for day in _DAYS] and _BETWEEN not in pattern
+        return False  # a directive that only strftime supports, or that strptime reads otherwise
+    return parsed == [day.date() for day in _DAYS] and _BETWEEN not in pattern

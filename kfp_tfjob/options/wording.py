@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_KINDS = {
+_TYPE_WORDS = {
     "boolean": "true or false",
     "string": "a string",
     "integer": "a whole number",
@@ -17,11 +17,11 @@ Schema = Mapping[str, Any]
 
 
 def expected(root: Schema, path: Iterable[str | int] = ()) -> str:
-    """Return the allowed values at the place `path` of a group; empty if all are allowed.
+    """Return the allowed values of a key, in words; empty if all values are allowed.
 
     Args:
         root: The JSON schema of the group.
-        path: Keys and indices.
+        path: The keys and indices that lead from the group to the value.
     """
     schema: Schema = root
     for part in path:
@@ -33,28 +33,31 @@ def in_words(root: Schema, schema: Schema) -> str:
     """Return the allowed values of a part of the schema `root`."""
     if several := schema.get("anyOf") or schema.get("oneOf"):
         # An empty string means that nothing is set.
-        *first, last = [in_words(root, one) for one in several if one.get("const") != ""]
+        *first, last = [
+            in_words(root, alternative) for alternative in several if alternative.get("const") != ""
+        ]
         return f"{', '.join(first)}{',' if ',' in first[-1] else ''} or {last}" if first else last
-    if values := [schema["const"]] if "const" in schema else schema.get("enum", ()):
-        *first, last = [json.dumps(value) for value in values if value != ""]
+    if constants := [schema["const"]] if "const" in schema else schema.get("enum", ()):
+        *first, last = [json.dumps(constant) for constant in constants if constant != ""]
         return f"{', '.join(first)} or {last}" if first else last
     schema = _resolved(root, schema)
     kind = schema.get("type", "")
     if kind == "array":
-        return f"a list of {_many(root, schema.get('items', {}))}"
+        return f"a list of {_plural(root, schema.get('items', {}))}"
     if kind == "object":
         if "properties" in schema:
             return f"an object with the keys {', '.join(schema['properties'])}"
-        return f"an object of {_many(root, schema.get('additionalProperties', {}))}"
-    return _KINDS.get(kind, "") + _range(schema)
+        return f"an object of {_plural(root, schema.get('additionalProperties', {}))}"
+    return _TYPE_WORDS.get(kind, "") + _range(schema)
 
 
-def _many(root: Schema, schema: Any) -> str:
+def _plural(root: Schema, schema: Any) -> str:
+    """Return the allowed values of several items, for example `strings`."""
     words = in_words(root, schema) if isinstance(schema, Mapping) else ""
-    plural = {"a string": "strings", "a number": "numbers", "": "values"}
-    for one, many in plural.items():
-        if words == one or one and words.startswith(f"{one},"):
-            return words.replace(one, many, 1) if one else many
+    plurals = {"a string": "strings", "a number": "numbers", "": "values"}
+    for singular, plural in plurals.items():
+        if words == singular or singular and words.startswith(f"{singular},"):
+            return words.replace(singular, plural, 1) if singular else plural
     return f"values: {words}"
 
 
@@ -77,12 +80,12 @@ def _resolved(root: Schema, schema: Schema) -> Schema:
 
 
 def _inner(root: Schema, schema: Schema, part: str | int) -> Schema:
-    """Return the schema of a key or an item; with several types, from the first that has it."""
-    for one in schema.get("anyOf") or schema.get("oneOf") or [schema]:
-        one = _resolved(root, one)
-        if part in one.get("properties", {}):
-            return one["properties"][part]
-        inner = one.get("items" if isinstance(part, int) else "additionalProperties")
+    """Return the schema of a key or an item, from the first alternative that contains it."""
+    for alternative in schema.get("anyOf") or schema.get("oneOf") or [schema]:
+        declared = _resolved(root, alternative)
+        if part in declared.get("properties", {}):
+            return declared["properties"][part]
+        inner = declared.get("items" if isinstance(part, int) else "additionalProperties")
         if isinstance(inner, Mapping):
             return inner
     return {}

@@ -1,10 +1,10 @@
 """Copies a model's champions to other registries; ours is authoritative and never waits for them.
 
-A mirror is enabled if the environment or the store's Secret names its server. Each time, it gets
-the model's newest twenty champion versions, so the next run or `kfp-tfjob models sync` adds the
-versions that a mirror missed while it was down. A mirror that is down, slow or wrong costs its time
-limit and a line in the log; it never fails a run. Called at the end of publish and by the `models`
-commands.
+A mirror is enabled if the environment or the store's Secret names its server; for MLflow, the run's
+`pod.all.env` may. Each time, it gets the model's newest twenty champion versions, so the next run
+or `kfp-tfjob models sync` adds the versions that a mirror missed while it was down. A mirror that
+is down, slow or wrong costs its time limit and a line in the log; it never fails a run. Called at
+the end of publish and by the `models` commands.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypedDict
 from urllib.parse import urlsplit
 
+from kfp_tfjob.registry import tracking
 from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.history import reasons
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import line, without_secrets
 from kfp_tfjob.storage.layout import MODEL, Layout
+from kfp_tfjob.storage.options import MLFLOW_KEY
 from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -32,8 +36,6 @@ RUN_SECONDS = 20.0  # per mirror at publish's end, where the run waits
 PERSON_SECONDS = 120.0  # per mirror in `models sync`, which a person started for this
 _MAX_VERSIONS = 20  # enough for a rollback; each costs a mirror a few requests
 _MAX_CHARACTERS = 500  # per value, because registries limit the length of their values
-# The clients would retry for minutes by themselves; the next sync is the retry.
-_NO_RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,8 @@ MIRRORS = (
         "MLflow",
         "mlflow_registry",
         "mlflow",
-        "MLFLOW_TRACKING_URI",
-        (
-            "MLFLOW_REGISTRY_URI",
-            "MLFLOW_TRACKING_USERNAME",
-            "MLFLOW_TRACKING_PASSWORD",
-            "MLFLOW_TRACKING_TOKEN",
-        ),
+        MLFLOW_KEY,
+        ("MLFLOW_REGISTRY_URI", *tracking.CREDENTIALS),
     ),
     Mirror(
         "Kubeflow Model Registry",
@@ -115,7 +112,11 @@ class Outcome:
 
 
 def sync(
-    store: Store, layout: Layout, model_name: str, seconds: float = RUN_SECONDS
+    store: Store,
+    layout: Layout,
+    model_name: str,
+    seconds: float = RUN_SECONDS,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Outcome]:
     """Update all configured mirrors; a mirror's failure is logged and returned, never raised.
 
@@ -124,13 +125,15 @@ def sync(
         layout: Everything below output_uri.
         model_name: The model.
         seconds: The time limit of each mirror.
+        variables: Variables of the run's replicas, which precede this process's own.
 
     Returns:
         One outcome per mirror; empty if no mirror is configured or the model has no champion.
     """
     secret = SecretVolume.from_environment()
+    environment = os.environ | dict(variables)
     servers = {
-        mirror: os.environ.get(mirror.server) or secret.get(mirror.server) for mirror in MIRRORS
+        mirror: environment.get(mirror.server) or secret.get(mirror.server) for mirror in MIRRORS
     }
     configured = {mirror: server for mirror, server in servers.items() if server}
     if not configured:
@@ -152,17 +155,22 @@ def sync(
             return outcomes
         champion, outcomes = content["champion"], []
         for mirror, server in configured.items():
-            outcome = _sync(mirror, server, secret, content, seconds)
+            outcome = _sync(mirror, server, secret, content, seconds, environment)
             level = logging.INFO if outcome.done else logging.WARNING
             log.log(level, "%s at %s: %s", mirror.name, outcome.server, outcome.said)
             outcomes.append(outcome)
 
 
 def _sync(
-    mirror: Mirror, server: str, secret: SecretVolume, content: MirrorContent, seconds: float
+    mirror: Mirror,
+    server: str,
+    secret: SecretVolume,
+    content: MirrorContent,
+    seconds: float,
+    environment: Mapping[str, str],
 ) -> Outcome:
     """Update one mirror in a process of its own, which ends at the time limit."""
-    settings = {key: os.environ.get(key) or secret.get(key) for key in mirror.keys}
+    settings = {key: environment.get(key) or secret.get(key) for key in mirror.keys}
     variables = {mirror.server: server} | {key: value for key, value in settings.items() if value}
     host = _host(server)
 
@@ -180,7 +188,7 @@ def _sync(
             text=True,
             errors="replace",
             timeout=seconds,
-            env=_environment_without_store() | _NO_RETRIES | variables,
+            env=_without_store(environment) | tracking.CLIENT_VARIABLES | variables,
         )
     except subprocess.TimeoutExpired:
         return outcome(False, f"not done within {seconds:.0f} s; the next run or sync continues")
@@ -193,10 +201,10 @@ def _sync(
     return outcome(process.returncode == 0, message)
 
 
-def _environment_without_store() -> dict[str, str]:
-    """Return the environment without the store's variables, which a mirror's client never needs."""
+def _without_store(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without the store's, which a mirror's client never needs."""
     prefixes = ("AWS_", "STORAGE_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
+    return {key: value for key, value in environment.items() if not key.startswith(prefixes)}
 
 
 def _mirror_content(store: Store, layout: Layout, model_name: str) -> MirrorContent | None:
@@ -217,6 +225,7 @@ def _mirror_content(store: Store, layout: Layout, model_name: str) -> MirrorCont
             "champion": record.number,
             "serving": record.served_as,
             "run_id": record.run_id,
+            "task_key": record.task_key,
             "action": record.action or "publish",
             "by": record.by,
             "verdict": record.verdict_uri,

@@ -1,4 +1,8 @@
-"""Parses and builds addresses in S3: s3://bucket/key."""
+"""An address in S3, `s3://bucket/key`, parsed once where it enters the program.
+
+The rest of the code holds `S3Address` objects, so it never joins or splits strings, and an address
+that no store can have is reported together with the name of the parameter that holds it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from dataclasses import dataclass
 
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-_LOGIN = re.compile(r"(?<=://)[^/\s]*@")  # other tools take s3://KEY:SECRET@BUCKET
+# Masked in messages: other tools accept s3://KEY:SECRET@BUCKET, and users paste such addresses.
+_LOGIN = re.compile(r"(?<=://)[^/\s]*@")
 # The rules that all S3 stores share; each store has its own for dots and capitals.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}")
 
@@ -24,17 +29,17 @@ class S3Address:
 
     @classmethod
     def parse(cls, uri: str, name: str = "address") -> S3Address:
-        """Parse `s3://bucket/key`; a slash at the end is dropped.
+        """Return the address in `s3://bucket/key`; slashes around the key are dropped.
 
         Args:
-            uri: The text to parse.
-            name: The name of the text in error messages, for example `output_uri`.
+            uri: The string to parse.
+            name: The parameter that holds it, for error messages, for example `output_uri`.
 
         Raises:
-            ConfigurationError: The text is not an s3:// address with a bucket.
+            ConfigurationError: It is not an s3:// address with a bucket.
         """
-        scheme, separator, rest = uri.strip().partition("://")
-        bucket, _, key = rest.partition("/")
+        scheme, separator, location = uri.strip().partition("://")
+        bucket, _, key = location.partition("/")
         if scheme != "s3" or not separator or not _BUCKET.fullmatch(bucket):
             rule = ", with 3 to 63 letters, digits, '.', '-' or '_' as BUCKET"
             raise ConfigurationError(

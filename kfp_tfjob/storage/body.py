@@ -19,7 +19,8 @@ from typing import Any
 from kfp_tfjob.storage.checksum import CHUNK, Checksum
 from kfp_tfjob.storage.errors import Problem, StepError
 
-SMALL = 64 << 10  # bytes; a body up to this size is read once
+# Bytes; a body up to this size is kept in memory, so its file is read once instead of twice.
+SMALL = 64 << 10
 
 
 class FileChangedError(StepError):
@@ -84,7 +85,7 @@ class Digests:
     md5: bytes = b""
 
     def parameters(self) -> dict[str, str]:
-        """Return them as parameters of put_object and upload_part."""
+        """Return the checksums as parameters of put_object and upload_part."""
         md5 = {"ContentMD5": base64.b64encode(self.md5).decode()} if self.md5 else {}
         return {"ChecksumCRC64NVME": self.crc.base64, **md5}
 
@@ -102,10 +103,13 @@ class Body:
     def __init__(self, source: bytes | int, size: int, offset: int = 0, path: object = "") -> None:
         self._source, self.size, self._offset, self._path = source, size, offset, path
         if isinstance(source, int) and size <= SMALL:
-            self._source = self._whole(source)
+            self._source = self._read_all(source)
 
     def digests(self, md5: bool = False) -> Digests:
-        """Read the body for the first time.
+        """Return the body's checksums; this reads the body for the first time.
+
+        Args:
+            md5: Whether to compute the MD5 too.
 
         Raises:
             FileChangedError: The file became shorter.
@@ -132,13 +136,20 @@ class Body:
             position += count
 
     def file(self) -> io.BufferedIOBase:
-        """Return the body as boto3 takes it: a file that can be read and sought."""
+        """Return the body as a seekable file, which boto3 expects."""
         if isinstance(self._source, bytes):
             return io.BytesIO(self._source)
         return io.BufferedReader(_BodyFile(self))
 
     def read_into(self, view: memoryview, position: int) -> int:
-        """Fill a view from a position of the body in a file; return the bytes, 0 at the end.
+        """Read bytes of a body in a file into a view.
+
+        Args:
+            view: The buffer to fill.
+            position: The offset in the body, in bytes.
+
+        Returns:
+            The number of bytes read; 0 at the body's end.
 
         Raises:
             FileChangedError: The file became shorter.
@@ -155,13 +166,14 @@ class Body:
             raise FileChangedError(self._path)
         return count
 
-    def _whole(self, fd: int) -> bytes:
+    def _read_all(self, fd: int) -> bytes:
         try:
-            data = os.pread(fd, self.size, self._offset)
+            content = os.pread(fd, self.size, self._offset)
         except OSError as error:
             raise FileUnreadableError(self._path, error) from error
-        if len(data) == self.size:
-            return data
+        if len(content) == self.size:
+            return content
+        # The system may return fewer bytes than requested; `chunks` asks again for the others.
         return b"".join(map(bytes, self.chunks()))
 
 

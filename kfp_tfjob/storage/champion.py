@@ -1,4 +1,9 @@
-"""A model's champion: the newest record of an append-only list."""
+"""A model's champion: the version that servers serve and challengers must beat.
+
+Each promotion appends a record with the next number, created with If-None-Match, and the highest
+number is the champion. Overwriting one record would let two runs promote at once without either
+noticing; here only one of them can create the next number.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,11 @@ from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
-# Its name in the record.
+# The record's key for `exported_weights_sha256`: stored records have it.
 _STORED_WEIGHTS = "weights_digest"
-# Left out of a record where they are empty.
+# Omitted from a record if empty, as they are in records of earlier versions.
 _OPTIONAL = ("task_key", "serving", "manifest_sha256", "action", "by", "at", "why")
-# What besides a verdict can make a version the champion.
+# The actions of a person that make a version the champion without a verdict.
 ROLLBACK, PROMOTE = "rollback", "promote"
 
 
@@ -43,7 +48,7 @@ class Champion:
         action: What made it the champion: empty for a verdict, else ROLLBACK or PROMOTE.
         by: The person who did that; empty for a verdict.
         at: When, in UTC.
-        why: The person's reason, or those of the verdict.
+        why: The person's reason, or the verdict's reasons.
     """
 
     number: int
@@ -106,7 +111,7 @@ def read_champion(store: Store, layout: Layout, model_name: str) -> Champion | N
 
 
 def no_champion(layout: Layout, model_name: str) -> Problem:
-    """Return the problem of a model that no run has published."""
+    """Return the problem to report for a model without a champion."""
     return Problem(
         f"the model {model_name} has no champion",
         received=f"no record below {layout.model(model_name).champions}",

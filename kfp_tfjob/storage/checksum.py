@@ -10,7 +10,7 @@ from typing import Any
 
 from awscrt import checksums
 
-CHUNK = 1 << 20
+CHUNK = 1 << 20  # bytes; each thread that sends or reads an object holds one such piece
 
 
 class Checksum:
@@ -25,10 +25,10 @@ class Checksum:
         self._value = checksums.crc64nvme(data, self._value)  # pyright: ignore[reportArgumentType]
         self._size += len(data)
 
-    def append(self, other: Checksum) -> None:
-        """Add the bytes of a different checksum, without reading them again."""
-        self._value = checksums.combine_crc64nvme(self._value, other._value, other._size)
-        self._size += other._size
+    def append(self, following: Checksum) -> None:
+        """Add the bytes that another checksum covers, without reading them again."""
+        self._value = checksums.combine_crc64nvme(self._value, following._value, following._size)
+        self._size += following._size
 
     @property
     def base64(self) -> str:
@@ -44,10 +44,10 @@ def crc64nvme(data: bytes | memoryview) -> str:
 
 
 def of_all_bytes(head: Mapping[str, Any]) -> str:
-    """Return the checksum of all bytes from the response to a HEAD request; empty if it has none.
+    """Return an object's base64 CRC64NVME from a HEAD reply; empty if the reply lacks it.
 
-    SeaweedFS 4.34 keeps the checksum of the parts' checksums for an object that was sent in parts,
-    such as `XsbSZKaLXuk=-3`, which cannot be compared with that of the bytes.
+    For an object sent in parts, SeaweedFS 4.34 returns a checksum over the parts' checksums, such
+    as `XsbSZKaLXuk=-3`. It differs from the checksum of the bytes and counts as missing.
     """
     checksum = str(head.get("ChecksumCRC64NVME", ""))
     return "" if "-" in checksum else checksum

@@ -41,7 +41,7 @@ class SecretVolume:
                 if name and (value := (self.folder / name).read_text().strip()):
                     return value
             except OSError:
-                continue
+                continue  # the key is optional, and a missing Secret is an empty folder
         return ""
 
     def has_keys(self) -> bool:
@@ -49,7 +49,7 @@ class SecretVolume:
         try:
             return any(not item.name.startswith(".") for item in self.folder.iterdir())
         except OSError:
-            return False
+            return False  # no Secret is mounted, for example outside a pod
 
     def _metadata(self) -> dict[str, str]:
         return {

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class InvalidDocumentError(ValueError):
-    """A stored document is not what its reader expects.
+    """A stored document does not have the content that its reader expects.
 
     Only this error means that the document is at fault. Its reader must not catch other errors
     while it reads, because these are bugs.
@@ -90,11 +90,11 @@ def read(kind: type[T], data: bytes, longest: int | None = LONGEST) -> T:
     try:
         return adapter(kind).validate_json(data, strict=True)
     except pydantic.ValidationError as error:
-        wrong = (
-            ": ".join(filter(None, (".".join(map(str, it["loc"])), it["msg"])))
-            for it in error.errors()
+        complaints = (
+            ": ".join(filter(None, (".".join(map(str, detail["loc"])), detail["msg"])))
+            for detail in error.errors()
         )
-        raise InvalidDocumentError("; ".join(wrong)) from None
+        raise InvalidDocumentError("; ".join(complaints)) from None
 
 
 def to_bytes(document: DataclassInstance, sparse: bool = False) -> bytes:
@@ -102,14 +102,19 @@ def to_bytes(document: DataclassInstance, sparse: bool = False) -> bytes:
 
     Args:
         document: A dataclass, which may hold others.
-        sparse: Whether fields are omitted that are None by default and here.
+        sparse: Whether to omit optional fields that are None.
     """
 
     def fields(part: object) -> dict[str, object]:
-        found = vars(part).items()
+        attributes = vars(part)
         if not sparse:
-            return dict(found)
-        return {key: it for key, it in found if it is not None or not hasattr(type(part), key)}
+            return dict(attributes)
+        # A field with a plain default is also an attribute of its class.
+        return {
+            name: content
+            for name, content in attributes.items()
+            if content is not None or not hasattr(type(part), name)
+        }
 
     text = json.dumps(document, default=fields, indent=1, ensure_ascii=False, allow_nan=False)
     return (text + "\n").encode()
@@ -117,7 +122,7 @@ def to_bytes(document: DataclassInstance, sparse: bool = False) -> bytes:
 
 @cache
 def adapter(kind: type[T]) -> TypeAdapter[T]:
-    """Return what reads and writes the values of a type; it is made once."""
+    """Return pydantic's adapter of a type; cached, because building it takes longer than a read."""
     import pydantic
 
     return pydantic.TypeAdapter(kind)

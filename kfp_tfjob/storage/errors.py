@@ -46,18 +46,18 @@ class Problem:
 
     @property
     def parts(self) -> dict[str, str]:
-        """The known parts by name, each fit for one line."""
-        known = {"what": self.what, "received": self.received, "expected": self.expected}
-        known |= {"fix": self.fix} if self.fix else {}
+        """The parts that are set, by their name in `LABELS`, each fit for one line."""
+        parts = {"what": self.what, "received": self.received, "expected": self.expected}
+        parts |= {"fix": self.fix} if self.fix else {}
         # Messages of other libraries may break lines between words.
         return {
-            name: line(" ".join(str(value).splitlines()))
-            for name, value in known.items()
-            if value is not None
+            name: line(" ".join(str(part).splitlines()))
+            for name, part in parts.items()
+            if part is not None
         }
 
     def __str__(self) -> str:
-        """Return the known parts on one line."""
+        """Return the parts that are set, on one line."""
         return " ".join(f"{LABELS[name]}{ended(text)}" for name, text in self.parts.items())
 
 
@@ -65,7 +65,7 @@ LABELS = {"what": "", "received": "Received: ", "expected": "Expected: ", "fix":
 
 
 def ended(text: str) -> str:
-    """Return a part of a message with its final punctuation."""
+    """Return a part of a message with a full stop, unless it is a question."""
     return text if text.endswith("?") else f"{text}."
 
 
@@ -73,17 +73,17 @@ class Example(Problem):
     """An example of the problem before it; it is listed but not counted."""
 
 
-def first(problems: Sequence[Problem], most: int, others: str) -> list[Problem]:
-    """Return the first problems, and one that counts the rest.
+def first(problems: Sequence[Problem], most: int, ending: str) -> list[Problem]:
+    """Return the first `most` problems, and one more that counts the remaining ones.
 
     Args:
-        problems: All of them.
-        most: How many to show.
-        others: The text for the rest, for example `columns are like these`.
+        problems: All problems.
+        most: How many to list.
+        ending: Follows the count, for example `columns are like these`.
     """
-    counted_out = len(problems) - most
-    rest = [Problem(f"{counted_out:,} more {others}")] if counted_out > 0 else []
-    return [*problems[:most], *rest]
+    omitted = len(problems) - most
+    summary = [Problem(f"{omitted:,} more {ending}")] if omitted > 0 else []
+    return [*problems[:most], *summary]
 
 
 class StepError(Exception):
@@ -105,57 +105,64 @@ class StepError(Exception):
         super().__init__(*problems)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Make it the same in another process, whatever arguments its class takes."""
-        return _again, (type(self), self.problems, self.notes)
+        """Pickle the error by its problems, because subclasses take other arguments than these."""
+        return _unpickle, (type(self), self.problems, self.notes)
 
     def __str__(self) -> str:
         """Return one problem, or a numbered list; examples follow their problem."""
         count = sum(not isinstance(problem, Example) for problem in self.problems)
         alone = count == 1 and not self.notes
         warnings = f", {counted(len(self.notes), 'warning')}" if self.notes else ""
-        said = [] if alone else [f"{counted(count, 'problem')}{warnings}:"]
+        message = [] if alone else [f"{counted(count, 'problem')}{warnings}:"]
         number = 0
         for problem in self.problems:
             if isinstance(problem, Example):
-                said.append(f"     - {problem}")
+                message.append(f"     - {problem}")
             else:
                 number += 1
-                said.append(_said(problem) if alone else f"  {number}. {_said(problem)}")
-        said += [f"  {remark}" for remark in self.remarks]
-        return "\n".join(said)
+                sentence = _printable(problem)
+                message.append(sentence if alone else f"  {number}. {sentence}")
+        message += [f"  {remark}" for remark in self.remarks]
+        return "\n".join(message)
 
     @property
     def as_problems(self) -> list[Problem]:
-        """All problems; a text is one without a remedy."""
-        return [it if isinstance(it, Problem) else Problem(it) for it in self.problems]
+        """All problems; a string becomes a problem without a remedy."""
+        return [
+            problem if isinstance(problem, Problem) else Problem(problem)
+            for problem in self.problems
+        ]
 
     @property
     def first(self) -> str:
-        """What is wrong first, in a few words."""
+        """The first problem's `what`, for a log line or a title."""
         problem = self.problems[0]
         return problem.what if isinstance(problem, Problem) else str(problem)
 
     @property
     def received(self) -> str:
-        """What was received, for all problems."""
-        return "; ".join(str(it.received) for it in self.problems if isinstance(it, Problem))
+        """The `received` parts of all problems, separated by semicolons."""
+        return "; ".join(
+            str(problem.received) for problem in self.problems if isinstance(problem, Problem)
+        )
 
     @classmethod
     def raise_if(cls, problems: Iterable[Problem | str]) -> None:
         """Raise one error with all of `problems`, or return if there are none."""
-        if found := tuple(problems):
-            raise cls(*found)
+        if all_problems := tuple(problems):
+            raise cls(*all_problems)
 
 
-def _again(
+def _unpickle(
     kind: type[StepError], problems: tuple[Problem | str, ...], notes: tuple[str, ...]
 ) -> StepError:
-    found = kind.__new__(kind)
-    StepError.__init__(found, *problems, notes=notes)
-    return found
+    # The constructor of `kind` may take other arguments, so only the base class's runs.
+    error = kind.__new__(kind)
+    StepError.__init__(error, *problems, notes=notes)
+    return error
 
 
-def _said(problem: Problem | str) -> str:
+def _printable(problem: Problem | str) -> str:
     return lines(problem) if isinstance(problem, str) else str(problem)
 
 
@@ -167,7 +174,7 @@ class ConfigurationError(StepError):
 
 
 class Problems(list[Problem | str]):
-    """Collects what is wrong with several inputs, to report it at once."""
+    """Collects the problems of several inputs, to report all of them at once."""
 
     def of(self, check: Callable[[], _T]) -> _T | None:
         """Return the result of a check, or None after adding its problems."""
@@ -200,12 +207,12 @@ class StoreUnavailableError(StepError):
 
 
 class NoRoomError(StoreUnavailableError):
-    """The store answers, but does not store an object; it may have no room for the bucket."""
+    """The store answers but rejects writes; it may be out of space for the bucket."""
 
 
 class ObjectNotFoundError(DataError):
-    """There is not an object with the requested key."""
+    """No object has the requested key."""
 
 
 class ObjectExistsError(StepError):
-    """A conditional create found an existing object: a different writer was first."""
+    """A conditional create found an existing object, because another writer was first."""

@@ -13,14 +13,15 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-MASK = "******"
+MASK = "******"  # of one length, so that it does not show the secret's
 _SHORTEST_SECRET = 6  # characters; masking a shorter value would hide words and parts of words
-MOST = 2000  # characters of one piece of text
-MOST_OF_NAME = 500  # of a code span
-MOST_LINES = 200
+# Characters of one piece of text: a quoted reply stays readable and cannot fill a page or a log.
+MOST = 2000
+MOST_OF_NAME = 500  # characters of a code span, which holds a name and no reply
+MOST_LINES = 200  # a stack trace fits; a program's whole output does not
 _MOST_OF_LINE = 5 * MOST  # a message has up to four pieces
 _WIDTH = 60  # characters; the side panel of Kubeflow Pipelines does not wrap fenced lines
-_BAR = "\\|"  # in the cell of a table
+_BAR = "\\|"  # a bar within a table's cell; a plain one would end the cell
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # Colors and the backspaces of progress bars; removed from what programs and libraries print.
 _STEERING = re.compile(r"\x1b\[[0-9;]*[mK]|\x08+")
@@ -65,10 +66,10 @@ def line(text: object, most: int = MOST) -> str:
         text: Anything.
         most: Characters to keep.
     """
-    said = short(str(text), most)
-    if said.isprintable():
-        return said
-    return short("".join(c if c.isprintable() else _escaped(c) for c in said), most)
+    shortened = short(str(text), most)
+    if shortened.isprintable():
+        return shortened
+    return short("".join(c if c.isprintable() else _escaped(c) for c in shortened), most)
 
 
 def lines(text: object, indent: str = "") -> str:
@@ -78,18 +79,19 @@ def lines(text: object, indent: str = "") -> str:
         text: Anything; each line is made safe, and colors are removed.
         indent: Put before each line but the first, so that none looks like a new log line.
     """
-    found = uncolored(str(text)).expandtabs().split("\n")
-    kept = found if len(found) <= MOST_LINES else [*found[: MOST_LINES - 1], "…"]
-    return f"\n{indent}".join(line(part, _MOST_OF_LINE) for part in kept)
+    split = uncolored(str(text)).expandtabs().split("\n")
+    if len(split) > MOST_LINES:
+        split = [*split[: MOST_LINES - 1], "…"]
+    return f"\n{indent}".join(line(part, _MOST_OF_LINE) for part in split)
 
 
 def code(text: object, most: int = MOST_OF_NAME) -> str:
     """Return text as one code span of Markdown; `(empty)` if there is no text."""
-    said = line(text, most).replace("`", "'")
-    if shown := said.strip():
+    span = line(text, most).replace("`", "'")
+    if stripped := span.strip():
         # In the renderer of Kubeflow Pipelines, a backslash escapes the closing backtick.
-        return f"`{shown} `" if shown.endswith("\\") else f"`{shown}`"
-    return f'`"{said}"`' if said else "(empty)"
+        return f"`{stripped} `" if stripped.endswith("\\") else f"`{stripped}`"
+    return f'`"{span}"`' if span else "(empty)"
 
 
 def prose(text: object, most: int = MOST) -> str:
@@ -108,9 +110,10 @@ def row(*cells: str) -> str:
 
 
 def fence(text: Iterable[object]) -> list[str]:
-    """Return lines as a fenced block of Markdown, long ones wrapped."""
-    found = (line(uncolored(str(item)).expandtabs()).replace("```", "'''") for item in text)
-    return ["```", *(part for item in found for part in _wrapped(item)), "```"]
+    """Return the lines of a fenced Markdown block; lines of over 60 characters are wrapped."""
+    # Backticks in the content could end the block.
+    safe = (line(uncolored(str(content)).expandtabs()).replace("```", "'''") for content in text)
+    return ["```", *(part for content in safe for part in _wrapped(content)), "```"]
 
 
 def html(text: object, most: int = MOST) -> str:
@@ -159,7 +162,7 @@ def _word(word: str, first: bool) -> str:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    """Yield the lines of a long one, broken between words; a word that is too long is cut."""
+    """Yield a long line's parts, broken between words; a word wider than a line is split."""
     first = True
     while len(text) > (width := _WIDTH if first else _WIDTH - 2):
         space = text.rfind(" ", width // 2, width + 1)

@@ -13,8 +13,8 @@ from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.errors import LABELS, Example, Problem, StepError
 from kfp_tfjob.supervisor.exit_codes import SURPASSED, USER_ERRORS
 
-_IN_LOG = "failure.json "
-_MOST_IN_LOG = 8000  # characters of a message
+_IN_LOG = "failure.json "  # begins the log line that holds a record
+_MOST_IN_LOG = 8000  # characters of a message; leaves space for the fields in a line of the log
 _LONGEST_LINE = 60 << 10  # bytes: a log is read in lines of at most 64 KiB
 
 
@@ -67,18 +67,28 @@ class Failure:
     def of(cls, step: str, error: StepError) -> Failure:
         """Return the record of an error of a step."""
         problems: list[FailedProblem] = []
-        for it in error.problems:
-            if isinstance(it, Example) and problems:
-                examples = (*problems[-1].examples, str(it))
+        for problem in error.problems:
+            if isinstance(problem, Example) and problems:
+                examples = (*problems[-1].examples, str(problem))
                 problems[-1] = replace(problems[-1], examples=examples)
-            elif isinstance(it, Problem):
-                what, received, expected, fix = map(it.parts.get, LABELS)
-                problems.append(FailedProblem(what or "", received, expected, fix or "", it.path))
+            elif isinstance(problem, Problem):
+                sentence, received, expected, fix = map(problem.parts.get, LABELS)
+                problems.append(
+                    FailedProblem(sentence or "", received, expected, fix or "", problem.path)
+                )
             else:
-                problems.append(FailedProblem(it))
-        fix = "; ".join(dict.fromkeys(it.fix for it in problems if it.fix))
-        about = (error.code, error.verdict, str(error), fix)
-        return cls(step, *about, tuple(problems), error.last_lines, error.remarks)
+                problems.append(FailedProblem(problem))
+        fixes = "; ".join(dict.fromkeys(failed.fix for failed in problems if failed.fix))
+        return cls(
+            step,
+            error.code,
+            error.verdict,
+            message=str(error),
+            fix=fixes,
+            problems=tuple(problems),
+            last_lines=error.last_lines,
+            notes=error.remarks,
+        )
 
     @property
     def final(self) -> bool:
@@ -87,14 +97,14 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """What happened, without the fix if there is one problem."""
+        """The message, but without the fix if there is exactly one problem."""
         if len(self.problems) != 1:
             return self.message
-        it = self.problems[0]
-        said = [str(Problem(it.what, it.received, it.expected)), *self.notes]
+        problem = self.problems[0]
+        message = [str(Problem(problem.what, problem.received, problem.expected)), *self.notes]
         if self.last_lines:
-            said += ["Its last lines:", *(f"    {line}" for line in self.last_lines)]
-        return "\n".join(said)
+            message += ["Its last lines:", *(f"    {line}" for line in self.last_lines)]
+        return "\n".join(message)
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""
@@ -105,8 +115,9 @@ class Failure:
         short = replace(self, message=self.message[:_MOST_IN_LOG])
         line = f"{_IN_LOG}{json.dumps(asdict(short))}"
         if len(line) > _LONGEST_LINE:
-            only = Failure(short.step, short.code, short.verdict, short.message)
-            line = f"{_IN_LOG}{json.dumps(asdict(only))}"
+            # The message repeats the problems, so a person loses little without them.
+            reduced = Failure(short.step, short.code, short.verdict, short.message)
+            line = f"{_IN_LOG}{json.dumps(asdict(reduced))}"
         return line
 
     @classmethod
@@ -126,4 +137,4 @@ class Failure:
         try:
             return cls.from_bytes(text.removeprefix(_IN_LOG).encode())
         except documents.InvalidDocumentError:
-            return None
+            return None  # a program's own line may begin like a record

@@ -31,6 +31,7 @@ from kfp_tfjob.storage.signing import UNSIGNED, sign
 
 log = logging.getLogger(__name__)
 
+# boto3's parameters and their headers; the headers of `put` are signed here.
 _HEADERS = {
     "ChecksumCRC64NVME": "x-amz-checksum-crc64nvme",
     "ContentMD5": "content-md5",
@@ -40,7 +41,7 @@ _HEADERS = {
     "SSEKMSKeyId": "x-amz-server-side-encryption-aws-kms-key-id",
 }
 _IDLE_SECONDS = 20  # servers keep an unused connection longer
-# The bucket is reached at a different address; boto3 can find it.
+# The bucket is at another address, which boto3 can find.
 _ELSEWHERE = REDIRECTS | {"AuthorizationHeaderMalformed"}
 
 
@@ -73,32 +74,36 @@ class FastPut:
     Args:
         client: The boto3 client of the store.
         ca_bundle: File with the certificates to trust; empty for the default ones.
+        headers: Further headers of every request; the client's own requests have them already.
     """
 
-    def __init__(self, client: Any, ca_bundle: str = "") -> None:
+    def __init__(
+        self, client: Any, ca_bundle: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         self._client, self._ca = client, ca_bundle or where()
+        self._headers = headers or {}
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, _Route | None] = {}
         self._idle: dict[_Route, list[tuple[float, HTTPConnection]]] = {}
 
     def put(self, address: S3Address, body: Body, parameters: Mapping[str, str | int]) -> Reply:
-        """Send an object, or the part that `parameters` name.
+        """Send an object, or one part of it, and return the store's reply.
 
         Args:
             address: The destination.
             body: The body to send.
-            parameters: As for put_object or upload_part of boto3.
+            parameters: As for put_object of boto3, or with UploadId as for upload_part.
 
         Raises:
-            ClientError: The store refused the body.
+            ClientError: The store rejected the body.
             HTTPClientError: The connection failed.
             FileChangedError: The file became shorter.
         """
         if address.bucket not in self._routes:
-            self._routes[address.bucket] = self._route(address.bucket)
+            self._routes[address.bucket] = self._find_route(address.bucket)
         if route := self._routes[address.bucket]:
             try:
-                return self._direct(route, address, body, parameters)
+                return self._send_directly(route, address, body, parameters)
             except ClientError as error:
                 if error.response["Error"]["Code"] not in _ELSEWHERE:
                     raise
@@ -106,17 +111,17 @@ class FastPut:
                 self._routes[address.bucket] = None
         call = self._client.upload_part if "UploadId" in parameters else self._client.put_object
         try:
-            answer = call(Bucket=address.bucket, Key=address.key, Body=body.file(), **parameters)
+            response = call(Bucket=address.bucket, Key=address.key, Body=body.file(), **parameters)
         except HTTPClientError as error:
-            unread = error.kwargs.get("error")
-            if isinstance(unread, StepError):  # botocore took it for an error of the connection
-                raise unread from error
+            cause = error.kwargs.get("error")
+            if isinstance(cause, StepError):  # botocore took an error of the file for the network's
+                raise cause from error
             raise
-        meta = answer["ResponseMetadata"]
-        return Reply(meta["HTTPStatusCode"], meta["HTTPHeaders"])
+        metadata = response["ResponseMetadata"]
+        return Reply(metadata["HTTPStatusCode"], metadata["HTTPHeaders"])
 
-    def _route(self, bucket: str) -> _Route | None:
-        """Ask boto3 where a bucket is; None if only boto3 can reach it."""
+    def _find_route(self, bucket: str) -> _Route | None:
+        """Return the bucket's route, taken from a URL of boto3; None if only boto3 can reach it."""
         url = urlsplit(
             self._client.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "k"})
         )
@@ -127,7 +132,7 @@ class FastPut:
             return None
         return _Route(url.scheme == "https", host, url.path.removesuffix("k"))
 
-    def _direct(
+    def _send_directly(
         self, route: _Route, address: S3Address, body: Body, parameters: Mapping[str, str | int]
     ) -> Reply:
         path = route.prefix + quote(address.key, safe="/~")
@@ -136,7 +141,7 @@ class FastPut:
             upload = quote(str(parameters["UploadId"]), safe="~")
             query = f"partNumber={parameters['PartNumber']}&uploadId={upload}"
         headers = {_HEADERS[name]: str(parameters[name]) for name in parameters if name in _HEADERS}
-        headers |= {"host": route.host, "x-amz-content-sha256": UNSIGNED}
+        headers |= {"host": route.host, "x-amz-content-sha256": UNSIGNED, **self._headers}
         signed = sign("PUT", path, query, headers, *self._identity())
         signed["content-length"] = str(body.size)
         try:
@@ -144,7 +149,7 @@ class FastPut:
         except (OSError, HTTPException) as error:
             raise HTTPClientError(error=error, request=None, response=None) from error
         if reply.status >= 300 or b"<Error" in reply.body:
-            raise _refusal(reply)
+            raise _client_error(reply)
         return reply
 
     def _exchange(
@@ -157,14 +162,14 @@ class FastPut:
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request("PUT", target, body.chunks(), headers)
                 early = False
-            answer = connection.getresponse()
-            found = {name.lower(): value for name, value in answer.getheaders()}
-            reply = Reply(answer.status, found, answer.read())
+            response = connection.getresponse()
+            lowered = {name.lower(): content for name, content in response.getheaders()}
+            reply = Reply(response.status, lowered, response.read())
         except BaseException:
             connection.close()
             raise
-        # After a refusal, the server may still take the body's rest for the next request.
-        if early or answer.will_close or answer.status >= 300:
+        # After an early reply, the server may take the rest of the body for the next request.
+        if early or response.will_close or response.status >= 300:
             connection.close()
         else:
             self._idle[route].append((time.monotonic(), connection))
@@ -179,7 +184,7 @@ class FastPut:
         while idle:
             try:
                 used, connection = idle.pop()
-            except IndexError:  # a different thread took it
+            except IndexError:  # another thread took the last connection
                 break
             # A connection on which something can be read was closed by the server.
             if time.monotonic() - used < _IDLE_SECONDS and not wait_for_read(connection.sock, 0):
@@ -198,14 +203,15 @@ class FastPut:
         return connection
 
 
-def _refusal(reply: Reply) -> ClientError:
-    """Return the error that boto3 would raise for a reply."""
+def _client_error(reply: Reply) -> ClientError:
+    """Return the error that boto3 would raise for a reply with an error."""
     code, message = str(reply.status), ""
     try:
         tree = ElementTree.fromstring(reply.body)
-        found = {node.tag.rpartition("}")[2]: node.text or "" for node in tree.iter()}
-        code, message = found.get("Code", code), found.get("Message", message)
+        elements = {node.tag.rpartition("}")[2]: node.text or "" for node in tree.iter()}
+        code, message = elements.get("Code", code), elements.get("Message", message)
     except ElementTree.ParseError:
+        # Not S3's XML but, for example, a proxy's page, whose beginning says what it is.
         message = reply.body[:200].decode(errors="replace")
     return ClientError(
         {

@@ -1,6 +1,8 @@
-"""Writes files and folders that appear complete or not at all: it renames them when they are done.
+"""Files and folders that appear complete or not at all: each is renamed once it is written.
 
-Until then a temporary name marks unfinished content, so the uploader ignores it.
+A process can be killed at any time, and a later one, or the uploader, would take half a file for a
+whole one. Until the rename, a temporary name marks the content as unfinished, and the uploader
+ignores it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ _LONGEST_NAME = 255  # bytes; the limit of file systems for a file name
 
 
 def partial_of(path: Path) -> Path:
-    """Return the temporary path of a file or folder, the same on every try."""
+    """Return the temporary path of a file or folder.
+
+    The same path has the same one in each process, so a retry replaces what an earlier try left.
+    """
     name = os.fsencode(path.name)
     short = len(name) <= _LONGEST_NAME - len(b"..part")
     return path.with_name(f".{path.name if short else sha256(name).hexdigest()}.part")
@@ -30,10 +35,10 @@ def written(path: Path, partial: Path | None = None) -> Iterator[Path]:
 
     Args:
         path: The final name. A folder must not exist there; a file is replaced.
-        partial: Where the body writes; by default `partial_of(path)`.
+        partial: The path to write to; by default `partial_of(path)`.
 
     Yields:
-        The path to write to. It may be an unfinished file of an earlier try, but not a folder.
+        The path to write to. An unfinished file of an earlier try may be there, but no folder.
     """
     partial = partial or partial_of(path)
     shutil.rmtree(partial, ignore_errors=True)
@@ -46,10 +51,10 @@ def written(path: Path, partial: Path | None = None) -> Iterator[Path]:
 
 
 def write(path: Path, content: str | bytes | memoryview) -> None:
-    """Write a file, or replace it.
+    """Write a file, or replace an existing one.
 
     Raises:
-        OSError: The file could not be written; an earlier file is unchanged.
+        OSError: The file could not be written; an existing file is unchanged.
     """
     partial = partial_of(path)
     partial.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -57,7 +62,7 @@ def write(path: Path, content: str | bytes | memoryview) -> None:
 
 
 def take_away(path: Path) -> None:
-    """Remove a folder; its name never shows a partly removed folder."""
+    """Remove a folder; it is renamed first, so nobody sees it partly removed."""
     partial = partial_of(path)
     shutil.rmtree(partial, ignore_errors=True)
     path.rename(partial)
@@ -65,7 +70,7 @@ def take_away(path: Path) -> None:
 
 
 def discard(partial: Path) -> None:
-    """Remove an unfinished file or folder, if it is there."""
+    """Remove an unfinished file or folder if one exists."""
     if partial.is_dir() and not partial.is_symlink():
         shutil.rmtree(partial, ignore_errors=True)
     else:
@@ -73,7 +78,7 @@ def discard(partial: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process left unfinished in a folder."""
+    """Remove unfinished folders that a killed process left in `folder`."""
     for ending in UNFINISHED:
         for partial in folder.glob(f".*{ending}"):
             shutil.rmtree(partial, ignore_errors=True)

@@ -19,57 +19,57 @@ def sized(size: int) -> str:
 
 def minutes(seconds: float) -> str:
     """Return a duration for people: `45 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s" if rounded % 60 else f"{rounded // 60} min"
+    return f"{rounded // 3600} h {rounded % 3600 // 60} min"
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return a number with its noun, for example `1 file` or `1,797 rows`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def listed(items: Iterable[str], most: int, separator: str = ", ") -> str:
-    """Return the first words and the number of the rest: `a, b and 3 more`."""
-    known = list(items)
-    others = len(known) - most
-    return separator.join(known[:most]) + (f" and {others:,} more" if others > 0 else "")
+    """Return the first `most` words and the number of the remaining ones: `a, b and 3 more`."""
+    words = list(items)
+    omitted = len(words) - most
+    return separator.join(words[:most]) + (f" and {omitted:,} more" if omitted > 0 else "")
 
 
-def choices(known: Iterable[str], meant: str = "", most: int = SHOWN) -> str:
-    """Return what may be chosen, the suggestion first: `b, a, c and 3 more`.
+def choices(options: Iterable[str], meant: str = "", most: int = SHOWN) -> str:
+    """Return the names to choose from, the suggestion first: `b, a, c and 3 more`.
 
     Args:
-        known: All of it.
+        options: All names.
         meant: The suggestion; empty for none.
-        most: How many to name.
+        most: How many names to list.
     """
-    names = list(known)
+    names = list(options)
     if meant in names:
         names.remove(meant)
         names.insert(0, meant)
     return listed(names, most)
 
 
-def nearest(word: str, known: Iterable[str], alike: float = 0.5) -> str:
-    """Return the known word that was probably meant; empty if none is similar.
+def nearest(word: str, candidates: Iterable[str], alike: float = 0.5) -> str:
+    """Return the candidate that was probably meant by a misspelt word; empty if none is similar.
 
     Args:
-        word: An unknown word.
-        known: The known words.
+        word: The misspelt word.
+        candidates: The words to choose from.
         alike: The required similarity of the two words, from 0 to 1.
     """
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=alike)), "")
+    return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=alike)), "")
 
 
 def setting(option: str, value: object) -> str:
-    """Return an option with a value in JSON, whatever characters a name in it has."""
+    """Return an option with its value in JSON; names with any characters remain valid."""
     return f"{option}={json.dumps(value, ensure_ascii=False)}"
 
 
 def did_you_mean(suggestion: str, otherwise: str = "") -> str:
-    """Return the question whether a suggestion was meant; `otherwise` if there is none."""
+    """Return `did you mean 'SUGGESTION'?`, or `otherwise` if there is no suggestion."""
     return f"did you mean {suggestion!r}?" if suggestion else otherwise

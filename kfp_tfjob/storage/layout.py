@@ -1,6 +1,8 @@
-"""The names of all stored objects; no other module knows them (docs/architecture.md).
+"""The names of all stored objects; no other module contains them (docs/architecture.md).
 
-The files in OUTPUT_DIR have the same names as their copies below `output/`.
+Steps, servers and people of different versions read the same folders for years, so a name that one
+module invents is one that all others must guess. The files in OUTPUT_DIR have the same names as
+their copies below `output/`.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ MANIFEST = "manifest.json"
 # In a dataset's folder.
 SCHEMA, STATISTICS = "schema.json", "statistics.json"
 DISTRIBUTIONS = "distributions.json"  # rows by split and bin of each column
-SUSPICIOUS = "suspicious.txt"  # what reveals the label; not in the manifest, absent without it
-WORK = "work"  # below it, what is not a part of the dataset yet; gone when it is finished
-LONGEST_SCHEMA = 128 << 20  # bytes; it has the strings of the categories
+SUSPICIOUS = "suspicious.txt"  # columns that reveal the label, if any; not in the manifest
+WORK = "work"  # intermediate results below it; deleted when the dataset is finished
+LONGEST_SCHEMA = 128 << 20  # bytes; a schema contains the strings of all categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
 CODEC_VERSION = 3  # of the shards, and part of dataset_digest: raise it if their bytes change
 
@@ -52,15 +54,15 @@ _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 # In OUTPUT_DIR.
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
 PROGRESS = "progress.jsonl"
-COMPLETION = barrier.COMPLETION  # the supervisor imports no other package: it has the name
+COMPLETION = barrier.COMPLETION  # named there because the supervisor imports no other package
 SAVED_MODEL = "saved_model.pb"  # in MODEL
 # The same, below a run's folder.
 RUN_MODEL, RUN_KERAS_MODEL = f"{OUTPUT}/{MODEL}", f"{OUTPUT}/{KERAS_MODEL}"
 RUN_COMPLETION = f"{OUTPUT}/{COMPLETION}"
 CHECKPOINT_STATE, CHECKPOINT_VARIABLES = "checkpoint.json", "variables.bin"  # in CHECKPOINTS/<step>
 
-# Objects by their key below a run's folder: its checkpoints, all that training left, what
-# shows that the run has ended, and all that a run stores.
+# Objects by their key below a run's folder: checkpoints, everything that training wrote, the
+# records that show the run's end, and everything that a run stores.
 _TASK = f"(?:{TASKS}/[^/]+/)?"
 RUN_CHECKPOINTS = re.compile(f"{_TASK}{OUTPUT}/{CHECKPOINTS}/.*")
 RUN_TRAINING = re.compile(f"{_TASK}(?:{OUTPUT}/.*|{CODE}/.*|{MANIFEST})")
@@ -79,24 +81,24 @@ FLUSH_REQUEST, FLUSH_REPLY = barrier.REQUEST, barrier.REPLY
 CHIEF_END = termination_message.END
 UPLOADER_IDENTITY = "identity.json"
 
-# In the folder of a published version, beside MODEL, SCHEMA, STATISTICS and VERDICT.
+# In the folder of a published version, next to MODEL, SCHEMA, STATISTICS and VERDICT.
 VERSION_CLAIM, MODEL_CARD = "claim.json", "README.md"
 VERSIONS, SERVING = "versions", "serving"  # in a model's folder
-REQUEST = "request.json"  # an example of a request; also beside SAVED_MODEL in a servable folder
+REQUEST = "request.json"  # an example of a request; also next to SAVED_MODEL in a servable folder
 
 
 def dataset_digest(dataset: S3Address, manifest: Manifest) -> str:
-    """Return a dataset's digest: its name if prepare_data gave it, else of its manifest.
+    """Return a dataset's digest: its folder's name if prepare_data chose it, else the manifest's.
 
-    Only that name depends on the content. A folder of a user may hold other rows tomorrow, and one
-    of another day may have the same name.
+    Only prepare_data derives the name from the content. A user's folder may contain other rows
+    tomorrow, and another day's folder may have the same name.
     """
     prepared = _PREPARED.fullmatch(dataset.key)
     return prepared[1] if prepared else manifest.digest[:32]
 
 
 def attempt_record(name: str) -> tuple[int, int] | None:
-    """Return the attempt and uploader of a claim with this name in ATTEMPTS, or None.
+    """Return the attempt and uploader of a claim in ATTEMPTS by its name; None for other names.
 
     The launcher's claim has uploader 0.
     """
@@ -134,7 +136,7 @@ class RunLayout:
         return self.attempts / f"{number:04d}.json"
 
     def task_claim(self, step: str) -> S3Address:
-        """The record of the one task of a step that uses this folder."""
+        """The record of the only task that may use this folder for a step."""
         return self.attempts / f"{step}.task.json"
 
     def attempt_end(self, number: int) -> S3Address:
@@ -234,11 +236,11 @@ class RunLayout:
 
     @property
     def data_report(self) -> S3Address:
-        """The page about data that the contract with the champion's data refuses."""
+        """The page about data that the contract with the champion's data rejects."""
         return self.base / _DATA_REPORT
 
     def failure(self, suffix: str) -> S3Address:
-        """The record of the failure that ended the run: `json` for programs, `md` for people."""
+        """The record of the run's failure: suffix `json` for programs, `md` for people."""
         return self.base / f"{_FAILURE}.{suffix}"
 
 
@@ -271,7 +273,7 @@ class ModelLayout:
         return self.base / "pruned"
 
     def hold(self, number: int) -> S3Address:
-        """A note that a version is about to become the champion, which keeps it from a prune."""
+        """A note that a version is about to become the champion, so that no prune deletes it."""
         return self.base / "held" / f"{number}.json"
 
     def servable(self, number: int) -> S3Address:
@@ -280,7 +282,7 @@ class ModelLayout:
 
     @property
     def serving(self) -> S3Address:
-        """The base path of a model server: a folder for each champion, the highest counts."""
+        """The base path of a model server: one folder per champion; the highest number counts."""
         return self.base / SERVING
 
     def champion(self, number: int) -> S3Address:
@@ -294,15 +296,15 @@ class ModelLayout:
 
     @property
     def requests(self) -> S3Address:
-        """The prefix of the samples of requests that a server of this model answered."""
+        """The prefix of the request samples of this model's servers."""
         return self.base / "requests"
 
     def requests_of(self, version: int) -> S3Address:
-        """The prefix of the samples of the requests that one version answered."""
+        """The prefix of the request samples of one version."""
         return self.requests / str(version)
 
     def requests_of_day(self, version: int, day: date) -> S3Address:
-        """The prefix of the samples of one day, UTC."""
+        """The prefix of one version's request samples of one day, UTC."""
         return self.requests_of(version) / day.isoformat()
 
     def request_sample(self, version: int, began: datetime, digest: str) -> S3Address:
@@ -317,7 +319,7 @@ class ModelLayout:
         return day / f"{began:%H%M%S}-{digest}{_REQUESTS}"
 
     def trained_with(self, digest: str) -> S3Address:
-        """The prefix of the records of the evaluated runs with these inputs."""
+        """The prefix of the records of evaluated runs with these inputs."""
         return self.trained / digest
 
     @property
@@ -331,7 +333,7 @@ class ModelLayout:
 
     @property
     def champion_copy(self) -> S3Address:
-        """A copy of the newest champion record for people; no program reads it."""
+        """A copy of the newest champion record, for people; no program reads it."""
         return self.base / "champion.json"
 
 
@@ -355,12 +357,12 @@ class Layout:
         Raises:
             ConfigurationError: It is not an address in S3, or has fields in the wrong place.
         """
-        given = output_uri.strip().rstrip("/")
-        shaped = _SHAPED.fullmatch(given)
+        uri = output_uri.strip().rstrip("/")
+        shaped = _SHAPED.fullmatch(uri)
         if not shaped:
-            if "{" in given or "}" in given:
+            if "{" in uri or "}" in uri:
                 raise ConfigurationError(_misplaced(output_uri))
-            return cls(S3Address.parse(given, "output_uri"))
+            return cls(S3Address.parse(uri, "output_uri"))
         if any(part in ("", ".", "..") for part in shaped[2].split("/")):
             raise ConfigurationError(_misplaced(output_uri))
         return cls(S3Address.parse(shaped[1], "output_uri"), shaped[2])
@@ -374,7 +376,7 @@ class Layout:
         return self.root / DATASETS / digest
 
     def dataset_in_use(self, digest: str) -> S3Address:
-        """A note that each run renews before it uses a dataset, which keeps that from a prune."""
+        """A note that each run renews before it uses a dataset, so that no prune deletes it."""
         return self.root / DATASETS / "used" / f"{digest}.json"
 
     def dataset_tombstone(self, digest: str) -> S3Address:
@@ -398,7 +400,7 @@ class Layout:
 
     @property
     def folder_records(self) -> S3Address:
-        """The prefix of the records of the folders of runs."""
+        """The prefix of the records of runs' folders."""
         return self.root / RUNS / _INDEX
 
     def model(self, name: str) -> ModelLayout:
@@ -418,7 +420,7 @@ def _misplaced(output_uri: str) -> Problem:
 
 
 def is_for_training(key: str) -> bool:
-    """Return whether a replica gets an object of a dataset, by its key below the dataset's address.
+    """Return whether replicas get an object of a dataset, by its key below the dataset's address.
 
     Replicas do not get the test rows: a program could train on the rows that evaluate it.
     """

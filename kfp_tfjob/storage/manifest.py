@@ -45,8 +45,8 @@ class Manifest:
         kind: `dataset`, `checkpoint`, `code`, `output` or `model`.
         objects: Every object, sorted by key.
         run_id: The run that wrote it; empty for a dataset, which belongs to no run.
-        attempt: The attempt of that run; 0 where there are none.
-        details: Facts a reader needs before it opens an object, for example rows or the step.
+        attempt: The attempt of that run; 0 for a kind without attempts.
+        details: Facts that a reader needs before it opens an object, for example rows or the step.
     """
 
     kind: str
@@ -66,13 +66,17 @@ class Manifest:
     ) -> Manifest:
         """Build a manifest from objects in any order."""
         return cls(
-            kind, tuple(sorted(objects, key=lambda item: item.key)), run_id, attempt, details or {}
+            kind,
+            tuple(sorted(objects, key=lambda entry: entry.key)),
+            run_id,
+            attempt,
+            details or {},
         )
 
     @property
     def size(self) -> int:
         """Total bytes of all objects."""
-        return sum(item.size for item in self.objects)
+        return sum(entry.size for entry in self.objects)
 
     @property
     def digest(self) -> str:
@@ -80,18 +84,18 @@ class Manifest:
         return sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """Return the only written form of this manifest: sorted keys, newline at the end.
+        """Return the manifest as JSON; equal manifests are equal bytes, because keys are sorted.
 
         Raises:
-            DataError: There are too many objects for a reader.
+            DataError: The JSON is larger than readers accept.
         """
         body: dict[str, Any] = {"format": FORMAT, "kind": self.kind}
         if self.run_id:
             body |= {"run_id": self.run_id, "attempt": self.attempt}
         body["details"] = dict(self.details)
         body["objects"] = [
-            {name: value for name, value in vars(item).items() if value is not None}
-            for item in self.objects
+            {name: attribute for name, attribute in vars(entry).items() if attribute is not None}
+            for entry in self.objects
         ]
         data = (json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
         if len(data) > LONGEST:
@@ -113,10 +117,10 @@ class Manifest:
             DataError: The bytes are not a manifest of this format.
         """
         try:
-            found = documents.read(_Written, data)
-            if found.format != FORMAT:
-                raise documents.InvalidDocumentError(f"format {found.format!r:.100}")
-            if found.attempt < 0 or any(item.size < 0 for item in found.objects):
+            stored = documents.read(_StoredManifest, data)
+            if stored.format != FORMAT:
+                raise documents.InvalidDocumentError(f"format {stored.format!r:.100}")
+            if stored.attempt < 0 or any(entry.size < 0 for entry in stored.objects):
                 raise documents.InvalidDocumentError("a negative attempt or size")
         except documents.InvalidDocumentError as error:
             raise DataError(
@@ -127,11 +131,11 @@ class Manifest:
                     fix="delete everything below its prefix, and let the run write it again",
                 )
             ) from error
-        return cls.of(found.kind, found.objects, found.run_id, found.attempt, found.details)
+        return cls.of(stored.kind, stored.objects, stored.run_id, stored.attempt, stored.details)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written(Manifest):
-    """A manifest as it is stored."""
+class _StoredManifest(Manifest):
+    """A manifest with the format that its JSON names."""
 
     format: str

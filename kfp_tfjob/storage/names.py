@@ -1,4 +1,8 @@
-"""Checks names: whether one may become a path below a folder, a model, or a task key."""
+"""Rules for names that become paths: of files below a folder, of models, and of task keys.
+
+Keys of a store and names in an archive come from strangers. One with `..` would be written outside
+its folder, and one that differs from another only in its case would replace that file on a Mac.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from kfp_tfjob.storage.errors import DataError, Problem, first
 
 _LONGEST_PART = 255  # bytes; the limit of file systems for one file name
 _LONGEST_NAME = 1024  # bytes; the limit of S3 for a key
-_SHOWN = 100  # characters of a name in a message
-_MOST_SHOWN = 10  # names in a message
+_SHOWN = 100  # characters of a name in a message, which must stay readable
+_MOST_SHOWN = 10  # names in a message; more would hide its remedy
 # On other systems `a` and `A` are two files, and a run may have written both.
 FOLDS_CASE = sys.platform == "darwin"
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -23,7 +27,7 @@ _TASK_KEY = re.compile(rf"[a-z0-9](?:[a-z0-9-]{{0,{_LONGEST_KEY - 2}}}[a-z0-9])?
 
 
 def fault(name: str) -> str:
-    """Return why a name cannot become a path below a folder; empty if it can.
+    """Return the reason why a name cannot become a path below a folder; empty if it can.
 
     Args:
         name: With `/` between its parts, as in a key or a zip.
@@ -52,52 +56,52 @@ def problems(names: Iterable[str], where: object) -> list[Problem]:
     """Return the problems of names that are to become files in one folder.
 
     Args:
-        names: All of them.
+        names: The names of all files in the folder.
         where: Their source, for messages.
     """
     files: dict[str, str] = {}
-    found: list[tuple[str, str]] = []
+    faults: list[tuple[str, str]] = []
     for name in names:
-        if why := fault(name):
-            found.append((name, why))
-        elif _same(name) in files:
-            found.append((name, f"it is the same file as {_shown(files[_same(name)])}"))
+        if reason := fault(name):
+            faults.append((name, reason))
+        elif _folded(name) in files:
+            faults.append((name, f"it is the same file as {_quoted(files[_folded(name)])}"))
         else:
-            files[_same(name)] = name
+            files[_folded(name)] = name
     for key, name in files.items():
         parts = key.split("/")
-        above = ("/".join(parts[:end]) for end in range(1, len(parts)))
-        if folder := next((item for item in above if item in files), None):
-            found.append((name, f"{_shown(files[folder])} is a file and cannot hold it"))
-    wrong = [
+        ancestors = ("/".join(parts[:end]) for end in range(1, len(parts)))
+        if folder := next((ancestor for ancestor in ancestors if ancestor in files), None):
+            faults.append((name, f"{_quoted(files[folder])} is a file and cannot hold it"))
+    invalid = [
         Problem(
             f"{where} contains a name that cannot be a file below a folder",
-            received=f"{_shown(name)}: {why}",
+            received=f"{_quoted(name)}: {reason}",
             expected="a relative path with / between its parts, and no file that is also a folder",
             fix="rename it; if you did not choose the name, do not use the file: it was altered",
         )
-        for name, why in found
+        for name, reason in faults
     ]
-    return first(wrong, _MOST_SHOWN, f"names of {where} are like these")
+    return first(invalid, _MOST_SHOWN, f"names of {where} are like these")
 
 
 def below(folder: Path, name: str) -> Path:
     """Return the path of a name below a folder; every download and every unzip uses this.
 
     Raises:
-        DataError: The name cannot become such a path.
+        DataError: The name would lead out of the folder, or no file can have it.
     """
     if fault(name):
         raise DataError(*problems([name], folder))
     return folder / name
 
 
-def _same(name: str) -> str:
-    """Return text that is equal for two names of the same file on this system."""
+def _folded(name: str) -> str:
+    """Return a key that is equal for two names of the same file on this system."""
     return unicodedata.normalize("NFC", name).casefold() if FOLDS_CASE else name
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")
 
 

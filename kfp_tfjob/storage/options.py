@@ -13,13 +13,16 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 if TYPE_CHECKING:  # it imports botocore; the help needs only the names
     from kfp_tfjob.storage.credentials import SecretVolume
 
-# The key of the Secret, or the variable of a local run, that says who is told how a run ended. It
-# is here because credentials.py imports botocore, which takes seconds.
+# The Secret's key, or the variable of a local run, with the URL to notify of a run's end. It is
+# here because credentials.py imports botocore, which takes seconds.
 WEBHOOK_KEY = "KFP_TFJOB_WEBHOOK_URL"
+# The key, or the variable, with the address of MLflow's server; it enables MLflow.
+MLFLOW_KEY = "MLFLOW_TRACKING_URI"
 # Names and meanings, as in docs/operations.md.
 VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path if an endpoint is set",
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
+    "STORAGE_REQUEST_PAYER": "requester, if data is in a bucket whose requester pays",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
 
@@ -31,11 +34,13 @@ class WriteOptions:
     Attributes:
         addressing: `auto`, `path`, `virtual`, or empty for the default.
         parameters: Of put_object and create_multipart_upload in boto3, for every object.
+        headers: Of every request.
         ca_bundle: File with the certificates to trust; empty for the default ones.
     """
 
     addressing: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
     ca_bundle: str = ""
 
     @classmethod
@@ -45,14 +50,15 @@ class WriteOptions:
         Raises:
             ConfigurationError: A value is not allowed.
         """
-        given = {
-            name: value
+        settings = {
+            name: setting
             for name in VARIABLES
-            if (value := secret.get(name) or os.environ.get(name, "").strip())
+            if (setting := secret.get(name) or os.environ.get(name, "").strip())
         }
         checks = {
             "STORAGE_ADDRESSING": r"auto|path|virtual",
             "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
+            "STORAGE_REQUEST_PAYER": r"requester",
         }
         ConfigurationError.raise_if(
             Problem(f"{name} has no effect", fix="delete it, and use the bucket's lifecycle rules")
@@ -60,20 +66,24 @@ class WriteOptions:
             if secret.get(name) or os.environ.get(name)
         )
         ConfigurationError.raise_if(
-            Problem(f"{name} is not valid", repr(given[name]), VARIABLES[name], f"correct {name}")
+            Problem(
+                f"{name} is not valid", repr(settings[name]), VARIABLES[name], f"correct {name}"
+            )
             for name, pattern in checks.items()
-            if name in given and not re.fullmatch(pattern, given[name])
+            if name in settings and not re.fullmatch(pattern, settings[name])
         )
         parameters = {}
-        encryption = given.get("STORAGE_ENCRYPTION", "")
+        encryption = settings.get("STORAGE_ENCRYPTION", "")
         if encryption == "AES256":
             parameters["ServerSideEncryption"] = encryption
         elif encryption:
             parameters["ServerSideEncryption"] = "aws:kms"
             if key := encryption.removeprefix("aws:kms").removeprefix(":"):
                 parameters["SSEKMSKeyId"] = key
+        payer = settings.get("STORAGE_REQUEST_PAYER")
         return cls(
-            given.get("STORAGE_ADDRESSING", ""),
+            settings.get("STORAGE_ADDRESSING", ""),
             parameters,
-            given.get("AWS_CA_BUNDLE", ""),
+            {"x-amz-request-payer": payer} if payer else {},
+            settings.get("AWS_CA_BUNDLE", ""),
         )

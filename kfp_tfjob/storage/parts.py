@@ -20,11 +20,11 @@ from kfp_tfjob.storage.s3_session import S3Session
 log = logging.getLogger(__name__)
 
 PART = 16 << 20  # bytes; larger files are sent in parts; S3 requires at least 5 MiB
-_MOST_PARTS = 9000  # S3 allows 10,000
+_MOST_PARTS = 9000  # S3 allows 10,000; parts of a file over 140 GiB become larger than PART
 
 
 def part_length(size: int) -> int:
-    """Return the size of the parts of an object of `size` bytes; the last may be smaller."""
+    """Return the part size in bytes for an object of `size` bytes; the last part may be smaller."""
     return max(PART, -(-size // _MOST_PARTS // CHUNK) * CHUNK)
 
 
@@ -49,7 +49,7 @@ class OpenFile:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part that the store has."""
+    """A part that the store has confirmed."""
 
     etag: str
     checksum: Checksum
@@ -62,8 +62,8 @@ class PartsUpload:
         session: The session with the store.
         file: The file to send.
         address: The destination.
-        earlier: An upload to the same destination that an outage ended. If the file is still the
-            same, the store does not have to receive its parts again.
+        earlier: An upload to the same destination that an outage ended. If the file has not
+            changed, the parts that the store has are not sent again.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class PartsUpload:
         """Send the file and return the checksum of all its bytes.
 
         Args:
-            keep: Keep the stored parts if the store does not respond, for a later upload.
+            keep: If the store does not respond, keep the stored parts for a later upload.
 
         Raises:
             FileChangedError: The file changed while it was sent; no object was created.
@@ -99,18 +99,21 @@ class PartsUpload:
             parts = self._send_parts()
             if self._file.changed():
                 raise FileChangedError(self._file.path)
-            whole = Checksum()
+            checksum = Checksum()
             for part in parts:
-                whole.append(part.checksum)
-            self._complete(parts, whole)
+                checksum.append(part.checksum)
+            self._complete(parts, checksum)
         except BaseException as error:
             if not (keep and isinstance(error, StoreUnavailableError)):
                 self.abort()
             raise
-        return whole
+        return checksum
 
     def abort(self) -> None:
-        """Discard the stored parts; an error is only logged."""
+        """Discard the stored parts; an error is only logged.
+
+        The caller is about to raise the error that ended the upload, which matters more.
+        """
         upload_id = self._at.pop("UploadId", "")
         self._parts.clear()
         if not upload_id:
@@ -118,6 +121,7 @@ class PartsUpload:
         try:
             self._session.client.abort_multipart_upload(**self._at, UploadId=upload_id)
         except (BotoCoreError, ClientError) as error:
+            # An upload that the store has already discarded is no loss.
             if code_of(error) != "NoSuchUpload":
                 log.warning("parts of an unfinished upload remain at %s: %s", self._address, error)
 
@@ -141,12 +145,13 @@ class PartsUpload:
             )
             for number, offset in enumerate(range(0, self._file.size, length), 1)
         ]
+        # Each part has the session's time limit. After an error, the others would be sent in vain.
         ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
         self._stopped.set()
         for future in futures:
             future.cancel()
-        wait(futures)
-        for future in ended:  # raises the first error, not those of the stopped parts
+        wait(futures)  # running parts still read the file, which the caller closes
+        for future in ended:  # raises the first error; stopped parts raise others
             future.result()
         return [future.result() for future in futures]
 
@@ -164,41 +169,41 @@ class PartsUpload:
         self._parts[number] = _Part(reply.etag, digests.crc)
         return self._parts[number]
 
-    def _complete(self, parts: list[_Part], whole: Checksum) -> None:
-        listed = [
+    def _complete(self, parts: list[_Part], checksum: Checksum) -> None:
+        numbered = [
             {"PartNumber": number, "ETag": part.etag}
             | self._checked({"ChecksumCRC64NVME": part.checksum.base64})
             for number, part in enumerate(parts, 1)
         ]
-        of_all = self._checked({"ChecksumCRC64NVME": whole.base64})
+        full_checksum = self._checked({"ChecksumCRC64NVME": checksum.base64})
 
         def attempt() -> None:
             try:
                 self._session.client.complete_multipart_upload(
-                    **self._at, MultipartUpload={"Parts": listed}, **of_all
+                    **self._at, MultipartUpload={"Parts": numbered}, **full_checksum
                 )
             except ClientError as error:
                 # If the reply to a successful completion was lost, the next finds no upload.
-                if code_of(error) != "NoSuchUpload" or not self._is_there(whole):
+                if code_of(error) != "NoSuchUpload" or not self._is_stored(checksum):
                     raise
 
         self._session.call(f"complete {self._address}", self._address, attempt)
 
     def _checked(self, parameters: dict[str, str]) -> dict[str, str]:
-        """Return the parameters; none for a store that ignores CRC64NVME."""
+        """Return the parameters, but an empty dict for a store that ignores CRC64NVME."""
         return {} if self._session.ignores_checksums else parameters
 
-    def _is_there(self, whole: Checksum) -> bool:
+    def _is_stored(self, sent: Checksum) -> bool:
         """Return whether the object has the bytes that were sent."""
         bucket, key = self._address.bucket, self._address.key
         try:
             head = self._session.client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
-            size, kept = head["ContentLength"], of_all_bytes(head)
-            if size == self._file.size and not kept:
-                kept = read_ranges(self._session, self._address, size, head["ETag"]).base64
+            size, stored = head["ContentLength"], of_all_bytes(head)
+            if size == self._file.size and not stored:
+                stored = read_ranges(self._session, self._address, size, head["ETag"]).base64
         except ClientError:
-            return False
-        return (size, kept) == (self._file.size, whole.base64)
+            return False  # the caller then raises its own error, which says more
+        return (size, stored) == (self._file.size, sent.base64)
 
 
 def read_ranges(
@@ -208,22 +213,22 @@ def read_ranges(
     etag: str = "",
     sink: Callable[[bytes, int], object] = lambda _data, _offset: None,
 ) -> Checksum:
-    """Read an object; a large one in parallel ranges.
+    """Read an object, in parallel ranges if it is larger than two parts.
 
     Args:
         session: The session with the store.
         address: The object.
         size: Its size in bytes.
-        etag: The entity tag that all ranges must have; required for a large object.
-        sink: Takes the bytes and their offset; called from several threads.
+        etag: The entity tag that all ranges must have; required for an object read in ranges.
+        sink: Called with the bytes and their offset, from several threads.
 
     Returns:
         The checksum of the bytes.
 
     Raises:
-        DataError: The object has a different size, or changed during the read.
+        DataError: The object has another size, or changed while it was read.
     """
-    whole = Checksum()
+    checksum = Checksum()
     if size <= 2 * PART:
         return _read_range(session, address, 0, size, {}, sink)
     futures = [
@@ -240,12 +245,12 @@ def read_ranges(
     ]
     try:
         for future in futures:
-            whole.append(future.result())
+            checksum.append(future.result())
     finally:
         for future in futures:
             future.cancel()
-        wait(futures)
-    return whole
+        wait(futures)  # a running range still writes to the sink, which the caller closes
+    return checksum
 
 
 def _read_range(

@@ -1,4 +1,9 @@
-"""Tests a store with a few requests before anything depends on it."""
+"""Tests a store with a few requests before anything depends on it.
+
+Stores that claim to be S3 differ: some ignore checksums, some do not allow deleting. What they do
+with one small object decides how every later write is checked. Called when a step or the uploader
+first uses a store, so that a wrong address or right fails there and not after hours of training.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _CONTENT = b"Does this store check what it is sent? This object is deleted at once.\n"
 _MD5 = hashlib.md5(_CONTENT, usedforsecurity=False).hexdigest()
-_WRONG = "AAAAAAAAAAA="  # the CRC64NVME of other bytes
+_WRONG = "AAAAAAAAAAA="  # well-formed, but the CRC64NVME of other bytes
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,14 @@ class Probed:
     """The result of the test.
 
     Attributes:
-        latency: Seconds for a small request.
-        deletes: Whether we may delete; if not, pruned checkpoints remain.
+        latency: The time of a small request, in seconds.
+        undeletable: Why the credentials may not delete, so that pruned checkpoints remain; None if
+            they may.
         server: The Server header, which often is the store's name and version; may be empty.
     """
 
     latency: float
-    deletes: bool
+    undeletable: Problem | None
     server: str
 
     def __str__(self) -> str:
@@ -59,7 +65,7 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
 
     Raises:
         ConfigurationError: Writing or reading is not allowed there, or there is no such bucket.
-        NoRoomError: The store answers, but does not store an object.
+        NoRoomError: The store answers but rejects writes.
         StoreUnavailableError: The store does not respond.
     """
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
@@ -67,8 +73,7 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
     body = Body(_CONTENT, len(_CONTENT))
     options = session.options.parameters
 
-    def wrong() -> bool:
-        """Return whether the store notices a wrong checksum."""
+    def rejects_wrong_checksum() -> bool:
         try:
             session.fast_put.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
         except ClientError as error:
@@ -82,39 +87,39 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
         return False
 
     try:
-        session.ignores_checksums = not session.call(where, prefix, wrong)
+        session.ignores_checksums = not session.call(where, prefix, rejects_wrong_checksum)
         began = time.monotonic()
         reply, _ = session.put(where, address, body, options)
         latency = time.monotonic() - began
     except StoreUnavailableError as error:
-        raise _explain(session, prefix, error) from error.__cause__
+        raise _explain_rejected_write(session, prefix, error) from error.__cause__
     at = {"Bucket": address.bucket, "Key": address.key}
     session.tags_are_md5 = reply.etag.strip('"') == _MD5
     if read:
         session.call(f"read below {prefix}", address, lambda: session.client.get_object(**at))
-    deletes = True
+    problem = None
     try:
         session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
     except StepError as error:
-        deletes = False
+        # Runs work without this right; they only leave more behind.
         problem = Problem(
             f"objects cannot be deleted below {prefix}",
-            received=error,
+            received=error.received,
             expected="credentials that may read, write, list and delete there",
             fix="allow s3:DeleteObject; until then, old checkpoints stay in the store",
         )
         log.warning("%s", problem)
-    return Probed(latency, deletes, reply.headers.get("server", ""))
+    return Probed(latency, problem, reply.headers.get("server", ""))
 
 
-def _explain(
+def _explain_rejected_write(
     session: S3Session, prefix: S3Address, error: StoreUnavailableError
 ) -> StoreUnavailableError:
-    """Return the error of a write; without an answer, with what the store does for a listing."""
+    """Return the error of a failed write, with another remedy if a listing still succeeds."""
     if isinstance(error.__cause__, ClientError):
         return error
     try:
         reply = session.client.list_objects_v2(Bucket=prefix.bucket, MaxKeys=1)
     except (BotoCoreError, ClientError):
-        return error
+        return error  # the store answers nothing at all, as the error says
     return without_room(error, server_of(reply), "; a listing succeeded")

@@ -18,15 +18,16 @@ from kfp_tfjob.storage.body import Body
 from kfp_tfjob.storage.errors import ObjectExistsError
 from kfp_tfjob.storage.store import Store
 
-CREATORS = 8
-_SECONDS = 0.2  # no race starts later
-_MOST_RACES = 24
+CREATORS = 8  # at once; each is a thread, and fewer meet less often
+# No race starts later than this many seconds after the first: the user waits for the test.
+_SECONDS = 0.2
+_MOST_RACES = 24  # a store that loses one race in six passes all of these once in 80 times
 
 
 def most_winners(store: Store, prefix: S3Address) -> int:
-    """Return the most creates of one object that succeeded at once, over several races.
+    """Return the highest number of successful creates of one object, over several races.
 
-    Zero is possible if the reply to the successful create was lost.
+    A correct store has 1. Zero is possible if the reply to the successful create was lost.
 
     Args:
         store: The store.
@@ -40,11 +41,11 @@ def most_winners(store: Store, prefix: S3Address) -> int:
     def create(address: S3Address, creator: int) -> bool:
         data = b"%d" % creator
         parameters = {**store.session.options.parameters, "IfNoneMatch": "*"}
-        start.wait()
+        start.wait()  # the requests must meet in the store, so no thread may begin early
         try:
             store.session.put(f"write {address}", address, Body(data, len(data)), parameters)
         except ObjectExistsError:
-            return False
+            return False  # the expected reply to all but one
         return True
 
     addresses: list[S3Address] = []

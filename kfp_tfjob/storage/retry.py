@@ -1,4 +1,8 @@
-"""Retries calls after transient errors, within a time limit."""
+"""Retries calls after transient errors, within a time limit.
+
+boto3 limits the number of tries, and refused connections use them up within seconds. A limit in
+seconds means the same for every kind of failure, so users know how long an outage may last.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class Patience:
     """How long a call is retried.
 
     Attributes:
-        seconds: The time limit from the first failure on.
+        seconds: The time limit, counted from the first failure.
         first: The longest first pause in seconds; later ones double.
         longest: The longest pause in seconds.
         silence: The longest wait of one call for an answer or its next piece, in seconds.
@@ -41,13 +45,13 @@ class Patience:
     error: type[StepError] = StoreUnavailableError
 
     def run(
-        self, what: str, call: Callable[[], Result], transient: Callable[[Exception], bool]
+        self, action: str, call: Callable[[], Result], transient: Callable[[Exception], bool]
     ) -> Result:
-        """Return the result of `call`, and retry it while its errors are transient.
+        """Return the result of `call`, which is retried while its errors are transient.
 
         Args:
-            what: The call as text, for the log and the error.
-            call: What to do; it must be safe to repeat.
+            action: What the call does, for the log and the error, for example `list s3://b/p`.
+            call: The call; it must be safe to repeat.
             transient: Tells whether an error is transient.
 
         Raises:
@@ -65,30 +69,30 @@ class Patience:
                 deadline = now + self.seconds if deadline is None else deadline
                 failures += 1
                 if now >= deadline:
-                    raise self.error(self._problem(what, error)) from error
-                if failures == 1:
-                    text = answer_of(error) or _short(error)
-                    log.warning("%s: %s; trying again", what, text)
+                    raise self.error(self._problem(action, error)) from error
+                if failures == 1:  # later ones would repeat this line every few seconds
+                    reason = answer_of(error) or _short(error)
+                    log.warning("%s: %s; trying again", action, reason)
                 # Full jitter: replicas that lost the store together must not all retry at once.
                 self.sleep(min(random.uniform(0, pause) + 0.01, max(deadline - now, 0.01)))
                 pause = min(pause * 2, self.longest)
             else:
                 if failures:
-                    log.info("%s: succeeded after %s", what, counted(failures, "failure"))
+                    log.info("%s: succeeded after %s", action, counted(failures, "failure"))
                 return result
 
-    def _problem(self, what: str, error: Exception) -> Problem:
-        """Return the problem after the time limit: it answered with an error, or not at all."""
-        time = f" for {self.seconds:.0f} s" if self.seconds >= 1 else ""
+    def _problem(self, action: str, error: Exception) -> Problem:
+        """Return the problem to report after the time limit, by whether the service answered."""
+        duration = f" for {self.seconds:.0f} s" if self.seconds >= 1 else ""
         if answer := answer_of(error):
             return Problem(
-                f"{self.party} answered with an error{time}: {what}",
+                f"{self.party} answered with an error{duration}: {action}",
                 received=answer,
                 expected="an answer without an error",
                 fix="find the cause, for example in its log, then run again",
             )
         return Problem(
-            f"{self.party} did not respond{time}: {what}",
+            f"{self.party} did not respond{duration}: {action}",
             received=f"{type(error).__name__}: {error}",
             expected="an answer",
             fix="check that the endpoint is up and reachable, then run again",
@@ -96,14 +100,14 @@ class Patience:
 
 
 def answer_of(error: Exception) -> str:
-    """Return the status, the code and the message of an error response; empty if there was none.
+    """Return an error response's status, code and message in one line; empty without a response.
 
-    boto3's own text says "reached max retries: 0", because the retries are those of this module.
+    boto3's own message says "reached max retries: 0", because this module does the retries.
     """
     response = getattr(error, "response", None)
     if isinstance(response, Mapping) and "Error" in response:  # of boto3
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
-        code, message = (str(response["Error"].get(key, "")) for key in ("Code", "Message"))
+        code, message = (str(response["Error"].get(key) or "") for key in ("Code", "Message"))
         parts = [f"HTTP {status}" if status else "", code if code != str(status) else ""]
         return ": ".join(filter(None, [" ".join(filter(None, parts)), message]))
     status = getattr(error, "status", None)  # of Kubernetes and of Kubeflow Pipelines
@@ -111,5 +115,5 @@ def answer_of(error: Exception) -> str:
 
 
 def _short(error: Exception) -> str:
-    """Return the beginning of an error's text, because some quote whole replies."""
+    """Return the first two lines of an error's message, because some quote whole replies."""
     return " ".join(str(error).splitlines()[:2])

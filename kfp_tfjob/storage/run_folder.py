@@ -30,16 +30,16 @@ from kfp_tfjob.storage.store import Store
 
 @dataclass(frozen=True)
 class _FolderRecord:
-    """The content of the record."""
+    """The part of the record that readers use."""
 
     folder: str
 
 
 def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
-    """Return the folder of a run by its record; `runs/<run_id>` if it has none.
+    """Return a run's folder from its record, or `runs/<run_id>` without a record.
 
-    A run has no record if output_uri has no fields, or if preflight failed before it could fill
-    them in.
+    The record is missing if output_uri does not have fields, or if preflight failed before it could
+    fill them in.
 
     Args:
         store: The store.
@@ -67,10 +67,10 @@ def find(store: Store, layout: Layout, run_id: str) -> RunLayout:
 
 
 def note(store: Store, address: S3Address) -> dict[str, Any] | None:
-    """Return a note that a step leaves for its run's end; None if there is none.
+    """Return a JSON object that a step stored for the run's end; None if there is none.
 
     Raises:
-        StepError: It is not JSON.
+        StepError: It is not a JSON object.
     """
     try:
         return documents.parse_object(store.read(address))
@@ -88,36 +88,36 @@ def note(store: Store, address: S3Address) -> dict[str, Any] | None:
 
 
 def newest_checkpoint(store: Store, run: RunLayout) -> int:
-    """Return the newest step of a run that is complete in the store, or 0."""
+    """Return the newest step with a complete checkpoint in the store; 0 without one."""
     for step in reversed(store.numbers(run.checkpoints)):
         if store.has(run.checkpoints / str(step) / MANIFEST):  # else it was not stored completely
             return step
     return 0
 
 
-def full_id(given: str, known: Iterable[str]) -> str:
-    """Return the only run id that begins with the given text; the text itself if none does.
+def full_id(prefix: str, run_ids: Iterable[str]) -> str:
+    """Return the only run id that begins with `prefix`; the prefix itself if none does.
 
     Raises:
-        ConfigurationError: Several do.
+        ConfigurationError: Several run ids begin with it.
     """
-    found = sorted({name for name in known if given and name.startswith(given)})
-    if given in found or not found:
-        return given
-    if len(found) > 1:
+    matches = sorted({run_id for run_id in run_ids if prefix and run_id.startswith(prefix)})
+    if prefix in matches or not matches:
+        return prefix
+    if len(matches) > 1:
         raise ConfigurationError(
             Problem(
-                f"several runs begin with {given}",
-                received=given,
-                expected=f"one of {listed(found, 5)}",
+                f"several runs begin with {prefix}",
+                received=prefix,
+                expected=f"one of {listed(matches, 5)}",
                 fix="type more of the id",
             )
         )
-    return found[0]
+    return matches[0]
 
 
 def claim(store: Store, layout: Layout, run_id: str, folder: str) -> RunLayout:
-    """Record a run's folder, and return it; an earlier record takes precedence.
+    """Record a run's folder and return it; an existing record takes precedence.
 
     Args:
         store: The store.
@@ -126,11 +126,11 @@ def claim(store: Store, layout: Layout, run_id: str, folder: str) -> RunLayout:
         folder: The folders between `runs/` and the run.
 
     Raises:
-        DataError: There is an earlier record, which cannot be read.
+        DataError: A record exists, but cannot be read.
     """
     body = (json.dumps({"run_id": run_id, "folder": folder}) + "\n").encode()
     try:
         store.create(layout.folder_record(run_id), body, "application/json")
     except ObjectExistsError:
-        return find(store, layout, run_id)
+        return find(store, layout, run_id)  # a retry of preflight, whose date may differ
     return layout.run(run_id, folder)

@@ -1,4 +1,9 @@
-"""Interprets errors of the store: whether they are transient, and what to tell the user."""
+"""The store's errors: whether they are transient, and what the user can do about them.
+
+boto3 passes on the code of the store, and stores have different codes for one cause. A code that is
+misread costs hours: a wrong key that is retried for minutes looks like an outage, and an outage
+that is not retried ends a training run. Called by S3Session for each failed call.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ from botocore.exceptions import (
 )
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.aws_chain import is_aws
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -38,6 +44,8 @@ _DENIED = {
     "XAdminUserNotFound": "the store does not recognize this access key",  # versitygw's name for it
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
     "ExpiredToken": "the session token has expired",
+    "ExpiredTokenException": "the session token has expired",
+    "TokenRefreshRequired": "the session token has expired",
     "InvalidToken": "the session token is not valid",
 }
 # New credentials may fix these: the current ones have expired or were rotated.
@@ -51,7 +59,7 @@ RENEWABLE = {
     "TokenRefreshRequired",
     "XAdminUserNotFound",
 }
-# What OpenSSL says of a server that does not use TLS, or has another certificate, and the remedy.
+# OpenSSL's reasons why a connection fails, and the remedies.
 _NO_TLS = "WRONG_VERSION_NUMBER"
 _TLS = {
     _NO_TLS: "the server does not use TLS there: write http:// in storage_endpoint,"
@@ -61,24 +69,29 @@ _TLS = {
     "certificate has expired": "renew the server's certificate",
     "CERTIFICATE_VERIFY_FAILED": "set AWS_CA_BUNDLE to a file with the store's CA certificate",
 }
-# Codes of a refused HEAD; its reply has no body with a reason.
+# Codes of a rejected HEAD, whose reply lacks a body and so the reason.
 WORDLESS = {"400", "403"}
-# The store received different bytes; the second code is MinIO's.
+# The store received other bytes than were sent; the second code is MinIO's.
 MISMATCH = {"BadDigest", "XAmzContentChecksumMismatch"}
-# The reply names a different address: AWS does so for a bucket in a different region, a proxy for
-# any reason.
+# The reply names another address: AWS does so for a bucket in another region, a proxy for any
+# reason.
 REDIRECTS = {"PermanentRedirect", "TemporaryRedirect", "301", "302", "303", "307", "308"}
 _S3_API = "the URL of an S3 API"
 _ENDPOINT = "correct storage_endpoint (http or https; the port of the API, not of the console)"
+# A repeated request may succeed. A mismatch is one of these: the network damaged the bytes.
 _PASSING = MISMATCH | {
     "ConditionalRequestConflict",  # a concurrent request for the same key may still fail
+    "IDPCommunicationError",  # of STS, which could not reach the issuer of the token
     "IncompleteBody",
     "InternalError",
     "OperationAborted",
+    "RequestLimitExceeded",
+    "RequestThrottled",
     "RequestTimeout",
     "SlowDown",
     "Throttling",
     "ThrottlingException",
+    "KMS.ThrottlingException",
 }
 _WRITES = {"PutObject", "UploadPart", "CompleteMultipartUpload"}
 # A proxy in front of SeaweedFS, such as Istio's, may drop its Server header or set its own.
@@ -98,7 +111,11 @@ def code_of(error: Exception) -> str:
 
 
 def damaged(etag: str) -> ClientError:
-    """Return the error of a checking store, for a store that silently stored different bytes."""
+    """Return the error that a store which verifies checksums would send, for one that does not.
+
+    Args:
+        etag: The entity tag of the stored object, which differs from the MD5 of the sent bytes.
+    """
     message = f"the entity tag {etag} is not the MD5 of the bytes that were sent"
     return ClientError({"Error": {"Code": "BadDigest", "Message": message}}, "PutObject")
 
@@ -114,6 +131,7 @@ def transient(error: Exception) -> bool:
         return False
     passing = ConnectionError | HTTPClientError | CredentialRetrievalError
     return isinstance(error, passing) or type(error).__name__ in (
+        "ResponseParserError",  # a proxy's page in the place of an answer
         "ResponseStreamingError",
         "IncompleteReadError",
         "ProtocolError",
@@ -122,32 +140,32 @@ def transient(error: Exception) -> bool:
 
 
 def server_of(response: Any) -> str:
-    """Return the Server header of a response of boto3; empty if it has none."""
+    """Return the Server header of a boto3 response; empty if the header is missing."""
     return str(response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("server", ""))
 
 
 def explain_unavailable(error: StoreUnavailableError) -> StoreUnavailableError:
-    """Return the error of a call after all retries, with the remedy of a write answered with 500.
+    """Return the error of a call after all retries; a write that got status 500 has another remedy.
 
-    SeaweedFS, the store of Kubeflow Pipelines, answers so without room for the bucket: version 4.48
-    at once, but 4.34 after 30 s, when most callers have stopped waiting.
+    SeaweedFS, the store of Kubeflow Pipelines, sends status 500 if it is out of space for the
+    bucket: version 4.48 at once, but 4.34 after 30 s, when most callers have stopped waiting.
     """
-    answer = error.__cause__
-    if not isinstance(answer, ClientError) or answer.operation_name not in _WRITES:
+    cause = error.__cause__
+    if not isinstance(cause, ClientError) or cause.operation_name not in _WRITES:
         return error
-    status = answer.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return without_room(error, server_of(answer.response)) if status == 500 else error
+    status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return without_room(error, server_of(cause.response)) if status == 500 else error
 
 
 def without_room(
     error: StoreUnavailableError, server: str, note: str = ""
 ) -> StoreUnavailableError:
-    """Return the error of a write, with another remedy if the store may be SeaweedFS.
+    """Return the error of a write; if the store may be SeaweedFS, with the remedy for full volumes.
 
     Args:
         error: The error after all retries.
         server: The store's Server header; may be empty.
-        note: More that was received.
+        note: Appended to the received part of the message.
     """
     if not _MAYBE_SEAWEEDFS.search(server):
         return error
@@ -157,12 +175,12 @@ def without_room(
 
 
 def _tls_remedy(error: Exception) -> str:
-    """Return what to do about a server that cannot be reached with TLS as it is configured."""
+    """Return the remedy for an error of TLS; empty for other errors."""
     return next((fix for reason, fix in _TLS.items() if reason in str(error)), "")
 
 
-def _without_a_secret() -> str:
-    """Return how a process gets credentials."""
+def _credentials_remedy() -> str:
+    """Return how to give this process credentials, which depends on where it runs."""
     if os.environ.get("KFP_POD_NAME") and not SecretVolume.from_environment().folder.is_dir():
         # A component of KFP cannot bring a volume with it.
         return (
@@ -175,31 +193,67 @@ def _without_a_secret() -> str:
     )
 
 
+def _explain_redirect(
+    error: ClientError, action: str, address: S3Address, endpoint: str, received: str
+) -> StepError:
+    """Return the error of a request that boto3 could not repeat in the bucket's region."""
+    headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
+    target = headers.get("location", "")
+    region = headers.get("x-amz-bucket-region") or error.response["Error"].get("Region", "")
+    cause = f"{endpoint or 'AWS'} redirects the request to another address"
+    fix = f"{_ENDPOINT} or storage_region"
+    if region:
+        cause = f"the bucket {address.bucket} is in the region {region}"
+        place = "leave storage_endpoint empty" if is_aws(endpoint) else _ENDPOINT
+        fix = f"set storage_region to {region}, and {place}"
+    return ConfigurationError(
+        Problem(
+            f"cannot {action}: {cause}",
+            received=f"{received}, to {target!r}" if target else received,
+            expected=f"{_S3_API}, and the region of the bucket",
+            fix=fix,
+        )
+    )
+
+
+def _permit(received: str, endpoint: str) -> str:
+    """Return what to do about refused credentials."""
+    if denied := re.search(r"not authorized to perform: ([\w:]*\w)", received):
+        return f"change the policy that the message names, so that it allows {denied[1]}"
+    place = "the Secret named by storage_secret or the AWS environment"
+    if _DENIED.get(received.partition(":")[0]) == _DENIED["ExpiredToken"]:
+        return f"put new keys and their session token into {place}"
+    remedy = f"correct {place}"
+    if received == "AccessDenied: Access Denied" and is_aws(endpoint):
+        remedy += "; if the requester pays for the bucket, set STORAGE_REQUEST_PAYER: requester"
+    return remedy
+
+
 def explain(
-    error: ClientError | BotoCoreError, what: str, address: S3Address, endpoint: str
+    error: ClientError | BotoCoreError, action: str, address: S3Address, endpoint: str
 ) -> StepError:
     """Return the project's error for an error of boto3 that is not transient.
 
     Args:
         error: The error.
-        what: The call as text.
+        action: What the call does, for example `write s3://bucket/key`.
         address: The object or bucket of the call.
         endpoint: URL of the store; empty for AWS.
     """
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return ConfigurationError(
             Problem(
-                f"there are no credentials to {what}",
+                f"there are no credentials to {action}",
                 received=str(error),
                 expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-                fix=_without_a_secret(),
+                fix=_credentials_remedy(),
             )
         )
     if not isinstance(error, ClientError):
         plain = endpoint.replace("https:", "http:", 1) if _NO_TLS in str(error) else ""
         return ConfigurationError(
             Problem(
-                f"cannot {what}",
+                f"cannot {action}",
                 received=str(error),
                 expected=f"a store at {endpoint or 'AWS'}, and credentials for it",
                 fix=_tls_remedy(error) or "correct storage_endpoint, or the AWS environment",
@@ -208,11 +262,11 @@ def explain(
             )
         )
     code = code_of(error)
-    received = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(": .")
+    received = f"{code}: {error.response['Error'].get('Message') or ''}".rstrip(": .")
     if code in _TAKEN:
         return ObjectExistsError(
             Problem(
-                f"cannot {what}: it already exists",
+                f"cannot {action}: it already exists",
                 expected="an address without an object, because this one is created only once",
                 fix="start the run again; another program has written it",
             )
@@ -220,7 +274,7 @@ def explain(
     if code in _MISSING:
         return ObjectNotFoundError(
             Problem(
-                f"cannot {what}: it does not exist",
+                f"cannot {action}: it does not exist",
                 expected="an object at this address",
                 fix="correct the address; if the object was deleted, start the run again",
             )
@@ -228,28 +282,19 @@ def explain(
     if code in ("NoSuchBucket", "InvalidBucketName"):
         return ConfigurationError(
             Problem(
-                f"cannot {what}: there is no bucket {address.bucket}",
+                f"cannot {action}: there is no bucket {address.bucket}",
                 received=received,
                 expected="a bucket that exists",
                 fix=f"create the bucket {address.bucket} at {endpoint or 'AWS'}, or name a bucket"
                 " that exists",
             )
         )
-    if code in REDIRECTS:
-        headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
-        target = headers.get("location", "an unknown address")
-        return ConfigurationError(
-            Problem(
-                f"cannot {what}: {endpoint or 'AWS'} redirects the request to another address",
-                received=f"{received}, to {target!r}",
-                expected=f"{_S3_API}, and the region of the bucket",
-                fix=f"{_ENDPOINT} or storage_region",
-            )
-        )
+    if code in REDIRECTS or code == "AuthorizationHeaderMalformed":
+        return _explain_redirect(error, action, address, endpoint, received)
     if code == "RequestTimeTooSkewed":
         return ConfigurationError(
             Problem(
-                f"cannot {what}: this machine's clock differs too much from the store's",
+                f"cannot {action}: this machine's clock differs too much from the store's",
                 received=received,
                 expected="a difference of less than 15 minutes",
                 fix="set this machine's clock, for example with NTP",
@@ -258,17 +303,27 @@ def explain(
     if code in _DENIED:
         return ConfigurationError(
             Problem(
-                f"cannot {what}: {_DENIED[code]}",
+                f"cannot {action}: {_DENIED[code]}",
                 received=received,
                 expected="credentials that may read, write, list and delete there",
-                fix="correct the Secret named by storage_secret or the AWS environment",
+                fix=_permit(received, endpoint),
+            )
+        )
+    if code.startswith("KMS."):
+        return ConfigurationError(
+            Problem(
+                f"cannot {action}: the KMS key cannot be used",
+                received=received,
+                expected="a key that is enabled, in the region of the bucket",
+                fix="correct STORAGE_ENCRYPTION or the encryption of the bucket, or enable the key",
             )
         )
     if code.isdecimal() and not error.operation_name.startswith("Head"):
-        # The HTTP status: the body has no code of S3. HTTP on a port for HTTPS is answered so.
+        # boto3 takes the HTTP status for the code if the body lacks one of S3. A server whose port
+        # is for HTTPS answers HTTP in this way.
         return ConfigurationError(
             Problem(
-                f"cannot {what}: {endpoint or 'AWS'} does not answer as S3 does",
+                f"cannot {action}: {endpoint or 'AWS'} does not answer as S3 does",
                 received=received,
                 expected=_S3_API,
                 fix=_ENDPOINT,
@@ -276,7 +331,7 @@ def explain(
         )
     return StepError(
         Problem(
-            f"cannot {what}",
+            f"cannot {action}",
             received=received,
             expected="an answer of the store without an error",
             fix="look this code up in the store's documentation, or ask whoever runs the store",

@@ -1,4 +1,8 @@
-"""Connects to one store: credentials, calls and retries."""
+"""A session with one store: its credentials, and calls that are retried and explained.
+
+Everything else in this package calls boto3 through `S3Session.call`, so each call has the same time
+limit, fetches rotated keys once they are refused, and fails with an error of this project.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ from botocore.exceptions import (
 from botocore.loaders import Loader, create_loader
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.aws_chain import explain_chain, explain_waiting, is_aws
 from kfp_tfjob.storage.body import Body, Digests
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
@@ -41,10 +46,14 @@ from kfp_tfjob.storage.s3_errors import (
 )
 
 log = logging.getLogger(__name__)
+# It logs a traceback each time that keys cannot be fetched; our own message follows.
+logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
 Result = TypeVar("Result")
 
-CONNECT_SECONDS = 5
-LANES = 8  # parts of large objects that move at the same time
+CONNECT_SECONDS = 5  # a store in the same network answers in milliseconds; a retry follows
+LANES = 8  # parts of large objects in flight; each holds a connection and a chunk of memory
+# A token's file, an agent's reply and a variable are read by botocore without errors of its own.
+_CHAIN_ERRORS = (BotoCoreError, ClientError, OSError, ValueError, KeyError)
 
 
 class S3Session:
@@ -53,17 +62,18 @@ class S3Session:
     Args:
         endpoint: URL; empty for AWS.
         region: Region.
-        secret: The mounted Secret; if it has no keys, the AWS chain applies.
+        secret: The mounted Secret; if it is empty, the AWS chain applies.
         patience: How long a call is retried.
 
     Attributes:
         client: The boto3 client.
         fast_put: Sends bodies.
-        ignores_checksums: Whether the store ignores CRC64NVME, so that bodies carry their MD5 too.
+        ignores_checksums: Whether the store ignores CRC64NVME, so that bodies need their MD5 too.
         tags_are_md5: Whether the entity tag of an object sent in one request is its MD5.
 
     Raises:
-        ConfigurationError: AWS_PROFILE names no profile, or half of the credentials is missing.
+        ConfigurationError: The profile in AWS_PROFILE does not exist, or half of the credentials is
+            missing.
         StoreUnavailableError: The AWS chain could not fetch credentials in time.
     """
 
@@ -75,10 +85,14 @@ class S3Session:
         self.ignores_checksums = self.tags_are_md5 = False  # until it is probed
         self._renewing = Lock()
         session = botocore.session.get_session()
+        session.set_default_client_config(_sts_config(endpoint, patience))
+        if not session.get_config_variable("region"):
+            # botocore does not read AWS_REGION, and the STS of us-east-1 is not for all regions.
+            session.set_config_variable("region", region)
         secret.install(session)
         try:
             session.get_scoped_config()
-            # The agent of a new node that gives them may not answer yet.
+            # On a new node, the agent that issues them may not answer yet.
             patience.run("fetch AWS credentials", session.get_credentials, transient)
         except ProfileNotFound as error:
             raise ConfigurationError(
@@ -98,8 +112,12 @@ class S3Session:
                     fix="set both of them, or neither",
                 )
             ) from None
+        except StoreUnavailableError as error:
+            raise explain_waiting(error) from error.__cause__
+        except _CHAIN_ERRORS as error:
+            raise explain_chain(error, "fetch AWS credentials") from error
         with_boto3 = boto3.session.Session(botocore_session=session)
-        session.register_component("data_loader", _descriptions())  # after boto3 has set its own
+        session.register_component("data_loader", _service_loader())  # after boto3 has set its own
         self.client = with_boto3.client(
             "s3",
             endpoint_url=endpoint or None,
@@ -109,6 +127,7 @@ class S3Session:
                 signature_version="s3v4",
                 connect_timeout=CONNECT_SECONDS,
                 read_timeout=patience.silence,
+                ignore_configured_endpoint_urls=False,
                 max_pool_connections=64,
                 retries={"total_max_attempts": 1},  # our own retries have a deadline
                 request_checksum_calculation="when_required",
@@ -119,9 +138,10 @@ class S3Session:
                 },
             ),
         )
-        self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _once)
+        self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _disable_redirects)
+        self.client.meta.events.register("before-call.s3", self._add_headers)
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
-        self.fast_put = FastPut(self.client, bundle)
+        self.fast_put = FastPut(self.client, bundle, self.options.headers)
 
     @cached_property
     def lanes(self) -> ThreadPoolExecutor:
@@ -129,15 +149,21 @@ class S3Session:
         return ThreadPoolExecutor(LANES, "lane")
 
     def put(
-        self, what: str, address: S3Address, body: Body, parameters: Mapping[str, str | int]
+        self, action: str, address: S3Address, body: Body, parameters: Mapping[str, str | int]
     ) -> tuple[Reply, Digests]:
-        """Send a body with its checksum; every try reads it again.
+        """Send a body with its checksum; every try reads the body again.
 
         Args:
-            what: The call as text.
+            action: What the call does, for the log and the error, for example `write s3://b/key`.
             address: The destination.
             body: The body to send.
             parameters: As for put_object or upload_part of boto3.
+
+        Returns:
+            The store's reply, and the checksums of the sent bytes.
+
+        Raises:
+            StepError: The call failed; the class tells what the user can do.
         """
 
         def attempt() -> tuple[Reply, Digests]:
@@ -147,58 +173,70 @@ class S3Session:
                 raise damaged(reply.etag)  # a store that ignores Content-MD5 too
             return reply, digests
 
-        return self.call(what, address, attempt)
+        return self.call(action, address, attempt)
 
-    def call(self, what: str, address: S3Address, call: Callable[[], Result]) -> Result:
-        """Make a call that is safe to repeat, and retry it while its errors are transient.
+    def call(self, action: str, address: S3Address, call: Callable[[], Result]) -> Result:
+        """Return the result of a call, which is retried while its errors are transient.
 
         Args:
-            what: The call as text, for the log and the error.
+            action: What the call does, for the log and the error, for example `list s3://b/p`.
             address: The object or bucket of the call.
-            call: The call.
+            call: The call; it must be safe to repeat.
 
         Raises:
             StepError: The call failed; the class tells what the user can do.
         """
         _check_bucket(self.client.meta.endpoint_url, address.bucket)
-        used, guessed = None, False
+        used_keys, guessed, has_keys = None, False, False
 
         def attempt() -> Result:
-            nonlocal used
-            used = self._keys()
+            nonlocal used_keys, has_keys
+            has_keys = False
+            used_keys = self._keys(action)
+            has_keys = True
             return call()
 
-        def passes(error: Exception) -> bool:
+        def is_transient(error: Exception) -> bool:
             nonlocal guessed
             code = code_of(error)
             # An error without a reason may not be about the keys, so new keys are tried once.
             if code in RENEWABLE or (code in WORDLESS and not guessed):
                 guessed = True
-                if self._renewed(used):
+                if self._renew_keys(used_keys, action):
                     return True
             return transient(error)
 
         try:
-            return self.patience.run(what, attempt, passes)
+            return self.patience.run(action, attempt, is_transient)
         except StoreUnavailableError as error:
-            raise explain_unavailable(error) from error.__cause__
+            explained = explain_unavailable(error) if has_keys else explain_waiting(error)
+            raise explained from error.__cause__
         except (ClientError, BotoCoreError) as error:
-            raise explain(error, what, address, self.endpoint) from error
+            raise explain(error, action, address, self.endpoint) from error
 
-    def _keys(self) -> Any:
+    def _add_headers(self, params: dict[str, Any], **_: Any) -> None:
+        params["headers"].update(self.options.headers)
+
+    def _keys(self, action: str) -> Any:
+        """Return the current keys; fetch them if they are about to expire."""
         credentials = self.client._get_credentials()
-        return credentials and credentials.get_frozen_credentials()
+        try:
+            return credentials and credentials.get_frozen_credentials()
+        except _CHAIN_ERRORS as error:
+            if transient(error):
+                raise
+            raise explain_chain(error, action) from error
 
-    def _renewed(self, used: Any) -> bool:
-        """Fetch the keys again and tell whether they differ from the refused ones."""
-        with self._renewing:
+    def _renew_keys(self, rejected: Any, action: str) -> bool:
+        """Fetch the keys again and return whether they differ from the rejected ones."""
+        with self._renewing:  # threads that were rejected together fetch once
             credentials = self.client._get_credentials()
-            if self._keys() == used and hasattr(credentials, "_expiry_time"):
-                # By our clock the cached keys have not expired, but the store refused them.
-                kept = getattr(getattr(credentials._refresh_using, "__self__", None), "_cache", {})
-                kept.clear()
+            if self._keys(action) == rejected and hasattr(credentials, "_expiry_time"):
+                # By our clock the cached keys have not expired, but the store rejected them.
+                fetcher = getattr(credentials._refresh_using, "__self__", None)
+                getattr(fetcher, "_cache", {}).clear()
                 credentials._expiry_time = datetime.now(UTC)
-            return self._keys() != used
+            return self._keys(action) != rejected
 
 
 def _check_bucket(endpoint: str, bucket: str) -> None:
@@ -220,21 +258,39 @@ def _check_bucket(endpoint: str, bucket: str) -> None:
     )
 
 
-def _once(request_dict: dict[str, Any], **_: Any) -> None:
-    """Follow no redirect of the request with which botocore finds a bucket.
+def _sts_config(endpoint: str, patience: Patience) -> Config:
+    """Return the configuration of the client that exchanges a service account's token for keys.
 
-    botocore would repeat the request until the stack overflows.
+    Replicas have storage_endpoint as AWS_ENDPOINT_URL, which botocore would use for STS too. The
+    same URL is right for a store that is its own STS, such as MinIO, but not for a host of AWS.
+    """
+    return Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=patience.silence,
+        retries={"total_max_attempts": 1},
+        ignore_configured_endpoint_urls=is_aws(endpoint)
+        and "AWS_ENDPOINT_URL_STS" not in os.environ,
+    )
+
+
+def _disable_redirects(request_dict: dict[str, Any], **_: Any) -> None:
+    """Make botocore follow no redirect of HeadBucket, with which it looks for a bucket's region.
+
+    Otherwise, it would repeat the request until the stack overflows.
     """
     request_dict["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
 @cache
-def _descriptions() -> Loader:
-    """Return boto3's description of S3, read once per process: that takes a fifth of a second."""
+def _service_loader() -> Loader:
+    """Return a shared loader of boto3's description of S3, because reading it takes 0.2 s."""
     return create_loader()
 
 
-def setting(name: str, secret: SecretVolume, *others: str) -> str:
-    """Return a setting from the Secret, or else from the environment under any of its names."""
-    values = (secret.get(name), *(os.environ.get(key, "") for key in (name, *others)))
-    return next(filter(None, values), "")
+def setting(name: str, secret: SecretVolume, *aliases: str) -> str:
+    """Return a setting from the Secret, or else from the environment by its name or an alias.
+
+    It is empty if it is not set.
+    """
+    settings = (secret.get(name), *(os.environ.get(key, "") for key in (name, *aliases)))
+    return next(filter(None, settings), "")

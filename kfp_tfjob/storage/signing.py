@@ -38,16 +38,17 @@ def sign(
     if keys.token:
         signed["x-amz-security-token"] = keys.token
     names = sorted(signed)
-    listed = ";".join(names)
+    signed_names = ";".join(names)
     lines = "".join(f"{name}:{signed[name].strip()}\n" for name in names)
-    request = f"{method}\n{path}\n{query}\n{lines}\n{listed}\n{signed['x-amz-content-sha256']}"
+    hashed_body = signed["x-amz-content-sha256"]
+    canonical = f"{method}\n{path}\n{query}\n{lines}\n{signed_names}\n{hashed_body}"
     scope = f"{stamp[:8]}/{region}/s3/aws4_request"
-    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(request.encode()).hexdigest()}"
-    key = _key(keys.secret_key, stamp[:8], region)
-    signature = hmac.digest(key, text.encode(), "sha256").hex()
+    to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
+    key = _signing_key(keys.secret_key, stamp[:8], region)
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
     signed["authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{scope},"
-        f" SignedHeaders={listed}, Signature={signature}"
+        f" SignedHeaders={signed_names}, Signature={signature}"
     )
     return signed
 
@@ -58,7 +59,7 @@ def _stamp(second: int) -> str:
 
 
 @lru_cache(maxsize=8)
-def _key(secret: str, day: str, region: str) -> bytes:
+def _signing_key(secret: str, day: str, region: str) -> bytes:
     key = b"AWS4" + secret.encode()
     for part in (day, region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")

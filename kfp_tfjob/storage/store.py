@@ -39,7 +39,7 @@ from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.parts import PART, OpenFile, PartsUpload, read_ranges
 from kfp_tfjob.storage.probe import Probed, probe
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.s3_errors import code_of
+from kfp_tfjob.storage.s3_errors import WORDLESS, code_of
 from kfp_tfjob.storage.s3_session import S3Session, setting
 
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
@@ -85,19 +85,19 @@ class Store:
         self._probed: Probed | None = None
 
     def within(self, seconds: float) -> Store:
-        """Return the same store, with the same connections, that retries calls for less time."""
-        other = copy(self)
-        other.patience = replace(self.patience, seconds=seconds)
-        other.session = copy(self.session)
-        other.session.patience = other.patience
-        return other
+        """Return the same store, with the same connections, that retries calls for `seconds`."""
+        store = copy(self)
+        store.patience = replace(self.patience, seconds=seconds)
+        store.session = copy(self.session)
+        store.session.patience = store.patience
+        return store
 
     def probe(self, prefix: S3Address, read: bool = False) -> Probed:
-        """Test once what the store verifies, its clock, and whether we may write.
+        """Test once whether the store verifies checksums and the credentials may write.
 
         Args:
             prefix: Where to write a test object; it is deleted again.
-            read: Also test whether we may read.
+            read: Also test whether the credentials may read.
 
         Raises:
             ConfigurationError: Writing or reading is not allowed there.
@@ -126,7 +126,7 @@ class Store:
             with closing(reply["Body"]) as body:
                 if reply.get("ContentLength", 0) > limit:
                     return None
-                data = body.read(limit + 1)  # a chunked reply does not give its length
+                data = body.read(limit + 1)  # a chunked reply lacks its length
                 return data if len(data) <= limit else None
 
         data = self._call(f"read {address}", address, attempt)
@@ -142,31 +142,32 @@ class Store:
         return data
 
     def read_range(self, address: S3Address, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes of an object from `start` up to `end`, or to its end.
+        """Return an object's bytes from `start` up to `end`; without `end`, up to the object's end.
 
-        The caller verifies them: a checksum covers only whole objects.
+        The caller verifies them, because the store's checksum covers only whole objects.
 
         Raises:
             ObjectNotFoundError: There is no such object.
         """
         if end is not None and end <= start:
             return b""
-        wanted = {} if not start and end is None else {"Range": _range(start, end)}
+        headers = {} if not start and end is None else {"Range": _range(start, end)}
 
         def attempt() -> bytes:
-            reply = self._get(address, **wanted)
+            reply = self._get(address, **headers)
             with closing(reply["Body"]) as body:
                 data = body.read()
-            if wanted and reply["ResponseMetadata"]["HTTPStatusCode"] != 206:
+            if headers and reply["ResponseMetadata"]["HTTPStatusCode"] != 206:
                 return data[start:end]  # the store ignores Range
             return data
 
         return self._call(f"read {address}", address, attempt)
 
     def open(self, address: S3Address, offset: int = 0, etag: str = "") -> Any:
-        """Return the body of an object as a stream; the caller closes it.
+        """Return the body of an object as a stream, which the caller closes.
 
-        If the stream breaks, the caller opens it again: only the caller knows how much it used.
+        If the stream breaks, the caller opens it again, because only the caller knows how much of
+        it was used.
 
         Args:
             address: The object.
@@ -175,7 +176,7 @@ class Store:
 
         Raises:
             ObjectNotFoundError: There is no such object.
-            DataError: The object has a different entity tag: it has changed.
+            DataError: The object has another entity tag, so it has changed.
         """
         extra = {"IfMatch": f'"{etag}"'} if etag else {}
         if offset:
@@ -208,6 +209,11 @@ class Store:
     def fetch(self, address: S3Address, folder: Path, expected: ManifestObject) -> None:
         """Download an object to its key below `folder`; it appears only if its checksum is right.
 
+        Args:
+            address: The object.
+            folder: The local folder.
+            expected: The object's entry in the manifest.
+
         Raises:
             DataError: The bytes differ from the manifest, or the key leads out of the folder.
         """
@@ -216,10 +222,10 @@ class Store:
         with files.written(path) as partial:
             if expected.size > 2 * PART:
                 head = self.head(address)
-                found, etag = head["ContentLength"], head["ETag"]
-            else:
-                found, etag = expected.size, ""
-            if found == expected.size:
+                size, etag = head["ContentLength"], head["ETag"]
+            else:  # one request reads all of it, and fails if the size differs
+                size, etag = expected.size, ""
+            if size == expected.size:
                 with open(partial, "wb", buffering=0) as file:
                     checksum = read_ranges(
                         self.session,
@@ -230,7 +236,7 @@ class Store:
                     ).base64
             else:
                 checksum = "not computed"
-            _compare(address, (found, checksum), expected)
+            _compare(address, (size, checksum), expected)
 
     def entry(self, address: S3Address, key: str) -> ManifestObject:
         """Return the manifest entry of an object under `key`.
@@ -243,9 +249,7 @@ class Store:
         head = self._call(
             f"check {address}",
             address,
-            lambda: self._client.head_object(
-                Bucket=address.bucket, Key=address.key, ChecksumMode="ENABLED"
-            ),
+            lambda: self._head(address, ChecksumMode="ENABLED"),
         )
         size, checksum = head["ContentLength"], of_all_bytes(head)
         checksum = checksum or read_ranges(self.session, address, size, head["ETag"]).base64
@@ -257,14 +261,14 @@ class Store:
         Raises:
             DataError: The object is missing or differs.
         """
-        found = self.entry(address, expected.key)
-        _compare(address, (found.size, found.crc64nvme), expected)
+        stored = self.entry(address, expected.key)
+        _compare(address, (stored.size, stored.crc64nvme), expected)
 
     def read_manifest(self, address: S3Address) -> Manifest:
         """Return the manifest at an address.
 
         Raises:
-            ObjectNotFoundError: There is none: the folder is not complete.
+            ObjectNotFoundError: There is no manifest, so the folder is not complete.
             DataError: It is not a manifest.
         """
         return Manifest.from_bytes(self.read(address), where=address)
@@ -281,10 +285,10 @@ class Store:
                     Bucket=prefix.bucket, Prefix=key, **token
                 ),
             )
-            for item in page.get("Contents", []):
-                address = S3Address(prefix.bucket, item["Key"])
-                etag = item["ETag"].strip('"')
-                yield Listed(address, item["Size"], etag, item["LastModified"])
+            for entry in page.get("Contents", []):
+                address = S3Address(prefix.bucket, entry["Key"])
+                etag = entry["ETag"].strip('"')
+                yield Listed(address, entry["Size"], etag, entry["LastModified"])
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
@@ -295,12 +299,12 @@ class Store:
         Counters of the project are append-only objects; the highest number decides.
         """
         start = len(prefix.key) + 1 if prefix.key else 0
-        found = set()
-        for item in self.list(prefix):
-            head = item.address.key[start:].partition("/")[0].removesuffix(".json")
-            if head.isdecimal():
-                found.add(int(head))
-        return sorted(found)
+        numbers = set()
+        for listed in self.list(prefix):
+            name = listed.address.key[start:].partition("/")[0].removesuffix(".json")
+            if name.isdecimal():
+                numbers.add(int(name))
+        return sorted(numbers)
 
     def folders(self, prefix: S3Address) -> list[str]:
         """Return the sorted names of the folders directly below a prefix."""
@@ -310,8 +314,10 @@ class Store:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=prefix.bucket, Prefix=key, Delimiter="/"
             )
-            found = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", [])]
-            return sorted(name[len(key) : -1] for name in found)
+            prefixes = [
+                common["Prefix"] for page in pages for common in page.get("CommonPrefixes", [])
+            ]
+            return sorted(name[len(key) : -1] for name in prefixes)
 
         return self._call(f"list {prefix}", prefix, attempt)
 
@@ -324,11 +330,11 @@ class Store:
         return self._call(
             f"check {address}",
             address,
-            lambda: self._client.head_object(Bucket=address.bucket, Key=address.key),
+            lambda: self._head(address),
         )
 
     def has(self, address: S3Address) -> bool:
-        """Return whether an object is there, also one that a late listing lacks."""
+        """Return whether an object exists, even if the store does not list it yet."""
         try:
             self.head(address)
         except ObjectNotFoundError:
@@ -345,8 +351,8 @@ class Store:
         """Write a small object unless it exists; every object that decides something uses this.
 
         Raises:
-            ObjectExistsError: A different writer was first. If the same bytes are there, the write
-                counts as ours: the reply to an earlier try was lost.
+            ObjectExistsError: Another writer was first. An existing object with the same bytes is
+                no error, because the reply to an earlier try may have been lost.
         """
         try:
             body = Body(data, len(data))
@@ -370,13 +376,14 @@ class Store:
             path: The file.
             address: The destination.
             key: The key of the entry.
-            appending: The file only grows; its current bytes are sent.
-            unfinished: By key, the uploads in parts that an outage ended. They continue with the
-                next call.
+            appending: Whether the file may grow meanwhile, such as a log; its current bytes are
+                sent.
+            unfinished: Uploads in parts that an outage ended, by key; the next call with the same
+                dict continues them.
 
         Raises:
-            FileChangedError: The file changed while it was sent, or is gone; do not use the stored
-                object.
+            FileChangedError: The file changed while it was sent, or is missing; do not use the
+                stored object.
             FileUnreadableError: The file cannot be read.
         """
         fd = open_file(path)
@@ -390,8 +397,8 @@ class Store:
                 return _state(now) != _state(before)
 
             if before.st_size > PART:
-                whole = OpenFile(fd, before.st_size, _state(before), path, changed)
-                checksum = self._send_parts(whole, address, key, unfinished)
+                file = OpenFile(fd, before.st_size, _state(before), path, changed)
+                checksum = self._send_parts(file, address, key, unfinished)
             else:
                 body = Body(fd, before.st_size, 0, path)
                 checksum = self._put(address, body, {})
@@ -427,6 +434,17 @@ class Store:
     def _get(self, address: S3Address, **extra: str) -> dict[str, Any]:
         return self._client.get_object(Bucket=address.bucket, Key=address.key, **extra)
 
+    def _head(self, address: S3Address, **extra: str) -> dict[str, Any]:
+        at = {"Bucket": address.bucket, "Key": address.key, **extra}
+        try:
+            return self._client.head_object(**at)
+        except ClientError as error:
+            if code_of(error) not in WORDLESS:
+                raise
+        # A reply to HEAD has no body, so only the refusal of GET says whether it is transient.
+        self._get(address)["Body"].close()
+        return self._client.head_object(**at)
+
     def _put(
         self, address: S3Address, body: Body, condition: dict[str, str], content_type: str = ""
     ) -> str:
@@ -448,8 +466,8 @@ class Store:
         del unfinished[key]
         return checksum
 
-    def _call(self, what: str, address: S3Address, call: Callable[[], Any]) -> Any:
-        return self.session.call(what, address, call)
+    def _call(self, action: str, address: S3Address, call: Callable[[], Any]) -> Any:
+        return self.session.call(action, address, call)
 
 
 def _range(start: int, end: int | None) -> str:
@@ -461,7 +479,7 @@ def _state(file: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
-    """Write all bytes, or raise: a disk that fills up first accepts some without an error."""
+    """Write all bytes, or raise; a disk that fills up accepts a part of them without an error."""
     while data:
         count = os.pwrite(fd, data, offset)
         data, offset = data[count:], offset + count
@@ -473,8 +491,8 @@ def check_endpoint(endpoint: str) -> None:
     Raises:
         ConfigurationError: It is neither.
     """
-    user, _, rest = endpoint.rpartition("@")
-    address, _, query = rest.partition("?")
+    user, _, location = endpoint.rpartition("@")
+    address, _, query = location.partition("?")
     if user or query:
         # It would appear wherever the endpoint is printed.
         raise ConfigurationError(
@@ -502,18 +520,19 @@ def check_endpoint(endpoint: str) -> None:
 def _is_url(endpoint: str) -> bool:
     try:
         url = urlsplit(endpoint)
-        known = is_valid_endpoint_url(endpoint) or is_valid_ipv6_endpoint_url(endpoint)
-        return url.scheme in ("http", "https") and bool(known) and url.port != 0
+        valid = is_valid_endpoint_url(endpoint) or is_valid_ipv6_endpoint_url(endpoint)
+        return url.scheme in ("http", "https") and bool(valid) and url.port != 0
     except ValueError:  # a port that is not a number, or an unclosed bracket
         return False
 
 
-def _compare(address: S3Address, found: tuple[int, str], expected: ManifestObject) -> None:
-    if found != (expected.size, expected.crc64nvme):
+def _compare(address: S3Address, stored: tuple[int, str], expected: ManifestObject) -> None:
+    """Raise unless an object's size in bytes and CRC64NVME are those in its manifest entry."""
+    if stored != (expected.size, expected.crc64nvme):
         raise DataError(
             Problem(
                 f"{address} does not match its manifest",
-                received=f"{found[0]} bytes, CRC64NVME {found[1]}",
+                received=f"{stored[0]} bytes, CRC64NVME {stored[1]}",
                 expected=f"{expected.size} bytes, CRC64NVME {expected.crc64nvme}",
                 fix="do not use it; the run that wrote the manifest must write it again",
             )

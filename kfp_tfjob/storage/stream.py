@@ -12,27 +12,30 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.s3_errors import transient
 from kfp_tfjob.storage.store import Store
 
-BUFFER = 1 << 20  # bytes per read from the connection
-_MOST_STARTS = 4  # objects whose first bytes are remembered
+BUFFER = 1 << 20  # bytes per read from the connection, so that small reads cost no request each
+_MOST_STARTS = 4  # objects whose first bytes, up to BUFFER of each, stay in memory
 
 
 class Starts:
-    """The first bytes of the objects that were opened last: a file is opened to see what it is."""
+    """A cache of the first bytes of the most recently opened objects, up to BUFFER of each.
+
+    Several readers open a file to detect its format; only the first one asks the store.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[S3Address, str], bytes] = {}
+        self._starts: dict[tuple[S3Address, str], bytes] = {}
         self._lock = Lock()
 
     def get(self, address: S3Address, etag: str) -> bytes:
-        """Return the first bytes of an object; none if they are not known."""
-        return self._known.get((address, etag), b"")
+        """Return the first bytes of an object; empty if they are not cached."""
+        return self._starts.get((address, etag), b"")
 
     def keep(self, address: S3Address, etag: str, data: bytes) -> None:
         """Remember the first bytes of an object."""
         with self._lock:
-            self._known[address, etag] = data
-            while len(self._known) > _MOST_STARTS:
-                del self._known[next(iter(self._known))]
+            self._starts[address, etag] = data
+            while len(self._starts) > _MOST_STARTS:
+                del self._starts[next(iter(self._starts))]
 
 
 class ObjectStream(io.RawIOBase):
@@ -43,7 +46,7 @@ class ObjectStream(io.RawIOBase):
         address: The object.
         size: Its size in bytes.
         etag: Its entity tag; if it changes, reading fails instead of mixing two versions.
-        starts: Remembers first bytes; None to ask the store for them each time.
+        starts: The cache of first bytes; None to ask the store each time.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class ObjectStream(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position; a connection at a different position is dropped."""
+        """Move to a position and return it; a connection at another position is closed."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if start + offset != self._position:
             self._drop()
@@ -92,21 +95,21 @@ class ObjectStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Read the next bytes.
+        """Read the next bytes into `buffer` and return their number; 0 at the end.
 
         Raises:
             DataError: The object changed since it was listed.
             StoreUnavailableError: The store did not respond within its patience.
         """
-        wanted = min(len(buffer), self._size - self._position)
-        if wanted <= 0:
+        length = min(len(buffer), self._size - self._position)
+        if length <= 0:
             return 0
         data = b""
         if self._starts is not None and self._etag and not self._position:
-            data = self._starts.get(self._address, self._etag)[:wanted]
+            data = self._starts.get(self._address, self._etag)[:length]
         if not data:
             data = self._store.patience.run(
-                f"read {self._address}", lambda: self._some(wanted), transient
+                f"read {self._address}", lambda: self._read_once(length), transient
             )
             if self._starts is not None and self._etag and not self._position:
                 self._starts.keep(self._address, self._etag, data)
@@ -115,15 +118,16 @@ class ObjectStream(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Close the connection and the file."""
         self._drop()
         super().close()
 
-    def _some(self, wanted: int) -> bytes:
+    def _read_once(self, length: int) -> bytes:
+        """Return up to `length` bytes; after an error, the next call opens a new connection."""
         try:
             if self._body is None:
                 self._body = self._store.open(self._address, self._position, self._etag)
-            data = self._body.read(wanted)
+            data = self._body.read(length)
             if not data:
                 raise IncompleteReadError(actual_bytes=self._position, expected_bytes=self._size)
             return data

@@ -1,7 +1,7 @@
-"""Remembers the inputs of evaluated runs, so that a later run with the same ones can skip training.
+"""Records of evaluated runs by their inputs, so that a later run with equal inputs skips training.
 
-The records of one set of inputs are an append-only list. A run that trains although there is a
-record, for example because the champion was deleted, adds the next one.
+The records for one digest of inputs are an append-only list. A run that trains although a record
+exists, for example because the champion was deleted, appends the next one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TrainedRun:
 
 
 def newest(store: Store, layout: Layout, model_name: str, digest: str) -> TrainedRun | None:
-    """Return the newest run of a model with these inputs; None if there is none.
+    """Return a model's newest evaluated run with these inputs; None if there is none.
 
     Args:
         store: The store.
@@ -54,7 +54,7 @@ def newest(store: Store, layout: Layout, model_name: str, digest: str) -> Traine
 
 
 def remember(store: Store, layout: Layout, model_name: str, digest: str, run: TrainedRun) -> None:
-    """Record an evaluated run; a retry adds nothing.
+    """Record an evaluated run; recording it twice changes nothing.
 
     Args:
         store: The store.
@@ -72,4 +72,4 @@ def remember(store: Store, layout: Layout, model_name: str, digest: str, run: Tr
             store.create(model.trained_record(digest, number), run.to_bytes(), "application/json")
             return
         except ObjectExistsError:
-            number += 1
+            number += 1  # a run with the same inputs was evaluated at the same time

@@ -31,7 +31,7 @@ Interval = tuple[float | None, float | None]
 
 @dataclass(frozen=True)
 class MetChampion:
-    """The champion that a model was compared with.
+    """The champion that evaluate compared a model with, or could not compare it with.
 
     Attributes:
         number: The number of its record.
@@ -79,7 +79,7 @@ class Check:
 
 @dataclass(frozen=True)
 class VerdictSlice:
-    """What was found in one slice of the test rows.
+    """The evaluation of one slice of the test rows.
 
     Attributes:
         name: Its name, for example `city = Rome`.
@@ -154,19 +154,19 @@ class ModelVerdict(EvaluatedModel):
         mode: The mode of the gate; empty for an empty gate.
         confidence: The confidence of the intervals.
         checks: The checks of the gate.
-        slices: What was found in each slice, the worst first.
-        minimum_detectable_gain: The gain that so many rows would show 8 times in 10; None if there
-            was no comparison.
+        slices: The evaluation of each slice, the worst first.
+        minimum_detectable_gain: The gain that this many rows would show 8 times in 10; None without
+            a comparison.
         rows: The number of test rows.
-        weighted: Whether they count by weights.
-        ranking: `exact`, or into how many bins the outputs were counted.
+        weighted: Whether rows count by weights.
+        ranking: `exact`, or the number of bins in which the outputs were counted.
         metrics: The model's metrics.
         class_metrics: Its metrics of single classes.
         intervals: The confidence interval of each metric.
         baseline: The metrics of the trivial model.
-        champion: The champion that it was compared with; None if there was none.
-        again: In a second verdict, the champion that was promoted after the first.
-        stored: Its bytes, which a published version keeps a copy of.
+        champion: The champion at the time of the evaluation; None if there was none.
+        again: In a second verdict, the champion that was promoted after the first verdict.
+        stored: The bytes of verdict.json, which are copied to a published version.
     """
 
     blessed: bool
@@ -190,12 +190,12 @@ class ModelVerdict(EvaluatedModel):
 
     @property
     def reason(self) -> str:
-        """Why, as one line."""
+        """The reasons in one line."""
         return "; ".join(self.reasons)
 
     @property
     def is_second(self) -> bool:
-        """Whether publish gave it."""
+        """Whether publish, not evaluate, wrote this verdict."""
         return self.again is not None
 
     @property
@@ -211,8 +211,8 @@ class ModelVerdict(EvaluatedModel):
         """Return a stored verdict.
 
         Raises:
-            ObjectNotFoundError: There is none.
-            DataError: It is not a verdict.
+            ObjectNotFoundError: There is no object at the address.
+            DataError: The object is not a verdict.
         """
         data = store.read(address)
         try:
@@ -234,13 +234,13 @@ class ModelVerdict(EvaluatedModel):
         for check in body["checks"]:
             passed, explanation = check.pop("passed"), check.pop("explanation")
             check |= {"pass": passed, "explanation": explanation}
-        model = {it.name: body.pop(it.name) for it in fields(EvaluatedModel)}
+        model = {part.name: body.pop(part.name) for part in fields(EvaluatedModel)}
         again = {"again": again} if (again := body.pop("again")) else {}
         body = {"format": FORMAT} | body | model | again
         return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     def address(self, run: RunLayout) -> S3Address:
-        """Return where it is stored."""
+        """Return the address at which this verdict is stored."""
         return run.second_verdict if self.is_second else run.verdict
 
 
@@ -267,16 +267,16 @@ class LostRace:
     @classmethod
     def to(cls, winner: Champion, model_name: str) -> LostRace:
         """Return the record of a race that another run has won."""
-        said = (
+        message = (
             f"lost the race: version {winner.version} of run {winner.run_id} became the champion of"
             f" {model_name} after this model was evaluated again; start the run again to compare it"
             " with that champion"
         )
-        return cls(winner.number, winner.version, winner.run_id, said)
+        return cls(winner.number, winner.version, winner.run_id, message)
 
 
 def verdict_in_force(store: Store, run: RunLayout) -> ModelVerdict:
-    """Return the verdict on a run's model: the second, if there is one.
+    """Return the verdict that applies to a run's model: the second one if there are two.
 
     Raises:
         ObjectNotFoundError: The model was not evaluated.
@@ -295,9 +295,9 @@ def second_verdict(store: Store, run: RunLayout) -> ModelVerdict | None:
 
 
 def keep_second(store: Store, run: RunLayout, verdict: ModelVerdict) -> None:
-    """Store a verdict as the second one, unless there is one: the first that is stored counts.
+    """Store a run's second verdict; if one exists already, it is left as it is.
 
-    `again` names the champion that it met.
+    The verdict's `again` is set to the champion that it was compared with.
     """
     met = verdict.champion
     again = {name: getattr(met, name, None) for name in ("number", "version", "run_id")}
@@ -305,7 +305,7 @@ def keep_second(store: Store, run: RunLayout, verdict: ModelVerdict) -> None:
 
 
 def lost_race(store: Store, run: RunLayout) -> LostRace | None:
-    """Return the record that a run lost the race; None if it did not."""
+    """Return the record that a run lost the race; None if it did not lose."""
     try:
         return documents.read(LostRace, store.read(run.lost_race))
     except ObjectNotFoundError:
@@ -313,7 +313,7 @@ def lost_race(store: Store, run: RunLayout) -> LostRace | None:
 
 
 def keep_lost_race(store: Store, run: RunLayout, lost: LostRace) -> None:
-    """Store the record that a run lost the race; a retry changes nothing."""
+    """Store the record that a run lost the race; an existing record is left as it is."""
     _create(store, run.lost_race, documents.to_bytes(lost))
 
 
@@ -321,4 +321,4 @@ def _create(store: Store, address: S3Address, body: bytes) -> None:
     try:
         store.create(address, body, "application/json")
     except ObjectExistsError:
-        pass
+        pass  # a retry of the step: the record of the first try is in force

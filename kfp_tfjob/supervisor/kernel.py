@@ -46,6 +46,13 @@ def child_setup() -> Callable[[], None]:
     return setup
 
 
+def die_with_parent() -> None:
+    """Make the kernel kill this process when its parent ends."""
+    prctl = _prctl()
+    if prctl:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
 def children() -> list[int]:
     """Return the process ids of the children of this process, adopted orphans included."""
     return [int(pid) for pid in read_text(Path(f"/proc/self/task/{os.getpid()}/children")).split()]

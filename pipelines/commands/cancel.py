@@ -29,15 +29,15 @@ def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
     Exit codes: 0 nothing is running anymore, as far as could be checked; 1 something is still
     running after --limit seconds; 2 the run had already ended.
     """
-    found = client.cancel(run, limit, (lambda text: None) if json_ else show)
+    ending = client.cancel(run, limit, (lambda text: None) if json_ else show)
     if json_:
-        show_json(found)
-    elif found.complete:
-        show(f"No step of {found.run.name} is running after {found.seconds:g} s.")
+        show_json(ending)
+    elif ending.complete:
+        show(f"No step of {ending.run.name} is running after {ending.seconds:g} s.")
     else:
-        left = f"; left: {found.left}" if found.left else ""
-        show(f"After {found.seconds:g} s, the run is {found.run.state}{left}.")
+        remaining = f"; left: {ending.left}" if ending.left else ""
+        show(f"After {ending.seconds:g} s, the run is {ending.run.state}{remaining}.")
     if not json_:
-        show("\n".join(found.checked))
-        show(f"To continue: kfp-tfjob retry {found.run.run_id[:8]}")
-    sys.exit(0 if found.complete else 1)
+        show("\n".join(ending.checked))
+        show(f"To continue: kfp-tfjob retry {ending.run.run_id[:8]}")
+    sys.exit(0 if ending.complete else 1)

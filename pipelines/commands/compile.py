@@ -110,14 +110,14 @@ def compile_(
                 fix="add --registry REGISTRY, or name the image with --train-image",
             )
         )
-    named = {
+    chosen_images = {
         "--tools-image": tools_image,
         "--trainer-image": trainer_image,
         "--train-image": train_image,
     }
     ConfigurationError.raise_if(
         problem
-        for option, image in named.items()
+        for option, image in chosen_images.items()
         for problem in reference_problems(
             image or "",
             f"{option} is not an image reference",

@@ -35,12 +35,17 @@ def with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def connected(
-        host: str, namespace: str, token_file: str, ca_file: str, experiment: str = "", **given: Any
+        host: str,
+        namespace: str,
+        token_file: str,
+        ca_file: str,
+        experiment: str = "",
+        **arguments: Any,
     ) -> Any:
         from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
-        where = Connection(host, namespace, experiment, token_file, ca_file)
-        return command(connection=where, **given)
+        connection = Connection(host, namespace, experiment, token_file, ca_file)
+        return command(connection=connection, **arguments)
 
     options = (
         click.option(
@@ -94,8 +99,8 @@ def with_client(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that reach the back end and the store; the command receives `client`."""
 
     @wraps(command)
-    def connected(connection: Any, endpoint: str, **given: Any) -> Any:
-        return command(client=open_client(connection, endpoint), **given)
+    def connected(connection: Any, endpoint: str, **arguments: Any) -> Any:
+        return command(client=open_client(connection, endpoint), **arguments)
 
     return with_connection(_store_endpoint(connected))
 
@@ -106,7 +111,10 @@ def with_run(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_client(connection: Any, endpoint: str = "") -> Client:
-    """Return the client of a connection, for a command that explains what it cannot read."""
+    """Return the client of a connection for a command, without log lines of the libraries.
+
+    Commands report themselves what they cannot read.
+    """
     from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.records import quiet
 

@@ -51,7 +51,7 @@ def doctor(
     pipeline: Path | None,
     service_account: str,
     as_json: bool,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Check from this machine whether a run can start, before anything is installed.
 
@@ -68,15 +68,15 @@ def doctor(
     """
     began = time.monotonic()
     from kfp_tfjob.components.preflight.parameters import job_spec
-    from kfp_tfjob.pipelines.doctor import Question, examine
+    from kfp_tfjob.pipelines.doctor import Request, examine
     from kfp_tfjob.pipelines.kubeflow.package import from_file
 
     logging.getLogger("kfp_tfjob").setLevel(logging.ERROR)  # every error is a finding
     package = from_file(pipeline) if pipeline else None
-    values = parameters_of(given, package.defaults if package else None, here=False).values
+    values = parameters_of(arguments, package.defaults if package else None, here=False).values
     if package:
         ConfigurationError.raise_if(package.problems(values["train_image"]))
-    report = examine(Question(connection, service_account, values, job_spec(values)))
+    report = examine(Request(connection, service_account, values, job_spec(values)))
     seconds = time.monotonic() - began
     if as_json:
         click.echo(json.dumps(_as_json(report, seconds), indent=1))
@@ -86,25 +86,25 @@ def doctor(
 
 
 def _counts(report: Report) -> dict[str, int]:
-    found = Counter(str(finding.status) for found in report.values() for finding in found)
-    return {status: found[status] for status in _COLOURS}
+    counts = Counter(str(finding.status) for group in report.values() for finding in group)
+    return {status: counts[status] for status in _COLOURS}
 
 
 def _as_json(report: Report, seconds: float) -> dict[str, Any]:
-    every = [
+    entries = [
         {"topic": topic, "status": str(finding.status), **finding.parts}
-        for topic, found in report.items()
-        for finding in found
+        for topic, group in report.items()
+        for finding in group
     ]
-    return {**_counts(report), "seconds": round(seconds, 1), "findings": every}
+    return {**_counts(report), "seconds": round(seconds, 1), "findings": entries}
 
 
 def _show(report: Report, seconds: float) -> None:
-    for topic, found in report.items():
+    for topic, group in report.items():
         click.echo(topic)
-        for finding in found:
+        for finding in group:
             status = click.style(f"{finding.status:7}", fg=_COLOURS[finding.status])
-            what, *rest = (f"{LABELS[name]}{text}" for name, text in finding.parts.items())
-            click.echo("\n           ".join([f"  {status}  {what}", *rest]))
+            sentence, *details = (f"{LABELS[name]}{text}" for name, text in finding.parts.items())
+            click.echo("\n           ".join([f"  {status}  {sentence}", *details]))
     counts = ", ".join(f"{number} {status}" for status, number in _counts(report).items())
     click.echo(f"{counts} in {seconds:.1f} s")

@@ -16,23 +16,23 @@ from kfp_tfjob.storage.formatting import nearest
 @click.argument("parameter", metavar="[PARAMETER[.KEY]]", required=False)
 def explain(parameter: str | None) -> None:
     """Explain the run parameters and their keys."""
-    groups = {name: it.group for name, it in PARAMETERS.items() if it.group}
+    groups = {name: declared.group for name, declared in PARAMETERS.items() if declared.group}
     keys = {path: text for name in groups for path, text in keys_of(name, groups[name]).items()}
     if parameter is None:
-        for name, it in PARAMETERS.items():
-            click.echo(f"{name:<22} {it.words}")
+        for name, declared in PARAMETERS.items():
+            click.echo(f"{name:<22} {declared.words}")
         click.echo(f"\nFor the keys of {', '.join(groups)}, run: kfp-tfjob explain PARAMETER")
         return
-    shown = {path: text for path, text in keys.items() if f"{path}.".startswith(f"{parameter}.")}
+    matches = {path: text for path, text in keys.items() if f"{path}.".startswith(f"{parameter}.")}
     role, _, key = parameter.rpartition(".")
     same = [path for path in (f"pod.all.{key}", f"pod.ps.{key}") if path in keys]
-    if not shown and same and role.startswith("pod.") and role in keys:  # such as pod.chief.cpu
+    if not matches and same and role.startswith("pod.") and role in keys:  # such as pod.chief.cpu
         # A step's pod takes few of these keys, and its own text names them.
         of_step = role in ("pod.prepare", "pod.evaluate")
-        shown = {path: keys[path] for path in ([role] if of_step else [role, *same])}
+        matches = {path: keys[path] for path in ([role] if of_step else [role, *same])}
     if parameter in PARAMETERS:
         click.echo(f"{parameter}: {PARAMETERS[parameter].words}\n")
-    elif not shown:
+    elif not matches:
         near = [path for path in keys if path.endswith(f".{parameter}")]
         near = near or [nearest(parameter, [*PARAMETERS, *keys])]
         raise ConfigurationError(
@@ -43,7 +43,7 @@ def explain(parameter: str | None) -> None:
                 fix="run " + " or ".join(f"kfp-tfjob explain {name}".strip() for name in near),
             )
         )
-    for path, text in shown.items():
+    for path, text in matches.items():
         click.echo(path)
         click.echo(
             fill(text.replace("`", ""), 100, initial_indent="    ", subsequent_indent="    ")

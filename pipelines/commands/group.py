@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-_LONGEST = 1000  # characters of a sentence; the help is wrapped, not cut
+_LONGEST = 1000  # characters of a sentence; click truncates longer ones, but wraps the others
 
 
 class Group(click.Group):

@@ -46,7 +46,7 @@ def import_(file: Path, command: str, output: Path | None) -> None:
     program = _program(command)
     documents = read(file)
     problems = Problems()
-    jobs = [problems.of(lambda item=item: convert(item, program)) for item in documents.jobs]
+    jobs = [problems.of(lambda job=job: convert(job, program)) for job in documents.jobs]
     ConfigurationError.raise_if(problems)
     imported = [job for job in jobs if job]
     if len(imported) > 1 and output is None:
@@ -60,13 +60,13 @@ def import_(file: Path, command: str, output: Path | None) -> None:
             )
         )
     for number, job in enumerate(imported, 1):
-        text = _text(job, documents.others)
+        text = _text(job, documents.other_objects)
         if output is None:
             click.echo(text, nl=False)
             continue
         path = output
         if len(imported) > 1:
-            names = [safe(other.name.partition(" ")[2]) for other in imported]
+            names = [safe(named.name.partition(" ")[2]) for named in imported]
             name = names[number - 1]
             unique = name if names.count(name) == 1 else f"{number}-{name}"
             path = output.with_name(f"{output.stem}-{unique}{output.suffix}")
@@ -74,19 +74,25 @@ def import_(file: Path, command: str, output: Path | None) -> None:
         click.echo(path)
 
 
-def _text(job: ImportedJob, others: tuple[str, ...]) -> str:
+def _text(job: ImportedJob, ignored: tuple[str, ...]) -> str:
+    """Return the content of a job's parameters file.
+
+    Args:
+        job: The job.
+        ignored: The names of the file's other objects, which a note lists.
+    """
     from kfp_tfjob.pipelines.job_import.parameters_file import to_yaml
     from kfp_tfjob.pipelines.job_import.report import Note
 
     notes = list(job.notes)
-    if others:
+    if ignored:
         instead = "apply it with kubectl, if the program needs it"
-        notes.append(Note(", ".join(others), "it is not part of the job", instead))
+        notes.append(Note(", ".join(ignored), "it is not part of the job", instead))
     return to_yaml(job.parameters, notes, f"Run parameters for {job.name}")
 
 
 def _program(text: str) -> list[str]:
-    """Return the program that a person has named.
+    """Return the program in --command; empty without the option.
 
     Raises:
         ConfigurationError: It is not a JSON list of strings.
@@ -96,8 +102,8 @@ def _program(text: str) -> list[str]:
     try:
         program = json.loads(text)
     except ValueError:
-        program = None
-    if isinstance(program, list) and program and all(isinstance(it, str) for it in program):
+        program = None  # reported below, as for JSON that is not a list
+    if isinstance(program, list) and program and all(isinstance(word, str) for word in program):
         return program
     raise ConfigurationError(
         Problem(

@@ -60,19 +60,19 @@ def logs(
     from kfp_tfjob.storage.names import check_task_key
 
     ConfigurationError.raise_if(check_task_key(task))
-    shown = 0
-    place, local = home or DEFAULT, home is not None
-    with stored_run(run, place, endpoint, connection, local, task) as found:
+    last_attempt = 0
+    folder, local = home or DEFAULT, home is not None
+    with stored_run(run, folder, endpoint, connection, local, task) as stored:
         try:
-            for number, line in read(found, replicas, follow):
+            for attempt, line in read(stored, replicas, follow):
                 if as_json:
-                    values = {"attempt": number, "time": line.stamp, "where": line.where}
-                    click.echo(json.dumps(values | {"text": line.text}, ensure_ascii=False))
+                    fields = {"attempt": attempt, "time": line.stamp, "where": line.where}
+                    click.echo(json.dumps(fields | {"text": line.text}, ensure_ascii=False))
                     continue
-                if number != shown and (shown or number > 1):
-                    click.echo(f"--- attempt {number}", err=True)
-                shown = number
+                if attempt != last_attempt and (last_attempt or attempt > 1):
+                    click.echo(f"--- attempt {attempt}", err=True)
+                last_attempt = attempt
                 stamp = f"{line.stamp} " if timestamps else ""
                 click.echo(safe(f"{stamp}[{line.where}] {line.text}"))
         except KeyboardInterrupt:
-            return  # following has no other end
+            return  # the usual way to end --follow, so not an error

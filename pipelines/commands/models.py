@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -36,25 +37,24 @@ def list_(place: Models, json_: bool) -> None:
     from kfp_tfjob.options.metric_names import in_short
     from kfp_tfjob.registry import view
 
-    found = list(view.rows(place.store, place.layout))
+    rows = list(view.rows(place.store, place.layout))
     if json_:
-        show_json(found)
+        show_json(rows)
         return
-    if not found:
+    if not rows:
         show(f"no run has published a model in {place.layout.root} yet")
         return
     cells = [
         (
-            it.name,
-            it.version or "",
-            it.serving or "",
-            it.run_id,
-            age(it.at),
-            it.versions,
-            it.trouble
-            or "  ".join(f"{name} {number(value)}" for name, value in in_short(it.metrics).items()),
+            row.name,
+            row.version or "",
+            row.serving or "",
+            row.run_id,
+            age(row.at),
+            row.versions,
+            row.trouble or _metrics_text(in_short(row.metrics)),
         )
-        for it in found
+        for row in rows
     ]
     show_table(("model", "champion", "served as", "run", "age", "versions", "metrics"), cells)
 
@@ -76,50 +76,66 @@ def show_(place: Models, model: str, last: int, json_: bool) -> None:
     from kfp_tfjob.registry import view
 
     view.require(place.store, place.layout, model)
-    found = view.show(place.store, place.layout, model, last)
-    show_json(found) if json_ else _show(found, place)
+    details = view.show(place.store, place.layout, model, last)
+    show_json(details) if json_ else _show(details, place)
 
 
 for command in (rollback, promote, prune, sync):
     models.add_command(command)
 
 
-def _show(found: Shown, place: Models) -> None:
-    champion = found.champion
+def _show(details: Shown, place: Models) -> None:
+    champion = details.champion
     if champion is None:
-        show(found.proof or f"{found.name} has no champion yet")
+        show(details.proof or f"{details.name} has no champion yet")
     else:
         facts = {
             "champion": f"version {champion.version} of run {champion.run_id}",
             "files": champion.version_uri,
             "verdict": champion.verdict_uri,
-            "served as": _served(found, champion, place),
-            "records": "agree" if not found.proof else found.proof,
+            "served as": _describe_served(details, champion, place),
+            "records": "agree" if not details.proof else details.proof,
         }
         for name, text in facts.items():
             show(f"{name + ':':<10} {text}")
-        metrics = "  ".join(f"{name} {number(value)}" for name, value in champion.metrics.items())
-        show(f"{'metrics:':<10} {metrics}")
+        show(f"{'metrics:':<10} {_metrics_text(champion.metrics)}")
     show("")
     rows = [
-        (it.version, it.state, it.run_id, sized(it.size) if it.size else "")
-        for it in found.versions
+        (
+            version.version,
+            version.state,
+            version.run_id,
+            sized(version.size) if version.size else "",
+        )
+        for version in details.versions
     ]
     show_table(("version", "state", "run", "size"), rows)
     show("")
     events = [
-        (it.at, it.action, it.version, it.serving or "", it.by or it.run_id, it.why[:200])
-        for it in found.history
+        (
+            event.at,
+            event.action,
+            event.version,
+            event.serving or "",
+            event.by or event.run_id,
+            event.why[:200],
+        )
+        for event in details.history
     ]
     show_table(("time", "what", "version", "served as", "who", "why"), events)
 
 
-def _served(found: Shown, champion: Champion, place: Models) -> str:
-    if found.serving_uri:
-        return f"{champion.served_as}, below {found.serving_base}"
-    if found.proof:
+def _metrics_text(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {number(value)}" for name, value in metrics.items())
+
+
+def _describe_served(details: Shown, champion: Champion, place: Models) -> str:
+    """Return the champion's number for servers, or why servers do not have it, and the fix."""
+    if details.serving_uri:
+        return f"{champion.served_as}, below {details.serving_base}"
+    if details.proof:
         return f"{champion.served_as}, not checked: the records do not agree"
-    fix = f"kfp-tfjob models sync {found.name}{place.options}"
-    if SAVED_MODEL in found.not_served:
+    fix = f"kfp-tfjob models sync {details.name}{place.options}"
+    if SAVED_MODEL in details.not_served:
         return f"not yet: {fix}"
-    return f"{champion.served_as}, but altered: {listed(found.not_served, 3)}. Fix: {fix}"
+    return f"{champion.served_as}, but altered: {listed(details.not_served, 3)}. Fix: {fix}"

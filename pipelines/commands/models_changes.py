@@ -55,23 +55,23 @@ def rollback(
     from kfp_tfjob.registry import view
 
     view.require(place.store, place.layout, model)
-    person, why = _person(), _text(reason)
-    planned = engine.plan(place.store, place.layout, model, version or 0)
-    now, then = planned.now, planned.back_to
+    person, stripped_reason = _user_name(), _check_reason(reason)
+    plan = engine.plan(place.store, place.layout, model, version or 0)
+    current, target = plan.now, plan.back_to
 
-    def tell() -> None:
-        if planned.is_done:
-            show(f"version {now.version} is already the champion of {model}")
+    def show_plan() -> None:
+        if plan.is_done:
+            show(f"version {current.version} is already the champion of {model}")
         else:
             show(
-                f"{model}: roll back from version {now.version} of run {now.run_id}"
-                f" to version {then.version} of run {then.run_id}"
+                f"{model}: roll back from version {current.version} of run {current.run_id}"
+                f" to version {target.version} of run {target.run_id}"
             )
 
-    if not proceed(planned, tell, yes or planned.is_done, dry_run):
+    if not proceed(plan, show_plan, yes or plan.is_done, dry_run):
         return
-    champion = engine.execute(place.store, place.layout, planned, person, why)
-    _tell(place, model, champion)
+    champion = engine.execute(place.store, place.layout, plan, person, stripped_reason)
+    _show_champion(place, model, champion)
 
 
 @click.command()
@@ -101,22 +101,22 @@ def promote(
     from kfp_tfjob.registry.runs import run_ids
     from kfp_tfjob.storage.run_folder import find, full_id
 
-    person, why = _person(), _text(reason)
-    _, known = run_ids(place.store, place.layout)
-    run_id = full_id(run_id, known)
+    person, stripped_reason = _user_name(), _check_reason(reason)
+    _, existing_ids = run_ids(place.store, place.layout)
+    run_id = full_id(run_id, existing_ids)
     folder = find(place.store, place.layout, run_id)
     step = Step("publish", run_id, place.layout, place.store, task, folder)
-    planned = manual_promotion.plan(step, model)
+    plan = manual_promotion.plan(step, model)
 
-    def tell() -> None:
+    def show_plan() -> None:
         show(f"{model}: the version of run {run_id} becomes the champion")
-        show(f"verdict: {'blessed' if planned.blessed else 'not blessed'}: {planned.reasons}")
-        show(f"champion now: {planned.now or 'none'}")
+        show(f"verdict: {'blessed' if plan.blessed else 'not blessed'}: {plan.reasons}")
+        show(f"champion now: {plan.now or 'none'}")
 
-    if not proceed(planned, tell, yes, dry_run):
+    if not proceed(plan, show_plan, yes, dry_run):
         return
-    champion = manual_promotion.execute(step, planned, person, why)
-    _tell(place, model, champion)
+    champion = manual_promotion.execute(step, plan, person, stripped_reason)
+    _show_champion(place, model, champion)
 
 
 @click.command()
@@ -141,22 +141,26 @@ def prune(place: Models, model: str, keep: int, really: bool) -> None:
     from kfp_tfjob.registry import view
 
     view.require(place.store, place.layout, model)
-    planned = engine.plan(place.store, place.layout, model, keep)
-    found = [(it, "") for it in planned.candidates]
+    plan = engine.plan(place.store, place.layout, model, keep)
+    # Each candidate, and why it was not deleted after all; empty for a deleted one.
+    outcomes = [(candidate, "") for candidate in plan.candidates]
     if really:
-        found = list(engine.execute(place.store, place.layout, planned, keep, _person()))
+        outcomes = list(engine.execute(place.store, place.layout, plan, keep, _user_name()))
     done = "deleted" if really else "would delete"
-    for it, why in found:
-        if why:
+    for candidate, obstacle in outcomes:
+        if obstacle:
             continue
-        what = f"version {it.version}" if it.version else f"the folder for servers {it.serving}"
-        show(f"{done} {what}: {it.why}; {counted(it.files, 'object')}, {sized(it.size)}")
-    for number, why in sorted(planned.kept.items(), reverse=True):
-        show(f"stays: version {number} {why}")
-    for _, why in found:
-        if why:
-            show(f"note: {why}")
-    if planned.candidates and not really:
+        name = f"the folder for servers {candidate.serving}"
+        if candidate.version:
+            name = f"version {candidate.version}"
+        size = f"{counted(candidate.files, 'object')}, {sized(candidate.size)}"
+        show(f"{done} {name}: {candidate.why}; {size}")
+    for number, reason in sorted(plan.kept.items(), reverse=True):
+        show(f"stays: version {number} {reason}")
+    for _, obstacle in outcomes:
+        if obstacle:
+            show(f"note: {obstacle}")
+    if plan.candidates and not really:
         show("nothing was deleted; add --apply to delete")
 
 
@@ -175,38 +179,39 @@ def sync(place: Models, model: str | None) -> None:
 
     if model:
         view.require(place.store, place.layout, model)
-    outcomes, folders, wrong = [], {}, []
+    outcomes, folders, errors = [], {}, []
     for name in [model] if model else view.names(place.store, place.layout):
         try:
             folder = publish_newest(place.store, place.layout, name)
         except DataError as error:
-            wrong.append(error)
+            errors.append(error)  # raised at the end, so that the other models are completed
             continue
         folders[name] = str(folder or "")
         outcomes += mirror.sync(place.store, place.layout, name, mirror.PERSON_SECONDS)
     for name, folder in folders.items():
         show(f"{name}: servers read {folder}" if folder else f"{name} has no champion yet")
-    for it in outcomes:
-        show(f"{it.model}: {it.mirror} at {it.server}: {it.said}")
-    if wrong:
-        raise DataError(*(problem for error in wrong for problem in error.problems))
-    if not all(it.done for it in outcomes):
+    for outcome in outcomes:
+        show(f"{outcome.model}: {outcome.mirror} at {outcome.server}: {outcome.said}")
+    if errors:
+        raise DataError(*(problem for error in errors for problem in error.problems))
+    if not all(outcome.done for outcome in outcomes):
         sys.exit(1)
 
 
-def _tell(place: Models, model: str, champion: Any) -> None:
+def _show_champion(place: Models, model: str, champion: Any) -> None:
+    """Bring other registries up to date, and print the new champion and the outcome."""
     from kfp_tfjob.registry import mirror
 
     outcomes = mirror.sync(place.store, place.layout, model)
     base = place.layout.model(model).servable(champion.served_as)
     show(f"the champion of {model} is version {champion.version} of run {champion.run_id}")
     show(f"servers read {base}")
-    for it in outcomes:
-        show(f"{it.mirror} at {it.server}: {it.said}")
+    for outcome in outcomes:
+        show(f"{outcome.mirror} at {outcome.server}: {outcome.said}")
 
 
-def _person() -> str:
-    """Return who decides: the user of this machine."""
+def _user_name() -> str:
+    """Return the name of this machine's user, for the history of the champions."""
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:
@@ -220,7 +225,8 @@ def _person() -> str:
         ) from error
 
 
-def _text(reason: str) -> str:
+def _check_reason(reason: str) -> str:
+    """Return a reason without surrounding blanks; an empty one is an error."""
     if not reason.strip():
         raise ConfigurationError(
             Problem(

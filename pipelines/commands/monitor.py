@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_NAMED = 20  # columns without drift, for people
+_MOST_NAMED = 20  # columns without drift in the table, which should fit on a screen
 
 
 class _Limit(click.FloatRange):
-    """A finite number; click takes NaN and infinity for numbers, which nothing would exceed."""
+    """A finite number; click accepts NaN and infinity too, which no value would exceed."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Return the number."""
-        found = super().convert(value, param, ctx)
-        return found if math.isfinite(found) else self.fail(f"{found} is not a limit", param, ctx)
+        limit = super().convert(value, param, ctx)
+        return limit if math.isfinite(limit) else self.fail(f"{limit} is not a limit", param, ctx)
 
 
 _DEFAULTS = Contract()
@@ -94,13 +94,13 @@ def monitor(
     Exit codes: 0 nothing has moved, or there are too few rows to tell; 1 something has moved; 2 an
     option is wrong; 3 nothing can be compared.
     """
-    from kfp_tfjob.serving.monitor import monitor as look
+    from kfp_tfjob.serving.monitor import monitor as compare
 
     limits = Contract(
         max_psi=max_psi, max_unseen=max_unseen, max_gap_rise=max_gap_rise, ignore=ignore
     )
     try:
-        found = look(place.store, place.layout, model, datetime.now(UTC), days, limits)
+        result = compare(place.store, place.layout, model, datetime.now(UTC), days, limits)
     except (StepError, click.ClickException):
         raise
     except Exception as error:  # Python would end with 1, which means that something has moved
@@ -113,27 +113,27 @@ def monitor(
             )
         ) from error
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=1, ensure_ascii=False))
+        click.echo(json.dumps(asdict(result), indent=1, ensure_ascii=False))
     else:
-        _show(found)
-    sys.exit(1 if found.moved else 0)
+        _show(result)
+    sys.exit(1 if result.moved else 0)
 
 
-def _show(found: Monitored) -> None:
+def _show(result: Monitored) -> None:
     show(
-        f"{found.model_name}, version {found.version} of run {found.run_id}:"
-        f" {found.rows:,} of {found.requested:,} requested rows,"
-        f" {found.since} to {found.until}"
+        f"{result.model_name}, version {result.version} of run {result.run_id}:"
+        f" {result.rows:,} of {result.requested:,} requested rows,"
+        f" {result.since} to {result.until}"
     )
-    still = [column for column in found.columns if not column.beyond]
-    shown = [*found.moved, *still[:_MOST_NAMED]]
+    unmoved = [column for column in result.columns if not column.beyond]
     head = ("", "PSI", "missing before", "missing now", "not in train", "")
-    rows = [_row(column) for column in shown]
+    rows = [_row(column) for column in (*result.moved, *unmoved[:_MOST_NAMED])]
     show_table(head, rows)
-    if others := len(still) - _MOST_NAMED:
-        show(f"{others:,} more columns have not moved.") if others > 0 else None
-    for text in _notes(found):
-        show(text)
+    omitted = len(unmoved) - _MOST_NAMED
+    if omitted > 0:
+        show(f"{omitted:,} more columns have not moved.")
+    for sentence in _notes(result):
+        show(sentence)
 
 
 def _row(column: ColumnDrift) -> tuple[str, ...]:
@@ -144,11 +144,12 @@ def _row(column: ColumnDrift) -> tuple[str, ...]:
         f"{column.gaps_before:.1%}",
         f"{column.gaps_now:.1%}",
         unseen,
-        _word(column),
+        _drift_words(column),
     )
 
 
-def _word(column: ColumnDrift) -> str:
+def _drift_words(column: ColumnDrift) -> str:
+    """Return the limits that a column exceeds, or `chance` if chance alone explains the excess."""
     if column.beyond:
         examples = f" such as {', '.join(map(repr, column.examples))}"
         words = {"psi": "MOVED", "gaps": "MORE MISSING", "unseen": "NEW VALUES" + examples}
@@ -156,17 +157,17 @@ def _word(column: ColumnDrift) -> str:
     return "chance" if column.chance else ""
 
 
-def _notes(found: Monitored) -> Iterator[str]:
-    if found.left_out:
-        yield f"The server does not store {', '.join(found.left_out)}."
-    if found.bad_rows:
-        yield f"{found.bad_rows:,} rows have values whose type differs from their column's."
-    if found.unreadable:
-        yield f"{len(found.unreadable):,} samples were skipped. {found.unreadable[0]}"
-    if not found.judged:
+def _notes(result: Monitored) -> Iterator[str]:
+    if result.left_out:
+        yield f"The server does not store {', '.join(result.left_out)}."
+    if result.bad_rows:
+        yield f"{result.bad_rows:,} rows have values whose type differs from their column's."
+    if result.unreadable:
+        yield f"{len(result.unreadable):,} samples were skipped. {result.unreadable[0]}"
+    if not result.judged:
         yield "There are too few rows to report drift."
-    elif not found.moved:
+    elif not result.moved:
         yield "The requests resemble the training data."
     else:
-        names = ", ".join(column.name for column in found.moved)
+        names = ", ".join(column.name for column in result.moved)
         yield f"Moved: {names}. Check their source; if it is correct, train on newer data."

@@ -1,4 +1,8 @@
-"""Prints what a command found: for people, or as JSON."""
+"""Prints the result of a command, for people or as JSON, and asks for confirmation.
+
+Names and messages may come from a store or a cluster, so everything is escaped before it reaches a
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,22 @@ without_asking = click.option("--yes", is_flag=True, help="do not ask for confir
 
 
 def proceed(
-    plan: Any, tell: Callable[[], None], yes: bool, dry_run: bool, json_: bool = False
+    plan: Any, show_plan: Callable[[], None], yes: bool, dry_run: bool, json_: bool = False
 ) -> bool:
-    """Show a plan and return whether to proceed; ask for it, unless `yes` or `dry_run` answers.
+    """Show a plan and return whether to proceed; ask the user unless `yes` or `dry_run` answers.
+
+    Args:
+        plan: The plan, a dataclass, for JSON.
+        show_plan: Prints the plan for people.
+        yes: Whether to proceed without asking.
+        dry_run: Whether to stop after showing the plan.
+        json_: Whether to print JSON.
 
     Raises:
         ConfigurationError: There is no terminal to ask on.
     """
     if not json_:
-        tell()
+        show_plan()
     elif dry_run or not yes:
         show_json(plan)
     if dry_run or yes:
@@ -51,33 +62,36 @@ def proceed(
 
 
 def show(text: str) -> None:
-    """Print text that may come from outside."""
+    """Print a message that may contain untrusted strings."""
     click.echo(lines(text))
 
 
-def show_json(found: Any) -> None:
+def show_json(document: Any) -> None:
     """Print a dataclass, or a list of them, as JSON."""
-    plain = [asdict(item) for item in found] if isinstance(found, list) else asdict(found)
+    if isinstance(document, list):
+        plain: Any = [asdict(entry) for entry in document]
+    else:
+        plain = asdict(document)
     click.echo(json.dumps(plain, indent=1, ensure_ascii=False, default=str))
 
 
-def show_json_line(found: Any) -> None:
-    """Print a dataclass as one line of JSON."""
-    click.echo(json.dumps(asdict(found), ensure_ascii=False, default=str))
+def show_json_line(document: Any) -> None:
+    """Print a dataclass as one line of JSON, at once, because a program may wait for it."""
+    click.echo(json.dumps(asdict(document), ensure_ascii=False, default=str))
     sys.stdout.flush()
 
 
 def show_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows below a head, in columns."""
+    """Print rows below a head, in columns as wide as their longest cell."""
     cells = [[line(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo("  ".join(padded).rstrip())
 
 
 def age(created: str) -> str:
-    """Return how long ago a time in RFC 3339 was: `3 min`, `5 h`, `2 d`; empty if it is none."""
+    """Return the time since a date in RFC 3339: `3 min`, `5 h`, `2 d`; empty for other strings."""
     try:
         seconds = (datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()
     except (ValueError, TypeError):  # a record of the store may have any text

@@ -32,12 +32,12 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_"
 _STDIN = "standard input"
-# As text, "False" would be true in a user's function.
+# Python's spelling of JSON's words: as a string, "False" would be true in a user's function.
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
-# Numbers as YAML has them: JSON accepts neither .5 nor 1. nor +1.
+# Numbers as YAML writes them: JSON accepts neither .5 nor 1. nor +1.
 _INT = r"[-+]?(0|[1-9]\d*)"
 _FLOAT = r"[-+]?(0|[1-9]\d*|(?=\.\d))(\.\d*)?(e[-+]?\d+)?"
-# The defaults of a run on this machine, where they differ from those of the form.
+# The defaults of a run on this machine that differ from the form's defaults.
 HERE = {
     "output_uri": f"s3://{BUCKET}",
     "model_name": "from --data",
@@ -46,30 +46,37 @@ HERE = {
 
 
 @dataclass(frozen=True)
-class Given:
-    """The run parameters of a command, and the source of each that is not a default."""
+class CommandParameters:
+    """The run parameters of a command.
+
+    Attributes:
+        values: The value of every run parameter.
+        sources: The file, variable or option that set a parameter, by its name; parameters with
+            their default are omitted.
+    """
 
     values: RunParameters
     sources: Mapping[str, str]
 
 
 def with_parameters(here: bool = True, demands: bool = True) -> Callable[..., Any]:
-    """Return the decorator that adds the options that set run parameters.
+    """Return a decorator that adds the options for run parameters to a command.
 
-    A run on this machine (`here`) has more defaults than the form. A command that demands those
-    without a default shows them as required.
+    Args:
+        here: Whether the command runs on this machine, where more parameters have a default.
+        demands: Whether the help marks parameters without a default as required.
     """
     options = [
         *(
             click.option(
-                it.option[0],
+                declared.option[0],
                 name,
-                type=it.type,
-                metavar=it.option[1],
-                help=f"{name}: {it.words}{_shown_default(name, it, here, demands)}",
+                type=declared.type,
+                metavar=declared.option[1],
+                help=f"{name}: {declared.words}{_default_help(name, declared, here, demands)}",
             )
-            for name, it in PARAMETERS.items()
-            if it.option
+            for name, declared in PARAMETERS.items()
+            if declared.option
         ),
         click.option(
             "--params",
@@ -97,7 +104,8 @@ def with_parameters(here: bool = True, demands: bool = True) -> Callable[..., An
     return decorated
 
 
-def _shown_default(name: str, parameter: Parameter, here: bool, demands: bool) -> str:
+def _default_help(name: str, parameter: Parameter, here: bool, demands: bool) -> str:
+    """Return the end of an option's help: its default, or that it is required."""
     default = (HERE.get(name) if here else None) or parameter.default
     if default is None:
         return "; required" if demands else ""
@@ -105,40 +113,46 @@ def _shown_default(name: str, parameter: Parameter, here: bool, demands: bool) -
 
 
 def parameters_of(
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     defaults: Mapping[str, Any] | None = None,
     here: bool = True,
     environment: Mapping[str, str] = os.environ,
-) -> Given:
-    """Return every run parameter and its source; a run on this machine has more defaults.
+) -> CommandParameters:
+    """Return the value and source of every run parameter.
+
+    Args:
+        arguments: The command's arguments, by the names in `with_parameters`.
+        defaults: Values that replace the form's defaults, for example a compiled pipeline's.
+        here: Whether the run is on this machine, where more parameters have a default.
+        environment: The environment variables.
 
     Raises:
-        ConfigurationError: The file, the environment or `--set` has something else than run
-            parameters; it lists everything.
+        ConfigurationError: One problem for each setting in the file, the environment or `--set`
+            that is not a run parameter.
     """
-    from kfp_tfjob.components.preflight.parameters import defaults as of_the_form
+    from kfp_tfjob.components.preflight.parameters import defaults as form_defaults
     from kfp_tfjob.user_code.model_code import as_path
 
-    values: Any = {**of_the_form(), **(defaults or {})}
+    values: Any = {**form_defaults(), **(defaults or {})}
     sources: dict[str, str] = {}
-    if file := given.get("file"):
+    if file := arguments.get("file"):
         source = _STDIN if file == Path("-") else str(file)
-        found = _read(file, source)
-        values |= found
-        sources |= dict.fromkeys(found, source)
-    # An own program may read other variables of this prefix, so unknown ones are no error.
+        in_file = _read(file, source)
+        values |= in_file
+        sources |= dict.fromkeys(in_file, source)
+    # A user's program may read other variables of this prefix, so unknown ones are no error.
     variables = {name: f"{VARIABLE}{name.upper()}" for name in PARAMETERS}
-    said = {name: environment[key] for name, key in variables.items() if key in environment}
-    _apply(values, [(f"{name}={text}", variables[name]) for name, text in said.items()])
-    sources |= {name: variables[name] for name in said}
-    short = {name: given[name] for name in PARAMETERS if given.get(name) is not None}
+    exported = {name: environment[key] for name, key in variables.items() if key in environment}
+    _apply(values, [(f"{name}={text}", variables[name]) for name, text in exported.items()])
+    sources |= {name: variables[name] for name in exported}
+    short = {name: arguments[name] for name in PARAMETERS if arguments.get(name) is not None}
     values |= short
     sources |= {name: (PARAMETERS[name].option or [name])[0] for name in short}
-    _apply(values, [(setting, "--set") for setting in given["settings"]])
-    sources |= {re.split("[.=]", setting)[0]: "--set" for setting in given["settings"]}
+    _apply(values, [(setting, "--set") for setting in arguments["settings"]])
+    sources |= {re.split("[.=]", setting)[0]: "--set" for setting in arguments["settings"]}
     if here:
         values["output_uri"] = values["output_uri"] or HERE["output_uri"]
-        values["model_name"] = values["model_name"] or _name_of(values["data_uri"]) or "model"
+        values["model_name"] = values["model_name"] or _model_name(values["data_uri"]) or "model"
     values = completed(values)
     values["model_code"] = as_path(str(values["model_code"]))
     options = values["data_options"]
@@ -148,11 +162,19 @@ def parameters_of(
     if isinstance(gate, dict) and isinstance(gate.get("evaluator"), str):
         values["gate"] = {**gate, "evaluator": as_path(gate["evaluator"])}
     values["output_uri"] = fill_user(str(values["output_uri"]), _user)
-    return Given(values, sources)
+    return CommandParameters(values, sources)
 
 
 def _read(file: Path, source: str) -> dict[str, Any]:
-    """Return the parameters of a file or of standard input, which messages call `source`."""
+    """Return the run parameters in a file or in standard input.
+
+    Args:
+        file: The file.
+        source: Its name in messages; `_STDIN` for standard input.
+
+    Raises:
+        ConfigurationError: It is not a YAML mapping of run parameters, each written once.
+    """
     import yaml
 
     from kfp_tfjob.options.parse import unknown_key
@@ -161,8 +183,8 @@ def _read(file: Path, source: str) -> dict[str, Any]:
         data = sys.stdin.buffer.read() if source == _STDIN else file.read_bytes()
         text = data.decode("utf-8")
         tree = yaml.compose(text, yaml.SafeLoader)  # JSON is YAML
-        found = yaml.load(text, loader())
-        json.dumps(found, default=str)  # a YAML alias may contain itself
+        parameters = yaml.load(text, loader())
+        json.dumps(parameters, default=str)  # a YAML alias may contain itself
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(
             Problem(
@@ -172,17 +194,17 @@ def _read(file: Path, source: str) -> dict[str, Any]:
                 fix="correct this line, or name another file with --params",
             )
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(parameters, dict):
         raise ConfigurationError(
             Problem(
                 f"{source} has no run parameters",
-                received=type(found).__name__,
+                received=type(parameters).__name__,
                 expected="a mapping, for example `train_epochs: 5`",
                 fix="write one parameter on each line, or name another file with --params",
             )
         )
     ConfigurationError.raise_if(
-        unknown_key("", str(name), PARAMETERS) for name in found if name not in PARAMETERS
+        unknown_key("", str(name), PARAMETERS) for name in parameters if name not in PARAMETERS
     )
     assert isinstance(tree, yaml.MappingNode)
     ConfigurationError.raise_if(
@@ -192,20 +214,21 @@ def _read(file: Path, source: str) -> dict[str, Any]:
             expected="each key once; YAML would use only the last value",
             fix="remove one of them",
         )
-        for key in _repeated(tree)
+        for key in _repeated_keys(tree)
     )
-    for key, value in tree.value:
-        is_text = isinstance(value, yaml.ScalarNode) and value.tag != "tag:yaml.org,2002:null"
-        if is_text and key.value in found and PARAMETERS[key.value].type is str:
-            found[key.value] = value.value  # YAML would read the label `no` as false, 1.10 as 1.1
-    return found
+    for key, node in tree.value:
+        is_text = isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null"
+        if is_text and key.value in parameters and PARAMETERS[key.value].type is str:
+            # YAML would read the label `no` as false, and 1.10 as 1.1.
+            parameters[key.value] = node.value
+    return parameters
 
 
 @cache
 def loader() -> Any:
-    """Return a loader for which 010, 1:30 and dates are strings, 1e-3 is a number.
+    """Return a YAML loader that reads 010, 1:30 and dates as strings, and 1e-3 as a number.
 
-    As in JSON, a key is the text that is written: the class 1.10 must not become 1.1.
+    Keys are strings as they are written, as in JSON, because the class 1.10 must not become 1.1.
     """
     import yaml
 
@@ -230,17 +253,17 @@ def loader() -> Any:
     return Loader
 
 
-def _repeated(node: Any) -> Iterator[Any]:
-    """Yield the keys of a YAML document that a mapping has already."""
+def _repeated_keys(node: Any) -> Iterator[Any]:
+    """Yield the keys of a YAML document that occur earlier in the same mapping."""
     if not isinstance(node.value, list):
         return
-    seen = set()
-    for item in node.value:
-        key, value = item if isinstance(item, tuple) else (None, item)
-        if key is not None and (key.tag, str(key.value)) in seen:
+    earlier = set()
+    for entry in node.value:
+        key, child = entry if isinstance(entry, tuple) else (None, entry)
+        if key is not None and (key.tag, str(key.value)) in earlier:
             yield key
-        seen.add(key and (key.tag, str(key.value)))
-        yield from _repeated(value)
+        earlier.add(key and (key.tag, str(key.value)))
+        yield from _repeated_keys(child)
 
 
 def _user() -> str:
@@ -259,12 +282,20 @@ def _user() -> str:
 
 
 def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:
-    """Apply `parameter[.key]=value` settings with their sources, in the order given."""
+    """Change `values` by settings.
+
+    Args:
+        values: The run parameters.
+        settings: `PARAMETER[.KEY]=VALUE` and its source; later settings override earlier ones.
+
+    Raises:
+        ConfigurationError: One problem for each invalid setting.
+    """
     from kfp_tfjob.options.parse import unknown_key
 
     problems: list[Problem | str] = []
     for setting, source in settings:
-        name, keys, text = _divided(setting)
+        name, keys, text = _split_setting(setting)
         if text is None:
             problems.append(
                 Problem(
@@ -286,21 +317,21 @@ def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:
                 )
             )
         elif isinstance(values[name], dict) and not keys and not _is_json(text):
-            where = f", in {source}" if source.startswith(VARIABLE) else ""
+            location = f", in {source}" if source.startswith(VARIABLE) else ""
             problems.append(
                 Problem(
-                    f"{name} is not JSON{where}",
+                    f"{name} is not JSON{location}",
                     received=text,
                     expected='an object with each key once, for example {"key": "value"}',
                     fix=f"correct it, or set one key with --set {name}.KEY=VALUE",
                 )
             )
         else:
-            values[name] = _with(values[name], keys, _value(name, keys, text))
+            values[name] = _replace(values[name], keys, _parse_value(name, keys, text))
     ConfigurationError.raise_if(problems)
 
 
-def _divided(setting: str) -> tuple[str, list[str], str | None]:
+def _split_setting(setting: str) -> tuple[str, list[str], str | None]:
     """Return the parameter, the keys and the value of a setting; None for a missing value.
 
     A user's name may contain `=`, as the class `<=50K` does. So the value begins after the first
@@ -312,76 +343,79 @@ def _divided(setting: str) -> tuple[str, list[str], str | None]:
     for equals in re.finditer("=", setting):
         name, *parts = setting[: equals.start()].split(".")
         group = PARAMETERS[name].group if name in PARAMETERS else None
-        keys, rest = split_keys(group, parts) if group else ([], parts)
-        divisions.append((name, [*keys, *rest], setting[equals.end() :]))
+        keys, remaining = split_keys(group, parts) if group else ([], parts)
+        divisions.append((name, [*keys, *remaining], setting[equals.end() :]))
     if len(divisions) < 2:
         return divisions[0] if divisions else (setting, [], None)
-    return next((it for it in divisions if _is_valid(*it)), divisions[0])
+    return next((division for division in divisions if _is_valid(*division)), divisions[0])
 
 
 def _is_valid(name: str, keys: list[str], text: str) -> bool:
-    """Return whether a key of a parameter with known keys may have this value."""
+    """Return whether a dict parameter with a typed form may have this value under these keys."""
     from kfp_tfjob.options.parse import parse
 
     group = PARAMETERS[name].group if name in PARAMETERS and keys else None
     if not group:
         return False
     try:
-        parse(group, name, _with({}, keys, _value(name, keys, text)))
+        parse(group, name, _replace({}, keys, _parse_value(name, keys, text)))
     except ConfigurationError:
         return False
     return True
 
 
-def _value(name: str, keys: list[str], text: str) -> Any:
-    """Return the value that a text means for a parameter, or for a key of it."""
+def _parse_value(name: str, keys: list[str], text: str) -> Any:
+    """Return the typed value of a setting's text, for a parameter or for one of its keys."""
     if PARAMETERS[name].type is str and not keys:
         return text
-    value = _typed(text)
+    value = _parse_scalar(text)
     # A variable, label or node selector: 1.10 is no number there.
     is_text = name == "pod" and len(keys) > 2 and isinstance(value, int | float | None)
     return text if is_text else value
 
 
-def _with(value: Any, keys: list[str], new: Any) -> Any:
-    """Return `value` with the entry at the path `keys` replaced."""
+def _replace(value: Any, keys: list[str], new: Any) -> Any:
+    """Return `value` with the entry at the path `keys` replaced by `new`."""
     if not keys:
         return new
     inner = value if isinstance(value, dict) else {}
-    return inner | {keys[0]: _with(inner.get(keys[0]), keys[1:], new)}
+    return inner | {keys[0]: _replace(inner.get(keys[0]), keys[1:], new)}
 
 
-def _json(text: str) -> Any:
-    """Return JSON in which no object has a key twice."""
+def _parse_json(text: str) -> Any:
+    """Return a JSON document; a repeated key is a ValueError, but json would use the last one."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
+    def reject_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(entries := dict(pairs)) < len(pairs):
             raise ValueError("a key occurs twice")
-        return found
+        return entries
 
-    return json.loads(text, object_pairs_hook=once)
+    return json.loads(text, object_pairs_hook=reject_repeated)
 
 
 def _is_json(text: str) -> bool:
     try:
-        _json(text)
+        _parse_json(text)
     except (ValueError, RecursionError):
         return False
     return True
 
 
-def _typed(text: str) -> Any:
-    """Return a value as JSON, or as Python or YAML write it; any other text stays as it is."""
+def _parse_scalar(text: str) -> Any:
+    """Return the value of JSON, or of a number, boolean or None of Python or YAML.
+
+    Any other text is returned as it is.
+    """
     text = _OF_PYTHON.get(text, text)
     if _is_json(text):
-        return _json(text)
+        return _parse_json(text)
     for kind, pattern in ((int, _INT), (float, _FLOAT)):
         if re.fullmatch(pattern, text, re.ASCII | re.I):
             return kind(text)
     return text
 
 
-def _name_of(data: str) -> str:
-    """Return a model name made from the name of the data."""
+def _model_name(data: str) -> str:
+    """Return a model name made from the file name in data_uri; empty if no character is valid."""
     stem = Path(data).name.split(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")

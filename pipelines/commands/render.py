@@ -15,20 +15,20 @@ _GROUPS = ("output_uri", "storage_", "model_name", "model_hyperparameters", "tra
 @click.command()
 @with_parameters()
 @click.option("--run-id", default="RUN-ID", help="the run id to use", show_default=True)
-def render(run_id: str, **given: Any) -> None:
+def render(run_id: str, **arguments: Any) -> None:
     """Print the TFJob that the parameters create."""
     from kfp_tfjob.components.preflight.parameters import check
 
-    values = parameters_of(given).values
+    values = parameters_of(arguments).values
     check(values)
     click.echo(first_attempt(values, run_id), nl=False)
 
 
 def first_attempt(values: RunParameters, run_id: str) -> str:
-    """Return the job of the first attempt of a run as YAML; other parameters are ignored.
+    """Return the job of a run's first attempt as YAML; parameters of other steps are ignored.
 
     Raises:
-        ConfigurationError: Parameters are wrong; it lists every problem.
+        ConfigurationError: One problem for every invalid parameter.
     """
     from dataclasses import replace
 
@@ -46,7 +46,7 @@ def first_attempt(values: RunParameters, run_id: str) -> str:
         dataset_uri=str(layout.dataset("DATASET-DIGEST")) if has_data(values) else "",
         **{name: values[name] for name in values if name.startswith(_GROUPS)},
     )
-    # The run's tick is not known here: its fields stay.
+    # The run's tick is unknown here, so its fields stay.
     folder = address_fields.folder(layout.template, None, spec.model_name, spec.gpus)
     run = layout.run(run_id, folder)
     spec = replace(spec, code_uri="" if code.in_image else str(run.code))

@@ -26,11 +26,11 @@ def retry(client: Client, run: str, follows: bool, json_: bool) -> None:
     """
     from kfp_tfjob.pipelines.commands.watch import watch_run
 
-    found = client.retry(run)
+    retried = client.retry(run)
     if json_:
-        show_json(found)
+        show_json(retried)
     else:
-        show(f"Retrying {found.name} ({found.run_id})\nUI:   {found.page}")
-        show(f"next: kfp-tfjob watch {found.run_id[:8]}")
+        show(f"Retrying {retried.name} ({retried.run_id})\nUI:   {retried.page}")
+        show(f"next: kfp-tfjob watch {retried.run_id[:8]}")
     if follows:
-        sys.exit(watch_run(client, found.run_id, json_))
+        sys.exit(watch_run(client, retried.run_id, json_))

@@ -19,7 +19,7 @@ from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
-from kfp_tfjob.pipelines.local.home import PARAMETERS as KEPT
+from kfp_tfjob.pipelines.local.home import PARAMETERS as PARAMETERS_FILE
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.escaping import lines
 
@@ -39,7 +39,7 @@ from kfp_tfjob.storage.escaping import lines
     metavar="TIME",
     help="the time for {date} and {hour}, for example 2026-11-22T03:00:00Z [default: now]",
 )
-def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
+def run(home: Path, run_id: str | None, tick: str | None, **arguments: Any) -> None:
     """Run the whole pipeline on this machine.
 
     The chief and the workers run as processes. They store their output in an S3 server that starts
@@ -54,60 +54,68 @@ def run(home: Path, run_id: str | None, tick: str | None, **given: Any) -> None:
     from kfp_tfjob.storage.run_folder import full_id
 
     place = Home(home.absolute())
-    with place.errors_told():
+    with place.translate_errors():
         if run_id:
             run_id = full_id(run_id, (path.name for path in place.run("x").parent.glob("*")))
-        earlier = _earlier(place, run_id) if run_id else None
+        earlier = _read_parameters(place, run_id) if run_id else None
     # The environment of today must not change a run of yesterday.
-    found = parameters_of(given, earlier, environment={} if earlier else os.environ)
-    values = found.values
+    values = parameters_of(arguments, earlier, environment={} if earlier else os.environ).values
     check(values)
-    ConfigurationError.raise_if(_not_kept(values))
+    ConfigurationError.raise_if(_missing_secrets(values))
     embedded = not values["storage_endpoint"]
     _require("tensorflow", *(["swift"] if embedded else []))
-    at = _tick(place, run_id, tick)
+    run_tick = _tick(place, run_id, tick)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
-    sys.exit(run_here(values, place, name, embedded, _show, at))
+    sys.exit(run_here(values, place, name, embedded, _show, run_tick))
 
 
 def _require(*packages: str) -> None:
-    """Refuse to start without packages that only the run's other processes load."""
+    """Raise an error for missing packages that only the run's other processes load.
+
+    They would otherwise fail in the middle of the run.
+    """
     for package in packages:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
-def _earlier(home: Home, run_id: str) -> RunParameters:
+def _read_parameters(home: Home, run_id: str) -> RunParameters:
     """Return the original parameters of a continued run."""
-    path = home.run(run_id) / KEPT
+    path = home.run(run_id) / PARAMETERS_FILE
     try:
         text = "" if "/" in run_id else path.read_text()
-        earlier = json.loads(text)
+        parameters = json.loads(text)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # or the disk was full
-        known = [folder.name for folder in path.parents[1].glob("*") if folder.is_dir()]
+        run_ids = [folder.name for folder in path.parents[1].glob("*") if folder.is_dir()]
         raise ConfigurationError(
             Problem(
                 "there is no run with this id to continue",
                 received=run_id,
-                expected=f"one of {', '.join(sorted(known)[-5:]) or 'none yet'}",
+                expected=f"one of {', '.join(sorted(run_ids)[-5:]) or 'none yet'}",
                 fix="correct --run-id or --home, or omit --run-id to start a new run",
             )
         ) from None
-    return earlier
+    return parameters
 
 
-def _tick(home: Home, run_id: str | None, given: str | None) -> Tick:
-    """Return the tick of a run: that of a continued run, else the given one, else now."""
-    new = Tick.parse(given, "--tick") if given else None
-    kept = home.run(run_id) / TICK if run_id else None
-    if not (kept and kept.exists()):
-        return new or Tick(datetime.now(UTC))
-    tick = Tick.parse(kept.read_text(), str(kept))
-    if new and str(new) != str(tick):
+def _tick(home: Home, run_id: str | None, option: str | None) -> Tick:
+    """Return the tick of a run.
+
+    Args:
+        home: The folder of local runs.
+        run_id: The run to continue, which keeps its tick; None for a new run.
+        option: The time in --tick; None for the current time.
+    """
+    requested = Tick.parse(option, "--tick") if option else None
+    path = home.run(run_id) / TICK if run_id else None
+    if not (path and path.exists()):
+        return requested or Tick(datetime.now(UTC))
+    tick = Tick.parse(path.read_text(), str(path))
+    if requested and str(requested) != str(tick):
         raise ConfigurationError(
             Problem(
                 "a run keeps its tick when it is continued",
-                received=f"--tick {given}",
+                received=f"--tick {option}",
                 expected=str(tick),
                 fix="omit --tick, or omit --run-id to start a new run",
             )
@@ -115,8 +123,8 @@ def _tick(home: Home, run_id: str | None, given: str | None) -> Tick:
     return tick
 
 
-def _not_kept(values: RunParameters) -> Iterable[Problem]:
-    """Describe the secrets of a continued run: they were not saved."""
+def _missing_secrets(values: RunParameters) -> Iterable[Problem]:
+    """Yield a problem for each secret of a continued run, because secrets are not saved."""
     for name, value in values.items():
         for path in still_masked(value, name):
             yield Problem(
@@ -128,5 +136,5 @@ def _not_kept(values: RunParameters) -> Iterable[Problem]:
 
 
 def _show(text: str) -> None:
-    """Print text that may come from outside."""
+    """Print a message that may contain untrusted strings."""
     click.echo(lines(text))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _DAYS = re.compile("([1-9][0-9]{0,4})d")
-_LEAST_DAYS = 7  # the steps before and after training may be silent so long
+_LEAST_DAYS = 7  # the steps before and after training may write nothing for this long
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -41,9 +41,9 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
     if context.invoked_subcommand:
         return
     troubles: list[str] = []
-    found = client.runs(limit, model, tell=troubles.append)
+    newest = client.runs(limit, model, tell=troubles.append)
     if json_:
-        show_json(found)
+        show_json(newest)
         return
     rows = [
         (
@@ -55,12 +55,12 @@ def runs(context: click.Context, client: Client, limit: int, model: str, json_: 
             minutes(run.seconds),
             run.verdict,
         )
-        for run in found
+        for run in newest
     ]
     show_table(("run", "name", "state", "model", "age", "duration", "verdict"), rows)
     for trouble in troubles[:1]:
         show(f"note: verdicts are missing, because the store cannot be read from here: {trouble}")
-    if not found:
+    if not newest:
         show(f"There is no run{' of this model' if model else ''} yet.")
 
 
@@ -91,23 +91,28 @@ def prune(place: Models, older_than: str, really: bool) -> None:
     with ExitStack() as stack:
         if place.home.folder.is_dir():
             stack.enter_context(only_run(place.home))  # a local run may be silent for long
-        planned = engine.plan(place.store, place.layout, int(days[1]) * 86400)
-        found = [(it, "") for it in planned]
+        plan = engine.plan(place.store, place.layout, int(days[1]) * 86400)
+        # Each candidate, and why it was not deleted after all; empty for a deleted one.
+        outcomes = [(candidate, "") for candidate in plan]
         if really:
-            found = []
-            for it, why in engine.execute(place.store, place.layout, planned):
-                found.append((it, why))
-                if it.kind == "run" and not why:
-                    shutil.rmtree(place.home.run(it.name), ignore_errors=True)
-    gone = [it for it, why in found if not why]
+            outcomes = []
+            for candidate, obstacle in engine.execute(place.store, place.layout, plan):
+                outcomes.append((candidate, obstacle))
+                if candidate.kind == "run" and not obstacle:
+                    shutil.rmtree(place.home.run(candidate.name), ignore_errors=True)
+    deleted = [candidate for candidate, obstacle in outcomes if not obstacle]
     done = "deleted" if really else "would delete"
-    for it in gone:
-        what = it.kind if it.kind in ("run", "dataset") else f"{it.kind} of run"
-        show(f"{done} {what} {it.name}: {it.why}; {counted(it.files, 'object')}, {sized(it.size)}")
-    for it, why in found:
-        if why:
-            show(f"note: {it.kind} {it.name} stays: {why}")
-    files, size = sum(it.files for it in gone), sum(it.size for it in gone)
-    show(f"{done} {counted(files, 'object')}, {sized(size)}")
-    if gone and not really:
+    for candidate in deleted:
+        kind = candidate.kind
+        if kind not in ("run", "dataset"):
+            kind = f"{kind} of run"
+        size = f"{counted(candidate.files, 'object')}, {sized(candidate.size)}"
+        show(f"{done} {kind} {candidate.name}: {candidate.why}; {size}")
+    for candidate, obstacle in outcomes:
+        if obstacle:
+            show(f"note: {candidate.kind} {candidate.name} stays: {obstacle}")
+    files = sum(candidate.files for candidate in deleted)
+    total = sum(candidate.size for candidate in deleted)
+    show(f"{done} {counted(files, 'object')}, {sized(total)}")
+    if deleted and not really:
         show("nothing was deleted; add --apply to delete")

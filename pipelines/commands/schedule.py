@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 @dry_run
 @as_json
 @click.pass_context
-def schedule(context: click.Context, connection: Connection, **given: Any) -> None:
+def schedule(context: click.Context, connection: Connection, **arguments: Any) -> None:
     """Start runs on Kubeflow Pipelines at regular times.
 
     It takes the options of submit, and --cron. It checks them, shows the plan of a run that would
@@ -80,10 +80,10 @@ def schedule(context: click.Context, connection: Connection, **given: Any) -> No
     if context.invoked_subcommand:
         context.obj = connection
         return
-    _make(connection, **given)
+    _create(connection, **arguments)
 
 
-def _make(
+def _create(
     connection: Connection,
     schedule_name: str,
     cron: str,
@@ -93,57 +93,61 @@ def _make(
     yes: bool,
     dry_run: bool,
     json_: bool,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
 
     trigger = Trigger(cron)
     client = open_client(connection)
     package = client.package(pipeline or "")
-    found = parameters_of(given, package.defaults, here=False)
-    name = schedule_name or str(found.values["model_name"])
-    plan = client.plan(found.values, package, found.sources)
+    parameters = parameters_of(arguments, package.defaults, here=False)
+    name = schedule_name or str(parameters.values["model_name"])
+    plan = client.plan(parameters.values, package, parameters.sources)
 
-    def tell() -> None:
-        old = client.schedules(name)
+    def show_schedule_plan() -> None:
+        replaced = client.schedules(name)
         show_plan(plan, client.back_end.host, client.back_end.namespace)
         show(f"{'schedule:':<10} {name}: cron {cron}; {counted(concurrency, 'run')} at once")
-        for it in old:
-            show(f"note: it replaces {_called(it)}{_flight(it)}")
+        for old in replaced:
+            show(f"note: it replaces {_label(old)}{_in_flight(old)}")
 
-    if not proceed(plan, tell, yes, dry_run, json_):
+    if not proceed(plan, show_schedule_plan, yes, dry_run, json_):
         return
-    made, kept = client.schedule(found.values, trigger, package, name, concurrency, service_account)
+    created, paused = client.schedule(
+        parameters.values, trigger, package, name, concurrency, service_account
+    )
     if not json_:
         show("\nKubeflow Pipelines stored this schedule:")
-    _tell(made, json_)
-    for it in () if json_ else kept:
+    _show_schedule(created, json_)
+    for old in () if json_ else paused:
         show(
-            f"note: {_called(it)} is kept, paused{_flight(it)}, because deleting it now would end"
-            " its runs"
+            f"note: {_label(old)} is kept, paused{_in_flight(old)}, because deleting it now would"
+            " end its runs"
         )
 
 
-def _called(found: Schedule) -> str:
-    return f"{found.name} ({found.schedule_id[:8]}, {found.when})"
+def _label(schedule: Schedule) -> str:
+    return f"{schedule.name} ({schedule.schedule_id[:8]}, {schedule.when})"
 
 
-def _flight(found: Schedule) -> str:
-    if not found.in_flight:
+def _in_flight(schedule: Schedule) -> str:
+    """Return a clause with the runs of a schedule that are in flight; empty without any."""
+    if not schedule.in_flight:
         return ""
-    runs = ", ".join(f"{run.name} ({run.run_id[:8]})" for run in found.in_flight)
-    return f", with {counted(len(found.in_flight), 'run')} in flight: {runs}"
+    runs = ", ".join(f"{run.name} ({run.run_id[:8]})" for run in schedule.in_flight)
+    return f", with {counted(len(schedule.in_flight), 'run')} in flight: {runs}"
 
 
 def _with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a connection; those given before the name of the command count as well."""
+    """Add the options of a connection; they may also come before the subcommand's name."""
 
     @wraps(command)
-    def connected(connection: Connection, **given: Any) -> Any:
+    def connected(connection: Connection, **arguments: Any) -> Any:
         from kfp_tfjob.pipelines.kubeflow.connection import Connection
 
-        before = click.get_current_context().obj
-        return command(connection=before if connection == Connection() else connection, **given)
+        of_group = click.get_current_context().obj
+        chosen = of_group if connection == Connection() else connection
+        return command(connection=chosen, **arguments)
 
     return with_connection(connected)
 
@@ -153,21 +157,21 @@ def _with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
 @_with_connection
 def list_(connection: Connection, json_: bool) -> None:
     """List the schedules of this pipeline, the newest first."""
-    found = open_client(connection).schedules()
+    schedules = open_client(connection).schedules()
     if json_:
-        show_json(found)
+        show_json(schedules)
         return
     rows = [
         (
-            it.schedule_id[:8],
-            it.name,
-            it.state,
-            it.when,
-            it.model,
-            age(it.created),
-            len(it.in_flight),
+            listed.schedule_id[:8],
+            listed.name,
+            listed.state,
+            listed.when,
+            listed.model,
+            age(listed.created),
+            len(listed.in_flight),
         )
-        for it in found
+        for listed in schedules
     ]
     show_table(("id", "name", "state", "when", "model", "age", "in flight"), rows)
 
@@ -177,23 +181,23 @@ def list_(connection: Connection, json_: bool) -> None:
 @_with_connection
 def delete(connection: Connection, name: str) -> None:
     """Delete a schedule; one with runs in flight is only paused."""
-    show(f"deleted {_called(open_client(connection).delete_schedule(name))}")
+    show(f"deleted {_label(open_client(connection).delete_schedule(name))}")
 
 
-def _tell(found: Schedule, json_: bool) -> None:
+def _show_schedule(schedule: Schedule, json_: bool) -> None:
     if json_:
-        show_json(found)
+        show_json(schedule)
         return
     rows = {
-        "schedule": f"{found.name} ({found.schedule_id}), {found.state}",
-        "when": found.when,
-        "at once": str(found.at_once),
-        "data": str(found.parameters.get("data_uri", "")),
-        "output": str(found.parameters.get("output_uri", "")),
-        "UI": found.page,
+        "schedule": f"{schedule.name} ({schedule.schedule_id}), {schedule.state}",
+        "when": schedule.when,
+        "at once": str(schedule.at_once),
+        "data": str(schedule.parameters.get("data_uri", "")),
+        "output": str(schedule.parameters.get("output_uri", "")),
+        "UI": schedule.page,
     }
     for name, text in rows.items():
         if text:
             show(f"{name + ':':<10} {text}")
-    for run in found.in_flight:
+    for run in schedule.in_flight:
         show(f"in flight: {run.name} ({run.run_id[:8]}), {run.state}")

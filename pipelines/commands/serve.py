@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="with --batch-milliseconds: predict at once when this many rows are waiting",
 )
-def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: Any) -> None:
+def serve(model: str, place: Models, sample_without: tuple[str, ...], **arguments: Any) -> None:
     """Serve the predictions of a model's champion.
 
     The server answers REST at http://HOST:PORT/v1/models/MODEL:predict and, in the Open Inference
@@ -89,5 +89,5 @@ def serve(model: str, place: Models, sample_without: tuple[str, ...], **given: A
     from kfp_tfjob.serving.server import serve as start
 
     logging.getLogger("kfp_tfjob.serving").setLevel(logging.INFO)
-    options = ServerOptions(sample_without=sample_without, **given)
+    options = ServerOptions(sample_without=sample_without, **arguments)
     start(place.store, place.layout, model, options)

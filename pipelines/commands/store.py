@@ -1,4 +1,4 @@
-"""The options that say where models are: in S3, or in the folder of local runs."""
+"""The options that lead to published models: in S3, or in the folder of local runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Models:
-    """Where models are.
+    """The store and folder of published models.
 
     Attributes:
         store: The store.
         layout: Everything below output_uri.
         home: The folder of local runs, which may not exist.
-        options: The options that lead there, for the next command that a message names.
+        options: The options that lead there, for a command in a message.
     """
 
     store: Store
@@ -41,8 +41,8 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that lead to the models; the command receives them as `place`."""
 
     @wraps(command)
-    def opened(output: str, endpoint: str, region: str, home: Path, **given: Any) -> Any:
-        return command(place=open_models(output, endpoint, region, home), **given)
+    def opened(output: str, endpoint: str, region: str, home: Path, **arguments: Any) -> Any:
+        return command(place=open_models(output, endpoint, region, home), **arguments)
 
     options = (
         click.option(
@@ -74,7 +74,14 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models:
-    """Return the models; the embedded store lives as long as the command."""
+    """Return the models' store and folder; an embedded store runs until the command ends.
+
+    Args:
+        output: output_uri of the runs; empty for the environment's, or for local runs.
+        endpoint: URL of the store; empty for the AWS environment's.
+        region: The store's region; empty for the environment's.
+        folder: The folder of local runs.
+    """
     from kfp_tfjob.pipelines.local.embedded_store import embedded_store, store_of
     from kfp_tfjob.pipelines.local.home import Home
     from kfp_tfjob.storage.layout import Layout
@@ -82,16 +89,16 @@ def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models
 
     patience = Patience(seconds=30, first=0.5, silence=15)  # a person waits
     output = output or os.environ.get(f"{VARIABLE}OUTPUT_URI", "")
-    home, opened = Home(folder.absolute()), click.get_current_context().with_resource
+    home, close_with_command = Home(folder.absolute()), click.get_current_context().with_resource
     if not output and not endpoint:
-        store = opened(embedded_store(home, patience))
-        here = "" if home.is_default else f" --home {folder}"
-        return Models(store, Layout.parse(HERE["output_uri"]), home, here)
+        store = close_with_command(embedded_store(home, patience))
+        options = "" if home.is_default else f" --home {folder}"
+        return Models(store, Layout.parse(HERE["output_uri"]), home, options)
     layout = Layout.parse(output or HERE["output_uri"])
-    more = "".join(
-        f" --{name} {value}"
-        for name, value in {"output": output, "endpoint": endpoint, "region": region}.items()
-        if value
+    options = "".join(
+        f" --{name} {argument}"
+        for name, argument in {"output": output, "endpoint": endpoint, "region": region}.items()
+        if argument
     )
-    store = opened(store_of(layout.root, endpoint, home, patience, region))
-    return Models(store, layout, home, more)
+    store = close_with_command(store_of(layout.root, endpoint, home, patience, region))
+    return Models(store, layout, home, options)

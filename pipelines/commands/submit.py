@@ -51,7 +51,7 @@ def submit(
     dry_run: bool,
     follows: bool,
     json_: bool,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Start a run on Kubeflow Pipelines.
 
@@ -70,15 +70,15 @@ def submit(
 
     client = open_client(connection)
     package = client.package(pipeline or "")
-    found = parameters_of(given, package.defaults, here=False)
-    plan = client.plan(found.values, package, found.sources, name=run_name)
+    parameters = parameters_of(arguments, package.defaults, here=False)
+    plan = client.plan(parameters.values, package, parameters.sources, name=run_name)
 
-    def tell() -> None:
+    def show_run_plan() -> None:
         show_plan(plan, client.back_end.host, client.back_end.namespace)
 
-    if not proceed(plan, tell, yes, dry_run, json_):
+    if not proceed(plan, show_run_plan, yes, dry_run, json_):
         return
-    run = client.submit(found.values, package, run_name, service_account)
+    run = client.submit(parameters.values, package, run_name, service_account)
     if json_:
         show_json(run)
     else:
@@ -88,7 +88,7 @@ def submit(
 
 
 def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
-    """Print what a run will take."""
+    """Print the plan of a run: its parameters, pods, GPUs and warnings."""
     rows = {
         "back end": f"{host}{f', namespace {namespace}' if namespace else ''}",
         "pipeline": plan.pipeline,
@@ -105,10 +105,10 @@ def show_plan(plan: Plan, host: str, namespace: str = "") -> None:
         show(f"{name + ':':<10} {text}")
     if plan.given:
         show("parameters that you set:")
-        for name, it in plan.given.items():
-            show(f"  {name} = {it['value']}  ({it['source']})")
-    for it in plan.findings:
-        show(f"{'note' if it.status is Status.UNKNOWN else 'warning'}: {it}")
+        for name, setting in plan.given.items():
+            show(f"  {name} = {setting['value']}  ({setting['source']})")
+    for finding in plan.findings:
+        show(f"{'note' if finding.status is Status.UNKNOWN else 'warning'}: {finding}")
 
 
 def _show_started(run: Run) -> None:

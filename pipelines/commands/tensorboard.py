@@ -69,5 +69,5 @@ def tensorboard(
         place = open_models(output, endpoint, "", home)
         serve_model(place.store, place.layout, model, limit, port, click.echo)
         return
-    with stored_run(run, home, endpoint, connection, local=False) as found:
-        serve(found, port, click.echo)
+    with stored_run(run, home, endpoint, connection, local=False) as stored:
+        serve(stored, port, click.echo)

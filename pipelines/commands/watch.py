@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.following import Moment
 
-_EVERY = 10.0  # seconds between two lines about the training
+_EVERY = 10.0  # seconds between two lines about the training, which a person reads
 
 
 @click.command()
@@ -47,6 +47,7 @@ def watch_run(client: Client, run: str, json_: bool = False) -> int:
                 lines.show(moment)
             last = moment
     except KeyboardInterrupt:
+        # Ctrl-C is the way to stop watching; only `cancel` ends the run.
         if not json_:
             show(f"The run continues. Follow it again: kfp-tfjob watch {run}")
         return 130
@@ -62,7 +63,7 @@ def watch_run(client: Client, run: str, json_: bool = False) -> int:
 
 
 class _Lines:
-    """Prints what is new in each moment."""
+    """Prints the changes in each state of a run."""
 
     def __init__(self) -> None:
         self._waits: tuple[str, ...] = ()
@@ -82,11 +83,11 @@ class _Lines:
         for wait in moment.waits if moment.waits != self._waits else ():
             self._say(wait)
         self._waits = moment.waits
-        found = moment.progress
-        if found and found.time > self._progress:
-            if found.step == found.steps or found.time > self._progress + _EVERY:
-                self._progress = found.time
-                self._say(progress_line(found))
+        progress = moment.progress
+        if progress and progress.time > self._progress:
+            if progress.step == progress.steps or progress.time > self._progress + _EVERY:
+                self._progress = progress.time
+                self._say(progress_line(progress))
         if moment.run.is_over:
             self._say(f"run {moment.run.state} ({minutes(moment.run.seconds)})")
 

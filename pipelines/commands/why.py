@@ -23,26 +23,26 @@ def why(client: Client, run: str, json_: bool) -> None:
     RUN is an id, an id prefix, a name or `last`. The cause comes from the store or, failing that,
     from the pods or Kubeflow Pipelines.
     """
-    found = client.why(run)
-    show_json(found) if json_ else show_why(found)
+    explanation = client.why(run)
+    show_json(explanation) if json_ else show_why(explanation)
 
 
-def show_why(found: Why) -> None:
-    """Print why a run is as it is."""
-    show(f"{found.run.name} ({found.run.run_id[:8]}): {found.summary}")
-    show(f"What happened: {found.reason}")
-    if found.remedy:
-        show(f"What to do:    {found.remedy}")
-    for check in found.checks:
+def show_why(explanation: Why) -> None:
+    """Print the reason for a run's state, with its remedy, checks, attempts and last log lines."""
+    show(f"{explanation.run.name} ({explanation.run.run_id[:8]}): {explanation.summary}")
+    show(f"What happened: {explanation.reason}")
+    if explanation.remedy:
+        show(f"What to do:    {explanation.remedy}")
+    for check in explanation.checks:
         show(f"  {'passed' if check.passed else 'FAILED'}  {check.name}: {check.explanation}")
-    for attempt in found.attempts:
+    for attempt in explanation.attempts:
         show(f"attempt {attempt.number}: {attempt.verdict or 'open'}: {attempt.sentence}")
-        for text in attempt.log:
-            show(f"  {text}")
-    if found.log:
+        for log_line in attempt.log:
+            show(f"  {log_line}")
+    if explanation.log:
         show("The last lines of its log:")
-        for text in found.log:
-            show(f"  {text}")
-    for note in found.notes:
+        for log_line in explanation.log:
+            show(f"  {log_line}")
+    for note in explanation.notes:
         show(f"note: {note}")
-    show(f"UI: {found.run.page}")
+    show(f"UI: {explanation.run.page}")

@@ -1,4 +1,8 @@
-"""Converts one job into run parameters and notes."""
+"""Converts one job into run parameters and notes.
+
+The notes are the reason why this is not a mapping of fields: a run decides some things itself, and
+a person who imports a job must see each part that the parameters do not contain.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +49,12 @@ _ADDRESSES = {"output_uri": "s3://bucket", "model_name": "model"}  # if the job 
 
 @dataclass(frozen=True)
 class ImportedJob:
-    """The run that trains what a job trained.
+    """The run that replaces a job.
 
     Attributes:
         name: The job's kind and name.
         parameters: The run parameters that are not defaults.
-        notes: What is not carried over as it is.
+        notes: The parts of the job that are not carried over unchanged.
     """
 
     name: str
@@ -58,20 +62,20 @@ class ImportedJob:
     notes: Sequence[Note]
 
 
-def convert(item: Object, command: Sequence[str] = (), ask: Inspect = inspect) -> ImportedJob:
+def convert(manifest: Object, command: Sequence[str] = (), ask: Inspect = inspect) -> ImportedJob:
     """Return the run parameters for a job.
 
     Args:
-        item: The job.
+        manifest: The job.
         command: The program, if a person has named it.
         ask: Returns the program of an image.
 
     Raises:
-        ConfigurationError: The job is not valid, or a run would train something else; it lists
-            every reason.
+        ConfigurationError: One problem for each reason why the job is not valid, or why a run would
+            train something else.
     """
-    report = Report(f"{item['kind']} {name_of(item)}")
-    job = read_job(item, report)
+    report = Report(f"{manifest['kind']} {name_of(manifest)}")
+    job = read_job(manifest, report)
     report.raise_if_refused()
     if job.is_own:
         parameters = parameters_of_own(job, report)
@@ -80,7 +84,7 @@ def convert(item: Object, command: Sequence[str] = (), ask: Inspect = inspect) -
                 "command": list(command)
             }
     else:
-        parameters = _foreign(job, command, report, ask)
+        parameters = _parameters_of_foreign(job, command, report, ask)
         report.raise_if_refused()
     for path in still_masked(parameters, ""):
         report.note(
@@ -93,10 +97,12 @@ def convert(item: Object, command: Sequence[str] = (), ask: Inspect = inspect) -
     return ImportedJob(report.job, parameters, list(report.merged()))
 
 
-def _foreign(job: SourceJob, given: Sequence[str], report: Report, ask: Inspect) -> dict[str, Any]:
-    """Return the parameters of a job that another tool or a person has written."""
+def _parameters_of_foreign(
+    job: SourceJob, named_command: Sequence[str], report: Report, ask: Inspect
+) -> dict[str, Any]:
+    """Return the run parameters for a job that another tool or a person has written."""
     mains = main_containers(job, report)
-    command = command_of(job, mains, given, report, ask)
+    command = command_of(job, mains, named_command, report, ask)
     destination = find_destination(job, mains, report)
     output = find_output(job, mains, command, report)
     options: dict[str, Any] = {"command": command}
@@ -133,7 +139,7 @@ def _foreign(job: SourceJob, given: Sequence[str], report: Report, ask: Inspect)
         "train_options": options,
         "pod": _pod(job, mains, output, str(destination.secret), report),
     }
-    parameters |= _converted(mains, report)
+    parameters |= _parameters_in_variables(mains, report)
     if not parameters["model_name"]:
         report.note("model_name", "the job has no name that a model may have", "pass --name NAME")
     if not destination.uri:
@@ -146,7 +152,7 @@ def _foreign(job: SourceJob, given: Sequence[str], report: Report, ask: Inspect)
 
 
 def _report_program(job: SourceJob, mains: Mains, report: Report) -> None:
-    """Report what the program sees that differs from the job."""
+    """Note the differences between the job and the run that its program can observe."""
     if job.chief.name.lower() == "master" and job.kind is not PYTORCHJOB:
         report.note(
             job.chief.name,
@@ -195,7 +201,7 @@ def _model_name(job: SourceJob) -> str:
 
 
 def _gpus(job: SourceJob, mains: Mains, report: Report) -> int:
-    """Return the GPUs of the chief and of each worker."""
+    """Return the number of GPUs of the chief, which each worker must have too."""
     counts = {
         role.name: gpus_of(mains[role.role].resources, role.name, report)[1]
         for role in job.roles
@@ -214,45 +220,48 @@ def _gpus(job: SourceJob, mains: Mains, report: Report) -> int:
 def _pod(
     job: SourceJob, mains: Mains, output: Output, store_secret: str, report: Report
 ) -> dict[str, Any]:
+    """Return the run parameter `pod`, with its roles in the order of the documentation."""
     labels = user_labels(job.metadata.labels)
     settings = {}
+    # The output's path and claim are kept apart: each belongs to one role, never to `all`.
     outputs: dict[str, dict[str, Any]] = {}
     for role in job.roles:
-        its = settings_of(role, mains[role.role], output, store_secret, report)
+        role_settings = settings_of(role, mains[role.role], output, store_secret, report)
         if variables := torchrun_variables(job):
-            its["env"] = its.get("env", {}) | variables
-        if path := its.pop("output_path", ""):
+            role_settings["env"] = role_settings.get("env", {}) | variables
+        if path := role_settings.pop("output_path", ""):
             outputs[role.role] = {"output_path": path}
-        settings[role.role] = its | {"labels": labels | its.get("labels", {})}
+        role_labels = labels | role_settings.get("labels", {})
+        settings[role.role] = role_settings | {"labels": role_labels}
     pod = merged(settings, labels)
     if queue := job.metadata.labels.get(QUEUE_LABEL):
         pod["all"] = {"queue": queue} | pod.get("all", {})
     if output.path:
         claim = {"output_claim": output.claim} if output.claim else {}
         outputs[CHIEF] = {"output_path": output.path} | claim
-    for name, its in outputs.items():
-        pod[name] = its | pod.get(name, {})
+    for name, role_output in outputs.items():
+        pod[name] = role_output | pod.get(name, {})
     for role in job.roles:
         main = mains[role.role]
-        its: dict[str, Any] = {}
+        size_and_image: dict[str, Any] = {}
         if role.role in ("ps", "evaluator"):
             gpus = gpus_of(main.resources, role.name, report)[1]
-            its = {"replicas": role.count} | ({"gpus": gpus} if gpus else {})
+            size_and_image = {"replicas": role.count} | ({"gpus": gpus} if gpus else {})
         if main.image != mains[CHIEF].image:
-            its["image"] = main.image
-        if its:
-            pod[role.role] = its | pod.get(role.role, {})
-    priority = job.policies.get("runPolicy.schedulingPolicy")
-    name = priority.get("priorityClass") if isinstance(priority, Mapping) else None
-    if name and not any("priority_class" in its for its in pod.values()):
+            size_and_image["image"] = main.image
+        if size_and_image:
+            pod[role.role] = size_and_image | pod.get(role.role, {})
+    scheduling = job.policies.get("runPolicy.schedulingPolicy")
+    name = scheduling.get("priorityClass") if isinstance(scheduling, Mapping) else None
+    if name and not any("priority_class" in group for group in pod.values()):
         pod["all"] = pod.get("all", {}) | {"priority_class": name}
     return {
         role: pod[role] for role in ("all", "chief", "worker", "ps", "evaluator") if pod.get(role)
     }
 
 
-def _converted(mains: Mains, report: Report) -> dict[str, Any]:
-    """Return the run parameters that the job has as variables."""
+def _parameters_in_variables(mains: Mains, report: Report) -> dict[str, Any]:
+    """Return the run parameters that the job sets as environment variables."""
     parameters: dict[str, Any] = {}
     for variable, parameter in CONVERTED.items():
         text = first_value(list(mains.values()), variable)
@@ -261,7 +270,7 @@ def _converted(mains: Mains, report: Report) -> dict[str, Any]:
         try:
             value = json.loads(text)
         except ValueError:
-            value = None
+            value = None  # reported below, as for JSON of another type
         if type(value) is not PARAMETERS[parameter].type:
             report.refuse(
                 f"env.{variable}",
@@ -276,18 +285,23 @@ def _converted(mains: Mains, report: Report) -> dict[str, Any]:
 
 
 def _check(parameters: Mapping[str, Any], report: Report) -> None:
-    """Check the parameters as every command does that takes them.
+    """Check run parameters as commands such as submit check them.
 
     Raises:
-        ConfigurationError: A value of the job is none that a run accepts.
+        ConfigurationError: A run does not accept a value of the job.
     """
     try:
         job_spec(completed(defaults(), _ADDRESSES, parameters))
     except ConfigurationError as error:
-        # Without their paths, for which the command line would name options that import lacks.
+        # Without the paths: the command line would suggest options for them that import lacks.
         raise ConfigurationError(
             *(
-                Problem(f"{report.job}: {it.what}", it.received, it.expected, "correct the job")
-                for it in error.as_problems
+                Problem(
+                    f"{report.job}: {problem.what}",
+                    problem.received,
+                    problem.expected,
+                    "correct the job",
+                )
+                for problem in error.as_problems
             )
         ) from None

@@ -21,7 +21,7 @@ _JOBS = {
     "JobSet": ("jobset.x-k8s.io", ("v1alpha2",)),
 }
 _EXPECTED = "a TFJob, a PyTorchJob or a JobSet"
-# Other objects for training, and what to do about each.
+# Other kinds of training jobs, with the remedy for each.
 _REFUSED = {
     "TrainJob": "import the JobSet that it created: kubectl get jobset NAME -o yaml | kfp-tfjob"
     " import -",
@@ -37,41 +37,45 @@ class Documents:
     Attributes:
         source: The file's name, for messages.
         jobs: The jobs that import reads, as they are in the file.
-        others: Kind and name of every other object, for example `Service/train`.
+        other_objects: Kind and name of every other object, for example `Service/train`.
     """
 
     source: str
     jobs: tuple[Object, ...]
-    others: tuple[str, ...]
+    other_objects: tuple[str, ...]
 
 
 def read(file: Path) -> Documents:
     """Return the objects of a file; `-` is standard input.
 
     Raises:
-        ConfigurationError: It is not YAML, has no job, or has a job that import cannot read.
+        ConfigurationError: The file is not YAML, lacks a job, or contains a job that import cannot
+            read.
     """
     source = "standard input" if file == STDIN else str(file)
     objects = list(_objects(_load(_text(file, source), source)))
-    jobs = [it for it in objects if _is_job(it)]
-    ConfigurationError.raise_if(filter(None, (_unreadable(it, source) for it in objects)))
-    others = [f"{_kind(it)}/{name_of(it)}" for it in objects if not _is_job(it)]
+    jobs = [manifest for manifest in objects if _is_job(manifest)]
+    problems = (_unreadable(manifest, source) for manifest in objects)
+    ConfigurationError.raise_if(filter(None, problems))
+    other_objects = [
+        f"{_kind(manifest)}/{name_of(manifest)}" for manifest in objects if not _is_job(manifest)
+    ]
     if not jobs:
         raise ConfigurationError(
             Problem(
                 f"{source} has no training job",
-                received=", ".join(others) or "no object",
+                received=", ".join(other_objects) or "no object",
                 expected=_EXPECTED,
                 fix="name the file of the job, or pipe it in: kubectl get tfjob NAME -o yaml |"
                 " kfp-tfjob import -",
             )
         )
-    return Documents(source, tuple(jobs), tuple(others))
+    return Documents(source, tuple(jobs), tuple(other_objects))
 
 
-def name_of(item: Object) -> str:
-    """Return an object's name; empty if it has none."""
-    metadata = item.get("metadata")
+def name_of(manifest: Object) -> str:
+    """Return an object's name; empty if it is missing, as with generateName."""
+    metadata = manifest.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else ""
     return str(name or "")
 
@@ -122,7 +126,7 @@ def _load(text: str, source: str) -> list[Any]:
 
 @cache
 def _loader() -> Any:
-    """Return a loader that reads a date as text, as Kubernetes does."""
+    """Return a YAML loader that reads dates as strings, as Kubernetes does."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -135,7 +139,10 @@ def _loader() -> Any:
 
 
 def _objects(documents: list[Any]) -> Iterator[Object]:
-    """Yield the objects of all documents, and those of lists, as `kubectl get` prints them."""
+    """Yield the objects of all documents; the objects of a list, which `kubectl get` prints, too.
+
+    A document that is not an object becomes one with its Python type as the kind, for the message.
+    """
     for document in documents:
         if not isinstance(document, dict):
             if document is not None:
@@ -147,33 +154,33 @@ def _objects(documents: list[Any]) -> Iterator[Object]:
             yield document
 
 
-def _kind(item: Object) -> str:
-    return str(item.get("kind") or "object without a kind")
+def _kind(manifest: Object) -> str:
+    return str(manifest.get("kind") or "object without a kind")
 
 
-def _is_job(item: Object) -> bool:
-    group, _, version = str(item.get("apiVersion", "")).rpartition("/")
-    expected, versions = _JOBS.get(_kind(item), ("", ()))
+def _is_job(manifest: Object) -> bool:
+    group, _, version = str(manifest.get("apiVersion", "")).rpartition("/")
+    expected, versions = _JOBS.get(_kind(manifest), ("", ()))
     return group == expected and version in versions
 
 
-def _unreadable(item: Object, source: str) -> Problem | None:
-    """Return the problem with an object that trains but that import cannot read."""
-    kind, version = _kind(item), str(item.get("apiVersion", ""))
+def _unreadable(manifest: Object, source: str) -> Problem | None:
+    """Return the problem of a training job that import cannot read; None for other objects."""
+    kind, version = _kind(manifest), str(manifest.get("apiVersion", ""))
     is_training = kind.lower().endswith("job") and kind != "CronJob"
-    if _is_job(item) or not (is_training or kind == "JobSet"):
+    if _is_job(manifest) or not (is_training or kind == "JobSet"):
         return None
-    named = next((name for name in _JOBS if name.lower() == kind.lower()), "")
-    if named:
-        group, versions = _JOBS[named]
-        expected = f"{named} of {group} in the version {', '.join(versions)}"
+    supported_kind = next((name for name in _JOBS if name.lower() == kind.lower()), "")
+    if supported_kind:
+        group, versions = _JOBS[supported_kind]
+        expected = f"{supported_kind} of {group} in the version {', '.join(versions)}"
         fix = "write the job again in the form of the newest version"
     else:
         expected, fix = _EXPECTED, _REFUSED.get(kind, _OTHER_JOB)
     return Problem(
-        f"import cannot read the {kind} {name_of(item)} in {source}",
+        f"import cannot read the {kind} {name_of(manifest)} in {source}",
         received=f"{kind} of {version or 'no apiVersion'}",
         expected=expected,
         fix=fix,
-        path="apiVersion" if named else "kind",
+        path="apiVersion" if supported_kind else "kind",
     )

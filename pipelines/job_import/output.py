@@ -1,4 +1,8 @@
-"""Finds where a job's output goes: the path in the pod, and the address in the store."""
+"""Finds a job's output: the path in the pod, and the address in the store to which it is copied.
+
+A job does not declare either. They are inferred from the sidecar that copies the output, from flags
+of the program, or from the only empty volume; if that fails, a note asks the user.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,8 @@ class Output:
     """The chief's output in a job.
 
     Attributes:
-        path: Where the program writes it; empty if nobody knows.
-        claim: The claim that holds it, if only the chief mounts it.
+        path: The folder that the program writes to; empty if it is unknown.
+        claim: The claim that contains the folder, if only the chief mounts it.
         volume: The volume that the run replaces by its own.
     """
 
@@ -44,7 +48,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Destination:
-    """The store to which the job's sidecar copies the output; what is unknown is empty."""
+    """The store to which the job's sidecar copies the output; unknown parts are empty."""
 
     uri: str = ""
     endpoint: str = ""
@@ -53,35 +57,36 @@ class Destination:
 
 
 def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Report) -> Output:
-    """Return where the chief writes its output, from its sidecar or from the program's flags."""
+    """Return the chief's output, inferred from its sidecar or from the program's flags."""
     main = mains[job.chief.role]
     text = " ".join(command)
     sidecar = _uploader(job, main)
     written = [match[1] for match in _FLAG.finditer(text)]
     if sidecar:
-        mount = _shared(main, sidecar)
+        mount = _shared_mount(main, sidecar)
         source = f"the sidecar {sidecar.name}"
     else:
         mounts = filter(None, (_mount_of(main, path) for path in written))
-        mount = next(mounts, None) or _only_scratch(job, main)
+        mount = next(mounts, None) or _only_scratch_mount(job, main)
         source = f"the flag with {written[0]}" if written else "the chief's only emptyDir"
     if mount is None or mount.mount_path == SHARED_MEMORY:
-        _ask(written, report)
+        _note_unknown_output(written, report)
         return Output()
     path = str(PurePosixPath(mount.mount_path))
     volume = job.chief.template.spec.volume(mount.name)
     # A sidecar copies the whole folder, so all of it is output.
     paths = [] if sidecar else _PATH.findall(text)
-    read = [it for it in paths if _is_below(it, path) and it not in written]
+    read = [used for used in paths if _is_below(used, path) and used not in written]
     if volume is None or mount.sub_path or (not volume.empty_dir and read):
-        _stays(job, path, f"the program reads {', '.join(read)} there" if read else "", report)
+        reason = f"the program reads {', '.join(read)} there" if read else ""
+        _note_not_stored(path, reason, report)
         return Output()
     if volume.empty_dir:
         report.note(f"output: {path}", f"from {source}", "a run stores this folder", CHIEF)
         return Output(path, "", mount.name)
     claim = volume.persistent_volume_claim
     if claim is None or _others_mount(job, mains, claim.claim_name):
-        _stays(job, path, "", report)
+        _note_not_stored(path, "", report)
         return Output()
     report.note(
         f"output: {path} on the claim {claim.claim_name}",
@@ -94,7 +99,7 @@ def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Re
 
 
 def find_destination(job: SourceJob, mains: Mains, report: Report) -> Destination:
-    """Return the store to which a sidecar copies the output, and report the sidecar."""
+    """Return the store to which a sidecar copies the output, and note that a run replaces it."""
     sidecar = _uploader(job, mains[job.chief.role])
     if sidecar is None:
         return Destination()
@@ -112,31 +117,36 @@ def find_destination(job: SourceJob, mains: Mains, report: Report) -> Destinatio
 
 
 def _uploader(job: SourceJob, main: Container) -> Container | None:
-    """Return the chief's container beside the main one that copies files to a store."""
+    """Return the chief's sidecar that copies files to a store; None without one."""
     spec = job.chief.template.spec
-    sidecars = [*spec.containers, *(it for it in spec.init_containers if it.restart_policy)]
-    return next((it for it in sidecars if it is not main and is_uploader(it)), None)
+    native_sidecars = [init for init in spec.init_containers if init.restart_policy]
+    containers = [*spec.containers, *native_sidecars]
+    return next(
+        (container for container in containers if container is not main and is_uploader(container)),
+        None,
+    )
 
 
-def _shared(main: Container, sidecar: Container) -> Mount | None:
+def _shared_mount(main: Container, sidecar: Container) -> Mount | None:
     """Return the program's mount of a volume that the sidecar copies."""
-    theirs = {it.name: it.mount_path for it in sidecar.volume_mounts}
-    shared = [it for it in main.volume_mounts if it.name in theirs]
-    named = [it for it in shared if theirs[it.name].rstrip("/") in sidecar.text]
+    sidecar_paths = {mount.name: mount.mount_path for mount in sidecar.volume_mounts}
+    shared = [mount for mount in main.volume_mounts if mount.name in sidecar_paths]
+    # A volume whose path is in the sidecar's command is more likely to be the copied one.
+    named = [mount for mount in shared if sidecar_paths[mount.name].rstrip("/") in sidecar.text]
     return next(iter([*named, *shared]), None)
 
 
 def _mount_of(main: Container, path: str) -> Mount | None:
     """Return the innermost writable mount that contains a path."""
-    mounts = [it for it in main.volume_mounts if _is_below(path, it.mount_path)]
-    innermost = max(mounts, key=lambda it: len(it.mount_path), default=None)
+    mounts = [mount for mount in main.volume_mounts if _is_below(path, mount.mount_path)]
+    innermost = max(mounts, key=lambda mount: len(mount.mount_path), default=None)
     return None if innermost and innermost.read_only else innermost
 
 
-def _only_scratch(job: SourceJob, main: Container) -> Mount | None:
+def _only_scratch_mount(job: SourceJob, main: Container) -> Mount | None:
     """Return the mount of the chief's only emptyDir, in which a program can leave its output."""
     spec = job.chief.template.spec
-    mounts = [it for it in main.volume_mounts if is_scratch(it, spec.volume(it.name))]
+    mounts = [mount for mount in main.volume_mounts if is_scratch(mount, spec.volume(mount.name))]
     return mounts[0] if len(mounts) == 1 else None
 
 
@@ -145,7 +155,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _others_mount(job: SourceJob, mains: Mains, claim: str) -> bool:
-    """Return whether another replica than the chief mounts a claim."""
+    """Return whether a replica other than the chief mounts a claim."""
     for role in job.roles[1:]:
         spec = role.template.spec
         for mount in mains[role.role].volume_mounts:
@@ -156,7 +166,8 @@ def _others_mount(job: SourceJob, mains: Mains, claim: str) -> bool:
     return False
 
 
-def _stays(job: SourceJob, path: str, reason: str, report: Report) -> None:
+def _note_not_stored(path: str, reason: str, report: Report) -> None:
+    """Note that a run cannot store an output folder, by default because all roles share it."""
     report.note(
         f"output: {path}",
         reason or "all roles mount this volume, so it stays theirs, and it is not stored",
@@ -165,13 +176,14 @@ def _stays(job: SourceJob, path: str, reason: str, report: Report) -> None:
     )
 
 
-def _ask(written: Sequence[str], report: Report) -> None:
-    named = f", perhaps {written[0]}" if written else ""
+def _note_unknown_output(written: Sequence[str], report: Report) -> None:
+    """Ask the user for the output folder, with the first path after a flag as a guess."""
+    guess = f", perhaps {written[0]}" if written else ""
     report.note(
-        f"output{named}",
+        f"output{guess}",
         "a run stores only what the chief writes to $OUTPUT_DIR or to pod.chief.output_path, and"
         " the job does not say where it writes",
-        f"set pod.chief.output_path to that folder{named}",
+        f"set pod.chief.output_path to that folder{guess}",
         CHIEF,
     )
 
@@ -196,17 +208,18 @@ def _uri(sidecar: Container, report: Report) -> str:
     try:
         return str(S3Address.parse(fixed, "output_uri"))
     except StepError:
-        return ""
+        return ""  # as without an address: a note asks the user for it
 
 
 def _endpoint(sidecar: Container) -> str:
+    """Return the store's URL, from the sidecar's command or its variables; empty if unknown."""
     match = _ENDPOINT.search(sidecar.text)
-    named = match[1].strip("'\"") if match else ""
-    if named.startswith("http"):
-        return named
-    values = [sidecar.value(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")]
-    values.append(sidecar.value(named.strip("${()}")))
-    return next((it for it in values if it.startswith("http")), "")
+    argument = match[1].strip("'\"") if match else ""
+    if argument.startswith("http"):
+        return argument
+    urls = [sidecar.value(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")]
+    urls.append(sidecar.value(argument.strip("${()}")))  # the argument may be a variable
+    return next((url for url in urls if url.startswith("http")), "")
 
 
 def _region(sidecar: Container) -> str:
@@ -214,7 +227,7 @@ def _region(sidecar: Container) -> str:
 
 
 def _secret(sidecar: Container, report: Report) -> str:
-    """Return the Secret with the store's keys."""
+    """Return the name of the Secret with the store's keys; empty if unknown."""
     for source in sidecar.env_from:
         if source.secret_ref and not source.prefix:
             return source.secret_ref.name
@@ -232,6 +245,7 @@ def _secret(sidecar: Container, report: Report) -> str:
 
 
 def _references(container: Container) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield each variable from a Secret, with the Secret's name and the key."""
     for variable in container.env:
         secret = variable.value_from.secret_key_ref if variable.value_from else None
         if secret:

@@ -1,7 +1,7 @@
 """Reads a job of this project back: the run parameters that render it.
 
-What a run stores in a job under names of its own, such as EPOCHS, is a parameter again. Nothing
-needs a comment, apart from data and code that are only copies in the store.
+A run stores its parameters in the job under other names, such as EPOCHS, and each becomes a
+parameter again. Only data and code need a comment, because the job names their copies in the store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STORE += ("AWS_ENDPOINT_URL", "AWS_REGION")
 _CHIEF_IN_TF_CONFIG = "CHIEF_IN_TF_CONFIG"
 _NUMBERS = ("EPOCHS", "BATCH_SIZE", "STORE_DEADLINE", "START_DEADLINE", "EXPECTED_GPUS")
 _OBJECTS = ("HYPERPARAMETERS", "TRAIN_OPTIONS")
-_OF_US = {TOPOLOGY, REPLICA_INDEX, _CHIEF_IN_TF_CONFIG}
+_PROJECT_VARIABLES = {TOPOLOGY, REPLICA_INDEX, _CHIEF_IN_TF_CONFIG}
 _KERAS = {"1": 2, "0": 3}  # by the value of TF_USE_LEGACY_KERAS
 _KINDS = {JOBSET: "jobset", PYTORCHJOB: "pytorchjob"}  # `auto` renders a TFJob
 
@@ -49,9 +49,9 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
 
     Args:
         job: The job, as `render` prints it or as it is on a cluster.
-        report: Where to note what the job does not contain.
+        report: Receives notes about parameters that the job does not contain.
     """
-    for field in _missing(job):
+    for field in _damaged_fields(job):
         report.refuse(
             field,
             "missing or changed",
@@ -60,9 +60,9 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
             " as a job of another tool",
         )
     report.raise_if_refused()
-    roles = {role.role: _OwnRole(role) for role in job.roles}
+    roles = {role.role: _RenderedRole(role) for role in job.roles}
     chief = roles[CHIEF]
-    keras_version = _keras(job, roles)
+    keras_version = _keras_option(job, roles)
     parameters: dict[str, Any] = {
         "data_uri": chief.values.get("DATASET_URI", ""),
         "model_name": job.metadata.labels.get(MODEL_LABEL, ""),
@@ -98,27 +98,27 @@ def parameters_of_own(job: SourceJob, report: Report) -> dict[str, Any]:
     }
 
 
-def _missing(job: SourceJob) -> Iterator[str]:
-    """Yield the fields of a rendered job that are needed here, and are not as they were."""
+def _damaged_fields(job: SourceJob) -> Iterator[str]:
+    """Yield the fields of a rendered job that are needed here but are missing or invalid."""
     grace = job.metadata.annotations.get(CANCEL_GRACE_ANNOTATION, "60")
     if not grace.isdecimal():
         yield CANCEL_GRACE_ANNOTATION
     for role in job.roles:
         spec, main = role.template.spec, role.template.spec.containers[0]
-        setup = next((it for it in spec.init_containers if it.name == SETUP), None)
-        values = {it.name: it.value for it in setup.env} if setup else {}
+        setup = next((init for init in spec.init_containers if init.name == SETUP), None)
+        values = {variable.name: variable.value for variable in setup.env} if setup else {}
         numbers = [*_NUMBERS, *(["ORPHAN_TIMEOUT"] if role.role == CHIEF else [])]
         numbers += ["MAX_RESTARTS"] if "MAX_RESTARTS" in values else []
-        wrong = [it for it in numbers if not values.get(it, "").isdecimal()]
-        wrong += [it for it in _OBJECTS if not _is_object(values.get(it, "{}"))]
-        wrong += [] if values.get("RUN_URI") else ["RUN_URI"]
-        yield from (f"{role.name}.initContainers.setup.env.{it}" for it in wrong)
+        invalid = [name for name in numbers if not values.get(name, "").isdecimal()]
+        invalid += [name for name in _OBJECTS if not _is_object(values.get(name, "{}"))]
+        invalid += [] if values.get("RUN_URI") else ["RUN_URI"]
+        yield from (f"{role.name}.initContainers.setup.env.{name}" for name in invalid)
         if "--" not in main.command:
             yield f"{role.name}.command"
         if not NATIVE_RESOURCES.keys() <= main.resources.limits.keys():
             yield f"{role.name}.resources.limits"
-        for mount in filter(_is_users, main.volume_mounts):
-            if not _source(spec, mount):
+        for mount in filter(_is_user_mount, main.volume_mounts):
+            if not _volume_source(spec, mount):
                 yield f"{role.name}.volumes.{mount.name}"
 
 
@@ -129,25 +129,29 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _source(spec: PodSpec, mount: Mount) -> dict[str, str]:
-    """Return the source of a mount's volume as `pod.*.volumes` spells it; nothing for another."""
+def _volume_source(spec: PodSpec, mount: Mount) -> dict[str, str]:
+    """Return the source of a mount's volume as `pod.*.volumes` spells it; {} for other sources."""
     volume = spec.volume(mount.name)
     return volume.source if volume else {}
 
 
-class _OwnRole:
+class _RenderedRole:
     """A role of a job that this project has rendered."""
 
     def __init__(self, role: SourceRole) -> None:
         self.role, self.template = role.role, role.template
         spec = role.template.spec
         self.main: Container = spec.containers[0]
-        setup = next(it for it in spec.init_containers if it.name == SETUP)
-        # The variables of `setup` are those of every container of the pod.
-        self.base = {it.name: it for it in setup.env}
-        self.values = {name: it.value.replace("$$", "$") for name, it in self.base.items()}
-        own = next((it for it in self.main.env if it.name == _CHIEF_IN_TF_CONFIG), None)
-        self.chief_in_tf_config = own is None or own.value != "0"
+        setup = next(init for init in spec.init_containers if init.name == SETUP)
+        # Every container of the pod has the variables of `setup`.
+        self.base = {variable.name: variable for variable in setup.env}
+        self.values = {
+            name: variable.value.replace("$$", "$") for name, variable in self.base.items()
+        }
+        option = next(
+            (variable for variable in self.main.env if variable.name == _CHIEF_IN_TF_CONFIG), None
+        )
+        self.chief_in_tf_config = option is None or option.value != "0"
 
     @property
     def spec(self) -> PodSpec:
@@ -161,7 +165,7 @@ class _OwnRole:
 
     @property
     def command(self) -> list[str]:
-        """The program behind the supervisor; empty for the project's own trainer."""
+        """The program that the supervisor starts; empty for the project's trainer."""
         program = self.main.command[self.main.command.index("--") + 1 :]
         return [] if program == list(TRAINER) else program
 
@@ -173,12 +177,15 @@ class _OwnRole:
 
     @property
     def keras(self) -> Variable | None:
-        """TF_USE_LEGACY_KERAS where `train_options.keras` puts it: before the user's variables."""
-        for it in self.main.env:
-            if it.name == keras.VARIABLE:
-                return it
-            # A user's value for a variable of the job itself stands in its place, before.
-            if it.name not in {*self.base, *_STORE, _CHIEF_IN_TF_CONFIG}:
+        """TF_USE_LEGACY_KERAS if `train_options.keras` may have set it; None otherwise.
+
+        The option's variable comes before the user's variables.
+        """
+        for variable in self.main.env:
+            if variable.name == keras.VARIABLE:
+                return variable
+            # A user's value for one of the job's variables replaces it in its place, before.
+            if variable.name not in {*self.base, *_STORE, _CHIEF_IN_TF_CONFIG}:
                 return None
         return None
 
@@ -187,17 +194,25 @@ class _OwnRole:
         if name in self.base:
             return variable != self.base[name]
         is_key = source and source.secret_key_ref and source.secret_key_ref.optional
-        return name not in _OF_US and not (name in _STORE and is_key)
+        return name not in _PROJECT_VARIABLES and not (name in _STORE and is_key)
 
     def environment(self, keras_version: int) -> dict[str, Any]:
-        """Return the variables that `pod` sets."""
+        """Return the variables that `pod` sets.
+
+        Args:
+            keras_version: `train_options.keras`, whose variable is omitted; 0 if it is not set.
+        """
         variables: dict[str, Any] = {}
-        for it in self.main.env:
-            is_option = it.name == keras.VARIABLE and _KERAS.get(it.value) == keras_version
-            if is_option or not self._is_of_user(it):
+        for variable in self.main.env:
+            is_option = (
+                variable.name == keras.VARIABLE and _KERAS.get(variable.value) == keras_version
+            )
+            if is_option or not self._is_of_user(variable):
                 continue
-            secret = it.value_from.secret_key_ref if it.value_from else None
-            variables[it.name] = {"secret": secret.name, "key": secret.key} if secret else it.value
+            secret = variable.value_from.secret_key_ref if variable.value_from else None
+            variables[variable.name] = (
+                {"secret": secret.name, "key": secret.key} if secret else variable.value
+            )
         return variables
 
     def settings(self, keras_version: int) -> dict[str, Any]:
@@ -206,12 +221,14 @@ class _OwnRole:
         memory = spec.volume("shared-memory")
         extended = {name: limits[name] for name in limits if name not in NATIVE_RESOURCES}
         gpu = next(iter(extended), "") if self.gpus else ""
-        settings: dict[str, Any] = {ours: limits[name] for name, ours in NATIVE_RESOURCES.items()}
+        settings: dict[str, Any] = {key: limits[name] for name, key in NATIVE_RESOURCES.items()}
         settings |= {
             "gpu_resource": extended.pop(gpu, None) and gpu,
             "resources": extended,
             "shared_memory": memory.empty_dir.size_limit if memory and memory.empty_dir else None,
-            "volumes": [self._volume(it) for it in self.main.volume_mounts if _is_users(it)],
+            "volumes": [
+                self._volume(mount) for mount in self.main.volume_mounts if _is_user_mount(mount)
+            ],
             "env": self.environment(keras_version),
             "node_selector": spec.node_selector,
             "tolerations": spec.tolerations,
@@ -238,40 +255,40 @@ class _OwnRole:
 
     def _volume(self, mount: Mount) -> dict[str, Any]:
         read_only = {"read_only": True} if mount.read_only else {}
-        return {**_source(self.spec, mount), "path": mount.mount_path, **read_only}
+        return {**_volume_source(self.spec, mount), "path": mount.mount_path, **read_only}
 
     @property
     def output(self) -> dict[str, Any]:
-        """The settings of the output."""
+        """The keys `output_claim` and `output_path`, if they are not defaults."""
         volume = self.spec.volume("output")
         claim = volume.persistent_volume_claim if volume else None
         paths = [
-            it.mount_path
-            for it in self.main.volume_mounts
-            if it.name in ("output", "job") and it.mount_path not in (OUTPUT_DIR, JOB_DIR)
+            mount.mount_path
+            for mount in self.main.volume_mounts
+            if mount.name in ("output", "job") and mount.mount_path not in (OUTPUT_DIR, JOB_DIR)
         ]
         output = {"output_claim": claim.claim_name} if claim else {}
         return output | ({"output_path": paths[0]} if paths else {})
 
 
-def _is_users(mount: Mount) -> bool:
-    """Return whether `pod.*.volumes` names a mount's volume."""
+def _is_user_mount(mount: Mount) -> bool:
+    """Return whether `pod.*.volumes` contains a mount's volume."""
     return mount.name not in ("job", "output", "podinfo", "storage", "shared-memory")
 
 
-def _keras(job: SourceJob, roles: Mapping[str, _OwnRole]) -> int:
-    """Return `train_options.keras`; 0 if the variable is one of the user's, or is not set.
+def _keras_option(job: SourceJob, roles: Mapping[str, _RenderedRole]) -> int:
+    """Return `train_options.keras`; 0 if the user set the variable, or if it is not set.
 
     Only TOPOLOGY, which a TFJob does not have, separates the option from the user's variables.
     """
     variables = [role.keras for role in roles.values()]
-    values = [it.value for it in variables if it and it.value in _KERAS]
+    values = [variable.value for variable in variables if variable and variable.value in _KERAS]
     if None in variables or (job.kind is TFJOB and len(values) < len(variables)):
         return 0
     return _KERAS[values[0]] if values else 2
 
 
-def _train_options(job: SourceJob, chief: _OwnRole, keras_version: int) -> dict[str, Any]:
+def _train_options(job: SourceJob, chief: _RenderedRole, keras_version: int) -> dict[str, Any]:
     values, metadata = chief.values, job.metadata
     options: dict[str, Any] = json.loads(values.get("TRAIN_OPTIONS", "{}"))
     ttl = job.policies.get("runPolicy.ttlSecondsAfterFinished")
@@ -301,27 +318,29 @@ def _train_options(job: SourceJob, chief: _OwnRole, keras_version: int) -> dict[
 
 
 def _pod(
-    job: SourceJob, roles: Mapping[str, _OwnRole], keras_version: int
+    job: SourceJob, roles: Mapping[str, _RenderedRole], keras_version: int
 ) -> dict[str, dict[str, Any]]:
     settings = {name: role.settings(keras_version) for name, role in roles.items()}
     pod: dict[str, dict[str, Any]] = merged(settings, _user_labels(job.metadata.labels))
+    # Keys that belong to one role, or to the whole job, and are never merged into `all`.
     added: dict[str, dict[str, Any]] = {name: role.output for name, role in roles.items()}
     if queue := job.metadata.labels.get(QUEUE_LABEL):
         added["all"] = {"queue": queue}
     for name, role in roles.items():
-        its = added.setdefault(name, {})
+        role_keys = added.setdefault(name, {})
         if name in ("ps", "evaluator"):
-            its |= {"replicas": job.counts[name]} | ({"gpus": role.gpus} if role.gpus else {})
+            role_keys |= {"replicas": job.counts[name]}
+            role_keys |= {"gpus": role.gpus} if role.gpus else {}
         if role.main.image != roles[CHIEF].main.image:
-            its["image"] = role.main.image
-    for name, its in added.items():
-        if its:
-            pod[name] = pod.get(name, {}) | its
+            role_keys["image"] = role.main.image
+    for name, keys in added.items():
+        if keys:
+            pod[name] = pod.get(name, {}) | keys
     return pod
 
 
 def _user_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels that are not those of this project."""
+    """Return the labels that this project did not add."""
     return {
         name: value
         for name, value in labels.items()
@@ -332,16 +351,16 @@ def _user_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _output_uri(job: SourceJob, values: Mapping[str, str]) -> str:
-    """Return `output_uri` from the folder of the run below it."""
+    """Return `output_uri`, inferred from the run's folder below it."""
     folder = values["RUN_URI"]
     if key := values.get("TASK_KEY"):
         folder = folder.removesuffix(f"/{TASKS}/{key}")
-    above = folder.rpartition("/")[0]
-    if above.endswith(f"/{RUNS}"):
-        return above.removesuffix(f"/{RUNS}")
+    parent = folder.rpartition("/")[0]
+    if parent.endswith(f"/{RUNS}"):
+        return parent.removesuffix(f"/{RUNS}")
     name = job.metadata.labels.get(MODEL_LABEL, "")
-    if "{" not in above and name:  # the field {model_name} is filled in
-        root, _, below = above.partition(f"/{RUNS}/")
-        parts = ["{model_name}" if part == safe(name) else part for part in below.split("/")]
+    if "{" not in parent and name:  # the field {model_name} is filled in
+        root, _, below_runs = parent.partition(f"/{RUNS}/")
+        parts = ["{model_name}" if part == safe(name) else part for part in below_runs.split("/")]
         return "/".join([root, RUNS, *parts])
-    return above
+    return parent

@@ -1,4 +1,4 @@
-"""Writes run parameters as YAML, with a comment beside each that says what became of the job."""
+"""Writes run parameters as YAML, with a comment above each part that differs from the job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from kfp_tfjob.pipelines.job_import.report import Note, Path
 from kfp_tfjob.storage.escaping import line
 
-_WIDTH = 100
-_UNFOLDED = 1 << 20
+_WIDTH = 100  # characters of a comment's line
+_UNFOLDED = 1 << 20  # characters of a line: folded strings are hard to edit
 
 
 def to_yaml(parameters: Mapping[str, Any], notes: Iterable[Note], title: str) -> str:
@@ -19,8 +19,8 @@ def to_yaml(parameters: Mapping[str, Any], notes: Iterable[Note], title: str) ->
 
     Args:
         parameters: The run parameters.
-        notes: What is not carried over. A note beside a key that is not there stands at the
-            nearest key above it.
+        notes: The notes. If the parameter of a note is missing, its comment stands at the nearest
+            key above it.
         title: The first line of the file.
     """
     placed: dict[Path, list[Note]] = {}
@@ -42,13 +42,21 @@ def _has(parameters: Mapping[str, Any], path: Path) -> bool:
     return True
 
 
-def _lines(values: Mapping[str, Any], above: Path, placed: Mapping[Path, list[Note]]) -> list[str]:
-    indent, lines = "  " * len(above), []
+def _lines(values: Mapping[str, Any], parent: Path, placed: Mapping[Path, list[Note]]) -> list[str]:
+    """Return the lines of a mapping, each key below its comments.
+
+    Args:
+        values: The mapping.
+        parent: The path of the mapping.
+        placed: The notes by the path of their key.
+    """
+    indent, lines = "  " * len(parent), []
     for name, value in values.items():
-        path = (*above, name)
+        path = (*parent, name)
         lines += _comments(placed.get(path, ()), indent)
-        inner = isinstance(value, Mapping) and value and len(path) < 3
-        if inner:
+        # Deeper mappings, such as a role's env, do not have comments of their own keys.
+        is_nested = isinstance(value, Mapping) and value and len(path) < 3
+        if is_nested:
             lines.append(f"{indent}{_dump(name)}:")
             lines += _lines(value, path, placed)
         else:
@@ -89,7 +97,7 @@ def _dump(value: Any) -> str:
 
 @cache
 def _dumper() -> Any:
-    """Return a dumper that quotes each string that `--params` would read as another type."""
+    """Return a YAML dumper that quotes each string that `--params` would read as another type."""
     import yaml
 
     from kfp_tfjob.pipelines.commands.parameters import loader
@@ -103,7 +111,7 @@ def _dumper() -> Any:
         try:
             is_text = yaml.load(value, loader()) == value
         except yaml.YAMLError:
-            is_text = False
+            is_text = False  # a plain string would not even be YAML, so it is quoted
         if not is_text and not style:
             style = '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)

@@ -1,4 +1,8 @@
-"""Converts the pods of a role into `pod.<role>`, and the roles into `pod`."""
+"""Converts the pods of a role into `pod.<role>`, and the roles into `pod`.
+
+Fields without an equivalent in a run get a note. Fields without which the program would read or
+train something else are reasons to reject the job.
+"""
 
 from __future__ import annotations
 
@@ -70,20 +74,23 @@ _FIELDS = {
     "hostAliases": ("a run has no such setting", ""),
 }
 _NAMED = ("env", "labels", "annotations", "node_selector")  # dicts that `all` and a role merge
-_OURS = re.compile(r"^(training\.kubeflow\.org|jobset\.sigs\.k8s\.io|batch\.kubernetes\.io)/")
+# Labels and annotations that the controllers of jobs set themselves.
+_CONTROLLERS = re.compile(
+    r"^(training\.kubeflow\.org|jobset\.sigs\.k8s\.io|batch\.kubernetes\.io)/"
+)
 
 
 def settings_of(
     role: SourceRole, main: Container, output: Output, store_secret: str, report: Report
 ) -> dict[str, Any]:
-    """Return the settings of a role's pods; what is not in the job is absent.
+    """Return the settings of a role's pods; keys without a value in the job are omitted.
 
     Args:
         role: The role.
         main: Its container that trains.
         output: The chief's output, whose volume the run replaces.
-        store_secret: The Secret from which the program gets the store's keys in any case.
-        report: Where to add what a run cannot do.
+        store_secret: The Secret in storage_secret, which gives the program the store's keys.
+        report: Receives notes and problems.
     """
     spec = role.template.spec
     settings: dict[str, Any] = {}
@@ -101,51 +108,54 @@ def settings_of(
     settings["annotations"] = _annotations(role, report)
     settings["run_as_user"] = _user(role, main, report)
     settings["grace_seconds"] = _grace(role, report)
-    _report_others(role, main, report)
+    _note_unread_fields(role, main, report)
     return {name: value for name, value in settings.items() if value not in (None, "", {}, [])}
 
 
 def merged(settings: Mapping[str, Mapping[str, Any]], shared: Mapping[str, str]) -> dict[str, Any]:
-    """Return `pod`: what all roles have in common under `all`, the rest under each role.
+    """Return `pod`, with the settings common to all roles under `all` and others under each role.
 
     Args:
         settings: The settings of each role.
-        shared: The labels that the job itself has, too: only those of `all` are put there.
+        shared: The job's own labels. Labels under `all` are also set on the job, so only these
+            may go there.
     """
     pod: dict[str, dict[str, Any]] = {"all": {}} | {role: {} for role in settings}
     for name in PodSettings.model_fields:
-        values = {role: its.get(name) for role, its in settings.items()}
+        by_role = {role: role_settings.get(name) for role, role_settings in settings.items()}
         if name in _NAMED:
-            common = dict(shared) if name == "labels" else _common(values)
-            rest = {
-                role: {key: it for key, it in (value or {}).items() if common.get(key) != it}
-                for role, value in values.items()
+            common = dict(shared) if name == "labels" else _common_entries(by_role)
+            specific = {
+                role: {
+                    key: entry for key, entry in (entries or {}).items() if common.get(key) != entry
+                }
+                for role, entries in by_role.items()
             }
         else:
-            first, *more = values.values()
-            is_common = first is not None and all(value == first for value in more)
+            first, *following = by_role.values()
+            is_common = first is not None and all(setting == first for setting in following)
             common = first if is_common else None
-            rest = {role: None if is_common else value for role, value in values.items()}
-        for role, value in {"all": common, **rest}.items():
-            if value not in (None, {}, [], ""):
-                pod[role][name] = value
-    return {role: its for role, its in pod.items() if its}
+            specific = {role: None if is_common else setting for role, setting in by_role.items()}
+        for role, setting in {"all": common, **specific}.items():
+            if setting not in (None, {}, [], ""):
+                pod[role][name] = setting
+    return {role: role_settings for role, role_settings in pod.items() if role_settings}
 
 
-def _common(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that all roles have, if they keep the order that each role has.
+def _common_entries(by_role: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that all roles have; empty if moving them to `all` changes an order.
 
-    The order counts: a variable may refer to those before it.
+    The order counts because a variable may refer to earlier ones.
     """
-    dicts = [value or {} for value in values.values()]
+    dicts = [entries or {} for entries in by_role.values()]
     common = {
-        name: value
-        for name, value in dicts[0].items()
-        if all(name in its and its[name] == value for its in dicts)
+        name: entry
+        for name, entry in dicts[0].items()
+        if all(name in entries and entries[name] == entry for entries in dicts)
     }
-    for its in dicts:
-        rest = {name: value for name, value in its.items() if name not in common}
-        if list(common | rest) != list(its):
+    for entries in dicts:
+        specific = {name: entry for name, entry in entries.items() if name not in common}
+        if list(common | specific) != list(entries):
             return {}
     return common
 
@@ -154,12 +164,12 @@ def gpus_of(resources: Resources, name: str, report: Report) -> tuple[str, int]:
     """Return the resource name and the number of a container's GPUs.
 
     Args:
-        resources: Those of the container.
-        name: The container's field, for messages.
-        report: Where to refuse other devices.
+        resources: The container's resources.
+        name: The role's name, for messages.
+        report: Receives a problem if there are GPUs of several kinds.
     """
-    extended = [it for it in resources.names if it not in NATIVE_RESOURCES]
-    kinds = [it for it in extended if _GPU.search(it)]
+    extended = [resource for resource in resources.names if resource not in NATIVE_RESOURCES]
+    kinds = [resource for resource in extended if _GPU.search(resource)]
     if len(kinds) > 1:
         report.refuse(
             f"{name}.resources", ", ".join(kinds), "GPUs of one kind", "request one of them"
@@ -174,19 +184,19 @@ def gpus_of(resources: Resources, name: str, report: Report) -> tuple[str, int]:
 
 
 def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, Any]:
-    its = main.resources
-    settings: dict[str, Any] = {key: its.of(name) for name, key in NATIVE_RESOURCES.items()}
-    kind, count = gpus_of(its, role.name, report)
+    resources = main.resources
+    settings: dict[str, Any] = {key: resources.of(name) for name, key in NATIVE_RESOURCES.items()}
+    kind, count = gpus_of(resources, role.name, report)
     settings["gpu_resource"] = kind if count and kind != DEFAULTS["gpu_resource"] else ""
-    others = {
-        name: its.of(name)
-        for name in its.names
+    extended = {
+        name: resources.of(name)
+        for name in resources.names
         if name not in NATIVE_RESOURCES and not _GPU.search(name)
     }
-    if others:
-        settings["resources"] = others
-    for name in its.names:
-        request, limit = its.requests.get(name), its.limits.get(name)
+    if extended:
+        settings["resources"] = extended
+    for name in resources.names:
+        request, limit = resources.requests.get(name), resources.limits.get(name)
         if request and limit and request != limit:
             report.note(
                 f"{role.name}.resources.requests.{name}: {request}",
@@ -232,7 +242,7 @@ def _volumes(role: SourceRole, main: Container, output: Output, report: Report) 
 def _volume(
     role: SourceRole, mount: Mount, volume: Volume | None, report: Report
 ) -> dict[str, Any] | None:
-    """Return a volume in the form of `pod.all.volumes`."""
+    """Return a mounted volume as an entry of `pod.all.volumes`; None if a run cannot mount it."""
     where = f"{role.name}.volumes.{mount.name} at {mount.mount_path}"
     if mount.sub_path or mount.others.get("subPathExpr"):
         report.refuse(
@@ -272,6 +282,7 @@ def _unknown_source(volume: Volume | None) -> str:
 def _environment(
     role: SourceRole, main: Container, store_secret: str, report: Report
 ) -> dict[str, Any]:
+    """Return the variables of a role's program that `pod.<role>.env` must set."""
     variables: dict[str, Any] = {}
     dropped = []
     for source in main.env_from:
@@ -320,7 +331,8 @@ def _environment(
             dropped.append(name)
         else:
             variables[name] = value
-    text = " ".join([main.text, *(it for it in variables.values() if isinstance(it, str))])
+    plain_values = (content for content in variables.values() if isinstance(content, str))
+    text = " ".join([main.text, *plain_values])
     for name in dropped:
         if re.search(rf"\$(\({name}\)|\{{{name}\}}|{name}\b)", text):
             report.refuse(
@@ -333,7 +345,7 @@ def _environment(
 
 
 def _value(role: SourceRole, variable: Variable, report: Report) -> Any:
-    """Return a variable's value, or None if a run has another way to it."""
+    """Return a variable's value for `pod`; None if a run cannot set it or sets it otherwise."""
     source, where = variable.value_from, f"{role.name}.env.{variable.name}"
     if source is None:
         if looks_secret(variable.name, variable.value):
@@ -372,12 +384,12 @@ def _value(role: SourceRole, variable: Variable, report: Report) -> Any:
 
 
 def _tolerations(role: SourceRole, report: Report) -> list[dict[str, Any]]:
-    for item in role.template.spec.tolerations:
-        for field in sorted(set(item) - set(Toleration.model_fields)):
+    for toleration in role.template.spec.tolerations:
+        for field in sorted(set(toleration) - set(Toleration.model_fields)):
             report.note(f"{role.name}.tolerations.{field}", "a toleration has no such field")
     return [
-        {key: value for key, value in item.items() if key in Toleration.model_fields}
-        for item in role.template.spec.tolerations
+        {key: entry for key, entry in toleration.items() if key in Toleration.model_fields}
+        for toleration in role.template.spec.tolerations
     ]
 
 
@@ -394,7 +406,7 @@ def _service_account(role: SourceRole, report: Report) -> str:
 
 
 def _pull_secret(role: SourceRole, report: Report) -> str:
-    names = [it.name for it in role.template.spec.image_pull_secrets]
+    names = [reference.name for reference in role.template.spec.image_pull_secrets]
     if names[1:]:
         report.note(
             f"{role.name}.imagePullSecrets: {', '.join(names[1:])}",
@@ -406,11 +418,11 @@ def _pull_secret(role: SourceRole, report: Report) -> str:
 
 
 def user_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of a job or its pods that those of a run get, too."""
+    """Return the labels of a job or its pods that a run's job or pods need too."""
     return {
-        name: value
-        for name, value in labels.items()
-        if not _OURS.match(name) and name not in (QUEUE_LABEL, MANAGER_LABEL, INJECT)
+        name: label
+        for name, label in labels.items()
+        if not _CONTROLLERS.match(name) and name not in (QUEUE_LABEL, MANAGER_LABEL, INJECT)
     }
 
 
@@ -423,7 +435,7 @@ def _annotations(role: SourceRole, report: Report) -> dict[str, str]:
             "",
             POD,
         )
-    return {name: value for name, value in annotations.items() if not _OURS.match(name)}
+    return {name: text for name, text in annotations.items() if not _CONTROLLERS.match(name)}
 
 
 def _user(role: SourceRole, main: Container, report: Report) -> int | None:
@@ -466,8 +478,8 @@ def _grace(role: SourceRole, report: Report) -> int | None:
     return None
 
 
-def _report_others(role: SourceRole, main: Container, report: Report) -> None:
-    """Report every field of a role's pods that nothing else has read."""
+def _note_unread_fields(role: SourceRole, main: Container, report: Report) -> None:
+    """Note every field of a role's pods that no other function here reads."""
     spec = role.template.spec
     parts = [spec, main, spec.security_context, main.security_context]
     if spec.restart_policy not in ("", "Never"):
@@ -485,16 +497,16 @@ def _report_others(role: SourceRole, main: Container, report: Report) -> None:
             "GPUs as an extended resource",
             "request a device plugin's resource, such as nvidia.com/gpu",
         )
-    for name, value in [item for part in parts for item in part.others.items()]:
+    for name, content in [field for part in parts for field in part.others.items()]:
         if name in _SILENT_FIELDS:
             continue
         reason, instead = _FIELDS.get(name, ("a run has no such setting", ""))
         if name in ("fsGroup", "runAsGroup", "runAsNonRoot", "seccompProfile"):
             reason, instead = "a run sets it itself", "pod.all.run_as_user"
-        shown = value if isinstance(value, str | int) else json.dumps(value)[:80]
-        report.note(f"{role.name}.{name}: {shown}", reason, instead, POD)
+        text = content if isinstance(content, str | int) else json.dumps(content)[:80]
+        report.note(f"{role.name}.{name}: {text}", reason, instead, POD)
 
 
 def first_value(mains: Sequence[Container], name: str) -> str:
-    """Return the plain value of a variable in the first container that has it."""
-    return next((value for it in mains if (value := it.value(name))), "")
+    """Return the plain value of a variable in the first container that sets it; "" if none does."""
+    return next((text for container in mains if (text := container.value(name))), "")

@@ -1,4 +1,8 @@
-"""The policies of a job: which options of a run take their place."""
+"""The policies of a job, and the options of a run that take their place.
+
+A policy tells an operator how to react to a failure or a finished job. In a run, the launcher does
+that, so most policies lack an equivalent and get a note.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ from kfp_tfjob.pipelines.job_import.report import Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceJob
 
 OPTIONS = ("train_options",)
-_SHORTEST_TTL = 60  # seconds
-_LONGEST = 365 * 24 * 3600  # seconds of a deadline
-# What takes the place of each policy; those of runPolicy were fields of the spec before v1.
+_SHORTEST_TTL = 60  # seconds; the least that train_options.ttl_seconds accepts
+_LONGEST = 365 * 24 * 3600  # seconds; the most that train_options.deadline_seconds accepts
+# For each policy, why it is not carried over and its replacement. Before v1, the fields of
+# runPolicy were fields of the spec.
 _POLICIES = {
     "cleanPodPolicy": (
         "a run deletes running pods when its chief ends, so none keeps a GPU, and finished pods"
@@ -51,7 +56,7 @@ _TTL, _DEADLINE = "ttlSecondsAfterFinished", "activeDeadlineSeconds"
 
 
 def report_policies(job: SourceJob, report: Report) -> dict[str, Any]:
-    """Return the train options that a job's policies become, and report the others."""
+    """Return the train options for a job's policies, and note the policies without one."""
     options: dict[str, Any] = {}
     deadline = job.chief.template.spec.active_deadline_seconds
     for path, value in job.policies.items():
@@ -70,9 +75,9 @@ def report_policies(job: SourceJob, report: Report) -> dict[str, Any]:
         elif value is False or value is None:
             continue
         else:
-            shown = f": {value}" if isinstance(value, str | int) else ""
+            suffix = f": {value}" if isinstance(value, str | int) else ""
             reason, instead = _POLICIES.get(name, ("a run has no such setting", ""))
-            report.note(f"{path}{shown}", reason, instead, OPTIONS)
+            report.note(f"{path}{suffix}", reason, instead, OPTIONS)
     if deadline:
         options["deadline_seconds"] = min(deadline, _LONGEST)
     return options
@@ -81,9 +86,9 @@ def report_policies(job: SourceJob, report: Report) -> dict[str, Any]:
 def _report_success(path: str, value: Any, report: Report) -> None:
     if value in ("", "ChiefWorker"):
         return
-    shown = value.get("operator", "") if isinstance(value, Mapping) else value
+    policy = value.get("operator", "") if isinstance(value, Mapping) else value
     report.note(
-        f"{path}: {shown}",
+        f"{path}: {policy}",
         "a run ends when its chief ends, and then stops the other replicas",
         "let the chief's program wait for the others, as all-reduce does",
         OPTIONS,

@@ -1,4 +1,8 @@
-"""Finds the program of a job: its main container in each role, and the whole command."""
+"""Finds the program of a job: the container that trains in each role, and the whole command.
+
+A run starts one command in all replicas. If the job's roles start different ones, or the command
+contains host names of the old job's pods, the run would train something else.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ _UPLOADS = re.compile(
     r"\b(aws\s+s3|s3cmd|s5cmd|rclone|mc\s+(cp|mirror)|gsutil|gcloud\s+storage|azcopy)\b"
 )
 _INDEX = "JOB_COMPLETION_INDEX"
+_MOST_HOSTS = 100  # of a role: a command that names more pods names one of these, too
 Mains = Mapping[str, Container]  # by role
 Inspect = Callable[[str], ImageConfig | None]
 
@@ -29,15 +34,16 @@ def is_uploader(container: Container) -> bool:
 
 
 def main_containers(job: SourceJob, report: Report) -> dict[str, Container]:
-    """Return the container of each role that trains, and report the others."""
-    return {role.role: _main(job, role, report) for role in job.roles}
+    """Return the container that trains in each role, and report the other containers."""
+    return {role.role: _main_container(job, role, report) for role in job.roles}
 
 
-def _main(job: SourceJob, role: SourceRole, report: Report) -> Container:
+def _main_container(job: SourceJob, role: SourceRole, report: Report) -> Container:
     containers = role.template.spec.containers
-    named = [it for it in containers if it.name == job.kind.container]
-    main = next(iter([*named, *(it for it in containers if not is_uploader(it)), *containers]))
-    if not named and job.kind is not JOBSET:
+    expected = [container for container in containers if container.name == job.kind.container]
+    programs = [container for container in containers if not is_uploader(container)]
+    main = next(iter([*expected, *programs, *containers]))
+    if not expected and job.kind is not JOBSET:
         report.note(
             f"{role.name}.containers.{main.name}",
             f"the training operator rejects a {job.kind.name} without a container"
@@ -45,19 +51,20 @@ def _main(job: SourceJob, role: SourceRole, report: Report) -> Container:
             "a run gives it that name",
             ("train_image",),
         )
-    for other in containers:
-        if other is main or (is_uploader(other) and role.name == job.chief.name):
+    for container in containers:
+        # The chief's uploader is noted with the output.
+        if container is main or (is_uploader(container) and role.name == job.chief.name):
             continue
-        if is_uploader(other):
+        if is_uploader(container):
             report.note(
-                f"{role.name}.containers.{other.name} ({other.image})",
+                f"{role.name}.containers.{container.name} ({container.image})",
                 "a run stores only the chief's output",
                 "let the chief write what is to be stored",
                 ("pod",),
             )
         else:
             report.note(
-                f"{role.name}.containers.{other.name} ({other.image})",
+                f"{role.name}.containers.{container.name} ({container.image})",
                 "a replica has one container of yours, and a second one would keep it from ending",
                 "start its program in the background from train_options.command, if training"
                 " needs it",
@@ -79,20 +86,23 @@ def _main(job: SourceJob, role: SourceRole, report: Report) -> Container:
 def command_of(
     job: SourceJob,
     mains: Mains,
-    given: Sequence[str],
+    named_command: Sequence[str],
     report: Report,
     ask: Inspect = inspect,
 ) -> list[str]:
-    """Return the program of all replicas, from the first that names one.
+    """Return the command of all replicas, which is the chief's.
 
     Args:
         job: The job.
         mains: The main container of each role.
-        given: The command that a person has named; empty for the job's own.
-        report: Where to refuse replicas that run different programs.
+        named_command: The command that a person has named; empty for the job's command.
+        report: Receives a problem for each role with another program.
         ask: Returns the program of an image.
     """
-    commands = {it.role: _own_command(mains[it.role], given, report, ask) for it in job.roles}
+    commands = {
+        role.role: _container_command(mains[role.role], named_command, report, ask)
+        for role in job.roles
+    }
     first = commands[job.chief.role]
     for role in job.roles:
         if commands[role.role] != first:
@@ -104,22 +114,22 @@ def command_of(
                 " --command",
             )
     prelude = [
-        *_working_folder(job, mains, report),
-        *_index(job, mains, first, report),
-        *_rendezvous(job),
+        *_change_folder(job, mains, report),
+        *_export_indices(job, mains, first, report),
+        *_export_rendezvous(job),
     ]
-    first = _addresses(job, first, report)
+    first = _replace_addresses(job, first, report)
     if not prelude:
         return first
     return ["sh", "-c", " && ".join([*prelude, 'exec "$0" "$@"']), *first]
 
 
-def _own_command(
-    container: Container, given: Sequence[str], report: Report, ask: Inspect
+def _container_command(
+    container: Container, named_command: Sequence[str], report: Report, ask: Inspect
 ) -> list[str]:
-    """Return the command of one container; that of its image if it has none."""
-    if given:
-        return list(given)
+    """Return the command of one container, or else the command of its image."""
+    if named_command:
+        return list(named_command)
     if container.command:
         return [*container.command, *container.args]
     config = ask(container.image)
@@ -146,12 +156,12 @@ def _own_command(
 
 
 def _literal(command: Sequence[str]) -> list[str]:
-    """Return an image's command in the form in which Kubernetes expands nothing in it."""
+    """Return an image's command escaped, because Kubernetes would expand `$(NAME)` in it."""
     return [element.replace("$(", "$$(") for element in command]
 
 
-def _working_folder(job: SourceJob, mains: Mains, report: Report) -> list[str]:
-    """Return the shell command for `workingDir`: a run starts in the image's WORKDIR."""
+def _change_folder(job: SourceJob, mains: Mains, report: Report) -> list[str]:
+    """Return the shell command for `workingDir`, because a run starts in the image's WORKDIR."""
     folders = {role.name: mains[role.role].working_dir for role in job.roles}
     different = set(folders.values())
     if len(different) > 1:
@@ -167,7 +177,9 @@ def _working_folder(job: SourceJob, mains: Mains, report: Report) -> list[str]:
     return [f"cd '{folder}'"]
 
 
-def _index(job: SourceJob, mains: Mains, command: Sequence[str], report: Report) -> list[str]:
+def _export_indices(
+    job: SourceJob, mains: Mains, command: Sequence[str], report: Report
+) -> list[str]:
     """Return the shell commands for variables with the number of a pod within its JobSet."""
     names = [
         variable.name
@@ -190,19 +202,19 @@ def _index(job: SourceJob, mains: Mains, command: Sequence[str], report: Report)
     return [f"export {name}=$RANK" for name in names]
 
 
-def _addresses(job: SourceJob, command: Sequence[str], report: Report) -> list[str]:
-    """Return a command with the chief's address instead of its host name in the old job."""
+def _replace_addresses(job: SourceJob, command: Sequence[str], report: Report) -> list[str]:
+    """Return a command with $(MASTER_ADDR) instead of the chief's host name in the old job."""
     if not job.metadata.name:
         return list(command)
     replaced = []
-    first = _host(job.pod_name(job.chief, 0), job)
-    others = [
-        _host(job.pod_name(role, index), job)
+    chief_host = _host_pattern(job.pod_name(job.chief, 0), job)
+    hosts = [
+        _host_pattern(job.pod_name(role, index), job)
         for role in job.roles
-        for index in range(min(role.count + 1, 100))
+        for index in range(min(role.count + 1, _MOST_HOSTS))
     ]
     for element in command:
-        changed = first.sub("$(MASTER_ADDR)", element)
+        changed = chief_host.sub("$(MASTER_ADDR)", element)
         if changed != element:
             report.note(
                 f"command: {job.pod_name(job.chief, 0)}",
@@ -210,8 +222,8 @@ def _addresses(job: SourceJob, command: Sequence[str], report: Report) -> list[s
                 "$(MASTER_ADDR), which the supervisor replaces",
                 COMMAND,
             )
-        for other in others:
-            if match := other.search(changed):
+        for host in hosts:
+            if match := host.search(changed):
                 report.refuse(
                     "command",
                     match[0],
@@ -222,7 +234,7 @@ def _addresses(job: SourceJob, command: Sequence[str], report: Report) -> list[s
     return replaced
 
 
-def _host(name: str, job: SourceJob) -> re.Pattern[str]:
+def _host_pattern(name: str, job: SourceJob) -> re.Pattern[str]:
     """Return the pattern of a pod's host name, short or with its domain."""
     domain = job.metadata.name if job.kind is JOBSET else job.metadata.namespace or "default"
     full = rf"(?:\.{re.escape(domain)}(?:\.[a-z0-9-]+)*)?"
@@ -232,16 +244,17 @@ def _host(name: str, job: SourceJob) -> re.Pattern[str]:
 def torchrun_variables(job: SourceJob) -> dict[str, str]:
     """Return the variables that the operator of PyTorchJobs sets for torchrun in every pod.
 
-    The supervisor sets those that differ between pods, and PET_NNODES, the number of replicas.
+    The supervisor sets the variables that differ between pods, and PET_NNODES, the number of
+    replicas.
     """
     elastic = _elastic_policy(job)
     conf = elastic.get("rdzvConf")
-    pairs = [it for it in conf if isinstance(it, Mapping)] if isinstance(conf, list) else []
+    pairs = [pair for pair in conf if isinstance(pair, Mapping)] if isinstance(conf, list) else []
     variables = {
         "PET_NPROC_PER_NODE": job.policies.get("nprocPerNode") or elastic.get("nProcPerNode"),
         "PET_RDZV_BACKEND": elastic.get("rdzvBackend", "c10d") if elastic else None,
         "PET_RDZV_ID": elastic.get("rdzvId"),
-        "PET_RDZV_CONF": ",".join(f"{it.get('key')}={it.get('value')}" for it in pairs),
+        "PET_RDZV_CONF": ",".join(f"{pair.get('key')}={pair.get('value')}" for pair in pairs),
         "PET_MAX_RESTARTS": elastic.get("maxRestarts"),
     }
     return {name: str(value) for name, value in variables.items() if value not in (None, "")}
@@ -252,6 +265,6 @@ def _elastic_policy(job: SourceJob) -> Mapping[str, Any]:
     return elastic if isinstance(elastic, Mapping) else {}
 
 
-def _rendezvous(job: SourceJob) -> list[str]:
+def _export_rendezvous(job: SourceJob) -> list[str]:
     """Return the shell command for the address at which the processes of torchrun meet."""
     return ["export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT"] if _elastic_policy(job) else []

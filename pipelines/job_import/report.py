@@ -1,4 +1,7 @@
-"""Collects the parts of a job that a run does not take over, and those that it cannot express."""
+"""Collects the parts of a job that a run does not take over, and the parts that it cannot express.
+
+The former become comments in the parameters file; the latter are reasons to reject the job.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ Path = tuple[str, ...]  # keys of the run parameters, for example ("pod", "chief
 
 @dataclass(frozen=True)
 class Note:
-    """A part of the job that is not carried over as it is.
+    """A part of the job that is not carried over unchanged.
 
     Attributes:
         field: The field in the job, for example `Chief.restartPolicy`.
         reason: Why it is not carried over, or what the run does differently.
-        instead: What takes its place, or what a person may do.
-        beside: The parameter that the comment stands at; empty for the top of the file.
+        instead: The run's replacement, or what a person may do.
+        beside: The parameter above which the comment stands; empty for the top of the file.
     """
 
     field: str
@@ -34,7 +37,7 @@ class Report:
     Attributes:
         job: The job's kind and name, for messages.
         notes: In the order of the job.
-        problems: The reasons to refuse the job.
+        problems: The reasons to reject the job.
     """
 
     job: str
@@ -42,7 +45,7 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
 
     def note(self, name: str, reason: str, instead: str = "", beside: Path = ()) -> None:
-        """Add a note."""
+        """Add a note, unless the same note exists; the arguments are a Note's fields."""
         note = Note(name, reason, instead, beside)
         if note not in self.notes:
             self.notes.append(note)
@@ -64,7 +67,7 @@ class Report:
         ConfigurationError.raise_if(self.problems)
 
     def merged(self) -> Iterator[Note]:
-        """Yield the notes; fields with the same reason are one note."""
+        """Yield the notes; notes that differ only in their field become one."""
         groups: dict[tuple[str, str, Path], list[str]] = {}
         for note in self.notes:
             groups.setdefault((note.reason, note.instead, note.beside), []).append(note.field)

@@ -1,4 +1,8 @@
-"""Reads a TFJob, PyTorchJob or JobSet: its roles with their pod templates, and its policies."""
+"""Reads a TFJob, PyTorchJob or JobSet: its roles with their pod templates, and its policies.
+
+The kinds spell the same things differently, and so do the versions of a kind. The other modules
+work with one form, in which the first role is the chief.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +30,10 @@ _ROLES = {
     "ps": "ps",
     "evaluator": "evaluator",
 }
-# Names that JobSets give to the one pod that the others depend on.
+# Common names in JobSets for the one pod on which the others depend.
 _LEADERS = {"leader", "driver", "launcher", "coordinator", "head"}
-# Of a Job: those that say how many pods there are.
-_OF_COUNT = ("parallelism", "completions", "template")
+# The fields of a Job that are read here.
+_READ_FIELDS = ("parallelism", "completions", "template")
 # Defaults that the API server or JobSet's webhook writes into a live object.
 _DEFAULTS = {
     "completionMode": "Indexed",
@@ -46,11 +50,11 @@ class SourceRole:
     """The pods of one role.
 
     Attributes:
-        name: As the job calls it, for example `Ps`.
-        role: As a run calls it: `chief`, `worker`, `ps` or `evaluator`.
+        name: Its name in the job, for example `Ps`.
+        role: Its name in a run: `chief`, `worker`, `ps` or `evaluator`.
         count: The number of pods.
-        template: Their template.
-        jobs: The number of Jobs that a JobSet makes for them.
+        template: The pods' template.
+        jobs: The number of Jobs that a JobSet creates for them.
     """
 
     name: str
@@ -88,62 +92,64 @@ class SourceJob:
     @property
     def counts(self) -> dict[str, int]:
         """The number of pods of each role."""
-        return {it.role: it.count for it in self.roles}
+        return {role.role: role.count for role in self.roles}
 
     def pod_name(self, role: SourceRole, index: int) -> str:
-        """Return the host name of a pod of the job as it is in the file."""
+        """Return the host name of a pod in the imported job, not in the run."""
         name = self.metadata.name
         if self.kind is JOBSET:
             return f"{name}-{role.name}-0-{index}"
         return f"{name}-{role.name.lower()}-{index}"
 
 
-def read_job(item: Object, report: Report) -> SourceJob:
-    """Read a job, and add what a run cannot do to a report.
+def read_job(manifest: Object, report: Report) -> SourceJob:
+    """Return a job's roles and policies, and add notes and problems to a report.
 
     Raises:
-        ConfigurationError: A field has another type than in Kubernetes, or the roles are not those
-            of a run.
+        ConfigurationError: A field has another type than in Kubernetes, or a run cannot have these
+            roles.
     """
-    kind = kind_named(item["kind"])
-    spec = item.get("spec")
+    kind = kind_named(manifest["kind"])
+    spec = manifest.get("spec")
     if not isinstance(spec, Mapping) or not spec.get(kind.replicas_key):
         raise _invalid(report, f"spec.{kind.replicas_key}", "nothing", "the replicas of each role")
-    metadata = _typed(Metadata, item.get("metadata") or {}, "metadata", report)
-    read = _jobset_roles if kind is JOBSET else _operator_roles
-    roles = [it for it in read(spec[kind.replicas_key], report) if it.count]
+    metadata = _parse_model(Metadata, manifest.get("metadata") or {}, "metadata", report)
+    read_roles = _jobset_roles if kind is JOBSET else _operator_roles
+    roles = [role for role in read_roles(spec[kind.replicas_key], report) if role.count]
     if kind is JOBSET:
-        roles = _named_roles(roles, spec, report)
+        roles = _assign_roles(roles, spec, report)
     policies = dict(_policies(kind, spec))
-    job = SourceJob(kind, metadata, _ordered(roles, report), policies)
-    init = job.chief.template.spec.init_containers
-    ours = metadata.labels.get(MANAGER_LABEL) == MANAGER
-    job = replace(job, is_own=ours and any(it.name == SETUP for it in init))
-    return _with_chief(job)
+    job = SourceJob(kind, metadata, _sort_roles(roles, report), policies)
+    init_containers = job.chief.template.spec.init_containers
+    is_managed = metadata.labels.get(MANAGER_LABEL) == MANAGER
+    has_setup = any(container.name == SETUP for container in init_containers)
+    job = replace(job, is_own=is_managed and has_setup)
+    return _ensure_chief(job)
 
 
-def _with_chief(job: SourceJob) -> SourceJob:
-    """Return a job whose first worker is its chief, if it has none: one pod has the mirror."""
+def _ensure_chief(job: SourceJob) -> SourceJob:
+    """Return a job with a chief, because one pod must store the output: its own or a worker."""
     first = job.chief
     if first.role == CHIEF:
         return job
-    chief, rest = replace(first, role=CHIEF, count=1), replace(first, count=first.count - 1)
-    workers = (rest,) if rest.count else ()
-    return replace(job, roles=(chief, *workers, *job.roles[1:]), had_chief=False)
+    chief, workers = replace(first, role=CHIEF, count=1), replace(first, count=first.count - 1)
+    following = (workers,) if workers.count else ()
+    return replace(job, roles=(chief, *following, *job.roles[1:]), had_chief=False)
 
 
 def _operator_roles(specs: Any, report: Report) -> Iterator[SourceRole]:
-    """Yield the roles of a job of the training operator, whose names may have any case."""
+    """Yield the roles of a TFJob or PyTorchJob, whose names may be in any case."""
     if not isinstance(specs, Mapping):
         raise _invalid(report, "spec", type(specs).__name__, "an object with a key for each role")
-    for name, item in specs.items():
+    for name, declared in specs.items():
         role = _ROLES.get(str(name).lower())
-        item = item if isinstance(item, Mapping) else {}
+        replica_spec = declared if isinstance(declared, Mapping) else {}
         if not role:
             raise _invalid(report, f"spec.{name}", name, "Chief, Worker, PS and Evaluator")
-        count = _count(item.get("replicas"), f"{name}.replicas", report)
-        template = _typed(Template, item.get("template") or {}, f"{name}.template", report)
-        if (policy := item.get("restartPolicy", "Never")) != "Never":
+        count = _count(replica_spec.get("replicas"), f"{name}.replicas", report)
+        manifest = replica_spec.get("template") or {}
+        template = _parse_model(Template, manifest, f"{name}.template", report)
+        if (policy := replica_spec.get("restartPolicy", "Never")) != "Never":
             report.note(
                 f"{name}.restartPolicy: {policy}",
                 "Kubernetes restarts nothing in a run's job, because a restarted replica cannot"
@@ -152,23 +158,23 @@ def _operator_roles(specs: Any, report: Report) -> Iterator[SourceRole]:
                 " (max_attempts)",
                 ("train_options",),
             )
-        for field in sorted(set(item) - {"replicas", "template", "restartPolicy"}):
+        for field in sorted(set(replica_spec) - {"replicas", "template", "restartPolicy"}):
             report.note(f"{name}.{field}", "a run has no such setting")
         yield SourceRole(str(name), role, count, template)
 
 
 def _jobset_roles(specs: Any, report: Report) -> Iterator[SourceRole]:
-    """Yield the replicatedJobs of a JobSet, each with all pods of its Jobs."""
-    if not isinstance(specs, list) or not all(isinstance(it, Mapping) for it in specs):
+    """Yield the replicatedJobs of a JobSet, each with the pods of all its Jobs."""
+    if not isinstance(specs, list) or not all(isinstance(spec, Mapping) for spec in specs):
         raise _invalid(report, "spec.replicatedJobs", specs, "a list of objects")
-    for item in specs:
-        name = str(item.get("name", ""))
-        outer = item.get("template")
-        job = outer.get("spec") if isinstance(outer, Mapping) else None
+    for replicated_job in specs:
+        name = str(replicated_job.get("name", ""))
+        job_template = replicated_job.get("template")
+        job = job_template.get("spec") if isinstance(job_template, Mapping) else None
         if not isinstance(job, Mapping):
             raise _invalid(report, f"{name}.template.spec", job, "the spec of a Job")
-        template = _typed(Template, job.get("template") or {}, f"{name}.template", report)
-        jobs = _count(item.get("replicas"), f"{name}.replicas", report)
+        template = _parse_model(Template, job.get("template") or {}, f"{name}.template", report)
+        jobs = _count(replicated_job.get("replicas"), f"{name}.replicas", report)
         pods = _count(job.get("parallelism"), f"{name}.parallelism", report)
         total = _count(job.get("completions", pods), f"{name}.completions", report)
         if total > pods:
@@ -179,10 +185,10 @@ def _jobset_roles(specs: Any, report: Report) -> Iterator[SourceRole]:
                 "set parallelism to completions",
             )
         for field, value in job.items():
-            if field in _OF_COUNT or _DEFAULTS.get(field) == value:
+            if field in _READ_FIELDS or _DEFAULTS.get(field) == value:
                 continue
-            report.note(*_of_a_job(name, field, value))
-        for field in sorted(set(item) - {"name", "replicas", "template"}):
+            report.note(*_job_field_note(name, field, value))
+        for field in sorted(set(replicated_job) - {"name", "replicas", "template"}):
             report.note(
                 f"{name}.{field}",
                 "all replicas of a run start together",
@@ -191,8 +197,8 @@ def _jobset_roles(specs: Any, report: Report) -> Iterator[SourceRole]:
         yield SourceRole(name, "", jobs * pods, template, jobs)
 
 
-def _of_a_job(name: str, field: str, value: Any) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return the note about a field of a Job."""
+def _job_field_note(name: str, field: str, value: Any) -> tuple[str, str, str, tuple[str, ...]]:
+    """Return the arguments of the note about a field of a Job."""
     if field in ("backoffLimit", "backoffLimitPerIndex", "podFailurePolicy"):
         return (
             f"{name}.{field}",
@@ -201,60 +207,61 @@ def _of_a_job(name: str, field: str, value: Any) -> tuple[str, str, str, tuple[s
             " (max_attempts)",
             ("train_options",),
         )
-    shown = f": {value}" if isinstance(value, str | int | float) else ""
-    return f"{name}.{field}{shown}", "a run sets this itself, or has no such setting", "", ()
+    suffix = f": {value}" if isinstance(value, str | int | float) else ""
+    return f"{name}.{field}{suffix}", "a run sets this itself, or has no such setting", "", ()
 
 
-def _named_roles(
+def _assign_roles(
     roles: list[SourceRole], spec: Mapping[str, Any], report: Report
 ) -> list[SourceRole]:
-    """Return the roles of a JobSet, whose names are free."""
+    """Return the replicatedJobs of a JobSet with their role in a run, inferred from their name."""
     if len(roles) == 1:
         return [replace(roles[0], role="worker")]
     coordinator = spec.get("coordinator")
     leader = coordinator.get("replicatedJob") if isinstance(coordinator, Mapping) else None
-    named = []
+    assigned = []
     for role in roles:
         is_leader = role.count == 1 and (role.name == leader or role.name.lower() in _LEADERS)
-        ours = "chief" if is_leader else _ROLES.get(role.name.lower(), "")
-        if not ours:
+        run_role = "chief" if is_leader else _ROLES.get(role.name.lower(), "")
+        if not run_role:
             raise _invalid(
                 report,
                 "spec.replicatedJobs",
-                ", ".join(f"{it.name} ({it.count})" for it in roles),
+                ", ".join(f"{declared.name} ({declared.count})" for declared in roles),
                 "one replicatedJob, or replicatedJobs called chief (one pod), worker, ps and"
                 " evaluator",
                 "rename the replicatedJobs, if they are parts of one training",
             )
-        named.append(replace(role, role=ours))
-    return named
+        assigned.append(replace(role, role=run_role))
+    return assigned
 
 
-def _ordered(roles: list[SourceRole], report: Report) -> tuple[SourceRole, ...]:
-    """Return the roles, the chief first."""
+def _sort_roles(roles: list[SourceRole], report: Report) -> tuple[SourceRole, ...]:
+    """Return the roles in a run's order, the chief first; each may occur only once."""
     order = list(dict.fromkeys(_ROLES.values()))
-    counts = {role: [it for it in roles if it.role == role] for role in order}
-    for role, of_role in counts.items():
-        if len(of_role) > 1 or (role == CHIEF and of_role and of_role[0].count > 1):
-            names = ", ".join(f"{it.name} ({it.count})" for it in of_role)
-            raise _invalid(report, "spec", names, f"one {role}")
-    if not counts["chief"] and not counts["worker"]:
+    groups = {name: [role for role in roles if role.role == name] for name in order}
+    for name, group in groups.items():
+        if len(group) > 1 or (name == CHIEF and group and group[0].count > 1):
+            names = ", ".join(f"{role.name} ({role.count})" for role in group)
+            raise _invalid(report, "spec", names, f"one {name}")
+    if not groups["chief"] and not groups["worker"]:
         raise _invalid(report, "spec", "no Chief and no Worker", "a replica that trains")
-    return tuple(it for role in order for it in counts[role])
+    return tuple(role for name in order for role in groups[name])
 
 
 def _policies(kind: JobKind, spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a spec that are not about pods; those of runPolicy with their path."""
+    """Yield the path and value of each field of a spec, and of runPolicy, except the replicas."""
     for name, value in spec.items():
         if name == kind.replicas_key or value in (None, "", {}, []):
             continue
         if name == "runPolicy" and isinstance(value, Mapping):
-            yield from ((f"runPolicy.{key}", item) for key, item in value.items())
+            yield from ((f"runPolicy.{key}", policy) for key, policy in value.items())
         else:
             yield str(name), value
 
 
 def _count(value: Any, name: str, report: Report) -> int:
+    """Return a number of replicas or pods; Kubernetes' default is 1."""
     if value is None:
         return 1
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -262,15 +269,16 @@ def _count(value: Any, name: str, report: Report) -> int:
     return value
 
 
-def _typed(model: type[Any], value: Any, name: str, report: Report) -> Any:
+def _parse_model(model: type[Any], value: Any, name: str, report: Report) -> Any:
+    """Return the typed form of a part of the job; each invalid field is a problem."""
     try:
         return model.model_validate(value)
     except pydantic.ValidationError as error:
         problems = []
-        for item in error.errors(include_url=False):
-            path = ".".join([name, *map(str, item["loc"])])
-            received = "nothing" if item["type"] == "missing" else repr(item["input"])[:200]
-            problems.append(_problem(report, path, received, item["msg"]))
+        for detail in error.errors(include_url=False):
+            path = ".".join([name, *map(str, detail["loc"])])
+            received = "nothing" if detail["type"] == "missing" else repr(detail["input"])[:200]
+            problems.append(_problem(report, path, received, detail["msg"]))
         raise ConfigurationError(*problems) from None
     except RecursionError:
         raise _invalid(report, name, "too many levels", "a pod template") from None

@@ -36,7 +36,7 @@ from kfp_tfjob.pipelines.kubeflow.runs import Run, find_run, list_runs, read_run
 from kfp_tfjob.pipelines.kubeflow.schedules import Schedule, Trigger
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-_AT_ONCE = 8  # runs whose records are read at the same time
+_AT_ONCE = 8  # runs whose records are read at the same time; each waits for the store
 
 
 class Client:
@@ -49,8 +49,8 @@ class Client:
     Args:
         host: URL of the UI or the API; empty for KF_PIPELINES_ENDPOINT, else the service inside
             the cluster, else the kubeconfig.
-        namespace: The namespace of the runs, for a multi-user back end; empty for that of the SDK's
-            context, else of the pod.
+        namespace: The namespace of the runs, for a multi-user back end; empty for the namespace in
+            the SDK's context, else the pod's.
         experiment: The experiment of new runs; empty for KF_PIPELINES_DEFAULT_EXPERIMENT_NAME, else
             Default.
         token_file: A file with a bearer token, read again for every call; empty for
@@ -71,7 +71,7 @@ class Client:
     ) -> None:
         self._connection = Connection(host, namespace, experiment, token_file, ca_file)
         self._endpoint = endpoint
-        self._checked: RunParameters | None = None  # what `plan` has checked last
+        self._checked: RunParameters | None = None  # the last parameters that `plan` has checked
 
     @classmethod
     def of(cls, connection: Connection, endpoint: str = "") -> Client:
@@ -90,7 +90,7 @@ class Client:
             pipeline: A YAML file; empty for the pipeline of this version, compiled now.
 
         Raises:
-            ConfigurationError: There is none, or it is not of this project.
+            ConfigurationError: The file cannot be read, or contains another pipeline.
         """
         return packages.from_file(Path(pipeline)) if pipeline else packages.this_version()
 
@@ -104,16 +104,16 @@ class Client:
         """Check a run, and return what it needs, without submitting it.
 
         Args:
-            parameters: Run parameters; the others have the defaults of the pipeline.
-            package: The pipeline; None for that of this version.
-            sources: Where each parameter comes from, to be shown.
+            parameters: Run parameters; the pipeline's defaults apply to all others.
+            package: The pipeline; None for this version's.
+            sources: The source of each parameter, for the plan.
             name: The run's name, which no other run may have; empty for a new name.
 
         Returns:
             Pods, GPUs, CPU and memory.
 
         Raises:
-            ConfigurationError: Everything that is wrong with the parameters, in one error.
+            ConfigurationError: One problem for each invalid parameter.
         """
         from kfp_tfjob.pipelines.kubeflow import submission  # loads pyarrow: a second
 
@@ -138,22 +138,22 @@ class Client:
         Model code that is a path of this machine is copied to the store first, below output_uri.
 
         Args:
-            parameters: Run parameters; the others have the defaults of the pipeline.
-            package: The pipeline; None for that of this version.
-            name: The run's name, which no other run may have, so that a repeated call starts
-                nothing; empty for a new name.
-            account: The service account of its pods; empty for that of the back end.
+            parameters: Run parameters; the pipeline's defaults apply to all others.
+            package: The pipeline; None for this version's.
+            name: The run's name, which no other run may have, so that a repeated call does not
+                start a second run; empty for a new name.
+            account: The service account of its pods; empty for the back end's.
 
         Returns:
             The run.
 
         Raises:
-            ConfigurationError: The parameters are wrong, or a run has this name.
+            ConfigurationError: A parameter is invalid, or a run has this name.
         """
         from kfp_tfjob.pipelines.kubeflow import submission
 
         package = package or packages.this_version()
-        values = self._ready(parameters, package)
+        values = self._prepare(parameters, package)
         return submission.submit(self.back_end, package, values, name, account)
 
     def schedule(
@@ -168,23 +168,24 @@ class Client:
         """Check and create a schedule, replacing one with the same name.
 
         Args:
-            parameters: Run parameters; the others have the defaults of the pipeline.
-            trigger: When it starts runs.
-            package: The pipeline; None for that of this version.
-            name: Its name; empty for that of the model.
+            parameters: Run parameters; the pipeline's defaults apply to all others.
+            trigger: The times at which it starts runs.
+            package: The pipeline; None for this version's.
+            name: Its name; empty for the model's.
             at_once: How many of its runs may be in flight, 1 to 10.
-            account: The service account of the pods; empty for that of the back end.
+            account: The service account of the pods; empty for the back end's.
 
         Returns:
-            The schedule, and the old ones that stay, paused, because of their runs in flight.
+            The schedule, and the old schedules that are kept, paused, because of their runs in
+            flight.
         """
         package = package or packages.this_version()
-        values = self._ready(parameters, package)
+        values = self._prepare(parameters, package)
         name = name or str(values["model_name"])
         return schedules.create(self.back_end, package, values, name, trigger, at_once, account)
 
-    def _ready(self, parameters: Mapping[str, Any], package: Package) -> RunParameters:
-        """Return every run parameter, checked, with model code in the store."""
+    def _prepare(self, parameters: Mapping[str, Any], package: Package) -> RunParameters:
+        """Return all run parameters after checking them and copying local code to the store."""
         from kfp_tfjob.pipelines.kubeflow import code_upload, submission
 
         values = _completed(parameters, package)
@@ -198,9 +199,9 @@ class Client:
 
     def delete_schedule(self, schedule: str) -> Schedule:
         """Delete and return a schedule; one with runs in flight is only paused."""
-        found = schedules.find_schedule(self.back_end, schedule)
-        schedules.delete(self.back_end, found)
-        return found
+        deleted = schedules.find_schedule(self.back_end, schedule)
+        schedules.delete(self.back_end, deleted)
+        return deleted
 
     def runs(
         self,
@@ -212,43 +213,50 @@ class Client:
         """Return the newest runs of this pipeline.
 
         Args:
-            limit: How many at most.
-            model: Only runs of this model.
+            limit: The highest number of runs.
+            model: Only runs of this model; empty for all models.
             verdicts: Whether to read their verdicts from the store; without access they stay empty.
-            tell: Told why verdicts are missing.
+            tell: Called with the reason why verdicts are missing.
         """
-        found = list(islice(list_runs(self.back_end, model), limit))
+        newest = list(islice(list_runs(self.back_end, model), limit))
         if not verdicts:
-            return found
-        first = next((run for run in found if run.is_over), None)
+            return newest
+        # One run shows whether the store can be read, so that a command does not wait for each.
+        first = next((run for run in newest if run.is_over), None)
         if first:
             records = Records(first, self._endpoint)
-            records.judged()
+            records.with_verdict()
             if records.trouble:
                 tell(records.trouble)
-                return found  # do not wait for each of them
+                return newest
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            known = [Records(run, self._endpoint) for run in found]
-            away: list[str] = []
-            judged = list(pool.map(lambda it: reasons.judged(self.back_end, it, away), known))
-        for trouble in dict.fromkeys(it.trouble for it in known if it.trouble):
+            all_records = [Records(run, self._endpoint) for run in newest]
+            cluster_troubles: list[str] = []
+            with_verdicts = list(
+                pool.map(
+                    lambda records: reasons.with_verdict(self.back_end, records, cluster_troubles),
+                    all_records,
+                )
+            )
+        for trouble in dict.fromkeys(filter(None, (records.trouble for records in all_records))):
             tell(trouble)
-        return judged
+        return with_verdicts
 
     def run(self, run: str) -> Run:
         """Return one run, with its verdict if it is over and the store can be read."""
-        return reasons.judged(self.back_end, Records(find_run(self.back_end, run), self._endpoint))
+        records = Records(find_run(self.back_end, run), self._endpoint)
+        return reasons.with_verdict(self.back_end, records)
 
     def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
         """Yield the run's state whenever it changes, until the run ends.
 
         Args:
             run: The run.
-            seconds: Between two looks.
+            seconds: The time between two calls of the back end, in seconds.
         """
-        found = find_run(self.back_end, run)
+        run_id = find_run(self.back_end, run).run_id
         patient = BackEnd(self.back_end.connection, following.PATIENCE)
-        yield from following.follow(patient, found.run_id, self._endpoint, seconds)
+        yield from following.follow(patient, run_id, self._endpoint, seconds)
 
     def cancel(
         self, run: str, limit: float = 300, tell: Callable[[str], None] = lambda text: None
@@ -258,7 +266,7 @@ class Client:
         Args:
             run: The run.
             limit: How long to wait, in seconds.
-            tell: Told what still runs, when it changes.
+            tell: Called with the run's state and its remaining pods whenever they change.
 
         Raises:
             ConfigurationError: The run is over.
@@ -275,22 +283,22 @@ class Client:
         Raises:
             ConfigurationError: The run has not failed.
         """
-        found = find_run(self.back_end, run)
-        if found.state not in ("failed", "canceled"):
+        failed = find_run(self.back_end, run)
+        if failed.state not in ("failed", "canceled"):
             raise ConfigurationError(
                 Problem(
-                    f"the run {found.name} cannot be retried",
-                    received=found.state,
+                    f"the run {failed.name} cannot be retried",
+                    received=failed.state,
                     expected="a run that failed or was cancelled",
                     fix="wait until it ends with `kfp-tfjob watch`"
-                    if not found.is_over
+                    if not failed.is_over
                     else "submit it again",
                 )
             )
         self.back_end.once(
-            "retry the run", self.back_end.sdk.runs.run_service_retry_run, run_id=found.run_id
+            "retry the run", self.back_end.sdk.runs.run_service_retry_run, run_id=failed.run_id
         )
-        return read_run(self.back_end, found.run_id)
+        return read_run(self.back_end, failed.run_id)
 
     def why(self, run: str) -> reasons.Why:
         """Return why a run failed, is waiting or published nothing, and what to do."""
@@ -298,7 +306,7 @@ class Client:
 
 
 def _completed(parameters: Mapping[str, Any], package: Package) -> RunParameters:
-    """Return every run parameter: the given ones, else the pipeline's defaults."""
+    """Return all run parameters: `parameters`, completed by the pipeline's defaults."""
     from kfp_tfjob.components.preflight.parameters import defaults
 
     return completed(defaults(), package.defaults, parameters)

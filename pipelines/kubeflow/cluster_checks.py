@@ -1,4 +1,8 @@
-"""Compares a run with the cluster of this machine's kubeconfig, which may not be the back end's."""
+"""Checks a run against the cluster of this machine's kubeconfig, for the plan of `submit`.
+
+The kubeconfig may name another cluster than the back end's. So a finding says which cluster was
+checked, and none of them stops a submission.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,13 @@ from kfp_tfjob.storage.errors import StepError
 _SECONDS = 2.0  # of retries; an optional check must not hold up a person
 
 
-def look(spec: JobSpec, namespace: str = "") -> list[Finding]:
-    """Return what the cluster lacks for a run, and what could not be found out."""
+def check_cluster(spec: JobSpec, namespace: str = "") -> list[Finding]:
+    """Return the findings that are not in order, including things that could not be checked.
+
+    Args:
+        spec: The run's job.
+        namespace: The namespace of the runs; empty for the kubeconfig's.
+    """
     from kfp_tfjob.checks.engine import At, check
     from kfp_tfjob.checks.namespace import account_of
     from kfp_tfjob.checks.step_pods import asked_for, step_pods
@@ -26,18 +35,23 @@ def look(spec: JobSpec, namespace: str = "") -> list[Finding]:
     try:
         api = open_cluster(_SECONDS, spec.kind)
     except StepError:
+        # Submitting needs only the back end, so this is no obstacle.
         return [unknown(f"{fit}: this machine has no kubeconfig")]
     api.namespace = namespace or (api.namespace if api.namespace != "default" else INSTALLATION)
     try:
         account = account_of(api)
     except StepError:
-        account = ""
+        account = ""  # the checks report why the cluster does not answer
     pods = asked_for(step_pods(spec.pod, DEFAULTS))
-    found = check(Subject(api, spec, account, step_pods=pods), At.SUBMIT)
-    return [_of_another(it, api.address) for it in found if it.status is not Status.OK]
+    findings = check(Subject(api, spec, account, step_pods=pods), At.SUBMIT)
+    return [
+        _name_cluster(finding, api.address)
+        for finding in findings
+        if finding.status is not Status.OK
+    ]
 
 
-def _of_another(found: Finding, address: str) -> Finding:
-    """Return a finding with its cluster; the run would start in the back end's."""
-    status = Status.WARNING if found.status is Status.PROBLEM else found.status
-    return replace(found, what=f"{found.what} (cluster {address})", status=status)
+def _name_cluster(finding: Finding, address: str) -> Finding:
+    """Return a finding that names its cluster; a problem there may not be one of the back end's."""
+    status = Status.WARNING if finding.status is Status.PROBLEM else finding.status
+    return replace(finding, what=f"{finding.what} (cluster {address})", status=status)

@@ -46,15 +46,18 @@ log = logging.getLogger(__name__)
 EXPERIMENT = "KF_PIPELINES_DEFAULT_EXPERIMENT_NAME"
 OVERRIDE_EXPERIMENT = "KF_PIPELINES_OVERRIDE_EXPERIMENT_NAME"
 _DEFAULT_EXPERIMENT = "Default"  # the name that Kubeflow Pipelines itself uses
-_SECONDS = (5, 60)  # to connect, and between two bytes
+_SECONDS = (5, 60)  # to connect, and between two bytes of a reply
 _CONNECT = 3  # seconds; a wrong address is more likely than an absent back end
-_PAGE = 100
-_ONE_AT_A_TIME = threading.Lock()
+_PAGE = 100  # objects in a reply: few calls, and no reply that takes too long
+_STDOUT_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the back end is, and who asks, as `Client` describes; the SDK chooses what is empty."""
+    """The address of a back end and the credentials for it, as `Client` describes them.
+
+    The SDK chooses the fields that are empty.
+    """
 
     host: str = ""
     namespace: str = ""
@@ -66,14 +69,14 @@ class Connection:
         """Connect, and check that a back end answers.
 
         Args:
-            patience: Seconds for which a call is repeated while the back end does not respond.
+            patience: How long a call is repeated while the back end does not respond, in seconds.
 
         Raises:
-            ConfigurationError: There is no endpoint, no namespace, or no permission.
-            BackEndAwayError: Nothing answers there.
+            ConfigurationError: The endpoint, the namespace or the permission is missing.
+            BackEndAwayError: The back end does not respond.
         """
-        known = self._completed()
-        user, _, address = known.host.rpartition("@")
+        completed = self._completed()
+        user, _, address = completed.host.rpartition("@")
         if user:
             raise ConfigurationError(
                 Problem(
@@ -84,51 +87,60 @@ class Connection:
                     fix="remove the part before the @, and pass a token with --token-file",
                 )
             )
-        if not (known.host or os.environ.get("KUBERNETES_SERVICE_HOST") or _has_kubeconfig()):
+        if not (completed.host or os.environ.get("KUBERNETES_SERVICE_HOST") or _has_kubeconfig()):
             raise ConfigurationError(
                 Problem(
                     "there is no Kubeflow Pipelines back end to connect to",
                     received=f"no --host, no {ENDPOINT}, no pod of a cluster, no kubeconfig",
                     expected="the URL of the UI or of the API",
                     fix=f"set {ENDPOINT}, for example to http://localhost:8080 with `{FORWARD}`"
-                    + _for_local_runs(),
+                    + _local_runs_hint(),
                 )
             )
-        return BackEnd(known, patience)
+        return BackEnd(completed, patience)
 
     def _completed(self) -> Connection:
-        """Return the connection with the values of the environment."""
+        """Return the connection with empty fields taken from the environment."""
         names = {"host": ENDPOINT, "token_file": TOKEN_FILE, "ca_file": CA_FILE}
-        found = {key: os.environ.get(name, "") for key, name in names.items()}
+        variables = {key: os.environ.get(name, "") for key, name in names.items()}
         experiment = self.experiment or os.environ.get(EXPERIMENT) or _DEFAULT_EXPERIMENT
         return replace(
             self,
-            **{key: getattr(self, key) or value for key, value in found.items()},
+            **{key: getattr(self, key) or setting for key, setting in variables.items()},
             experiment=os.environ.get(OVERRIDE_EXPERIMENT) or experiment,
         )
 
 
-def _for_local_runs() -> str:
-    """Return what to do instead about the runs on this machine; empty if there are none."""
-    known = [path.name for path in Home(DEFAULT).runs()]
-    if not known:
+def _local_runs_hint() -> str:
+    """Return a clause with the commands for runs on this machine; empty if there are none."""
+    run_ids = [path.name for path in Home(DEFAULT).runs()]
+    if not run_ids:
         return ""
     return (
-        f"; for the local runs ({listed(known, 3)}): {DEFAULT}/runs/ID has the reports, finish.md"
-        f" or failure.md says why, and `kfp-tfjob logs {known[0]}` shows what they printed;"
+        f"; for the local runs ({listed(run_ids, 3)}): {DEFAULT}/runs/ID has the reports, finish.md"
+        f" or failure.md says why, and `kfp-tfjob logs {run_ids[0]}` shows what they printed;"
         " `kfp-tfjob models list` shows their models"
     )
 
 
 class BackEnd:
-    """An open connection.
+    """An open connection to a back end.
+
+    Args:
+        connection: The address and credentials.
+        patience: How long a call is repeated while the back end does not respond, in seconds.
 
     Attributes:
-        connection: Where it is.
+        connection: The address and credentials.
         sdk: The client of the SDK.
         multi_user: Whether runs belong to namespaces of users.
-        version: As the back end reports it, for example `2.17.0`; some builds say `unknown`.
+        version: The version that the back end reports, for example `2.17.0`; some builds report
+            `unknown`.
         namespace: The namespace of the runs; empty for a back end without users.
+
+    Raises:
+        ConfigurationError: The back end has a namespace for each user, and the user's is unknown;
+            or as `call` raises it.
     """
 
     def __init__(self, connection: Connection, patience: float = 20) -> None:
@@ -138,7 +150,7 @@ class BackEnd:
             patience, first=0.5, longest=5, party="Kubeflow Pipelines", error=BackEndAwayError
         )
         try:
-            self.sdk = self._translated(
+            self.sdk = self._translate_errors(
                 "connect",
                 lambda: replace(self._patience, seconds=min(patience, _CONNECT)).run(
                     "connect", lambda: _client(connection), is_passing
@@ -146,12 +158,17 @@ class BackEnd:
             )
             health = self.call("connect", self._health)
         except UnknownRunError as error:
-            received = [it.received for it in error.problems if isinstance(it, Problem)]
+            # The API does not have the path of its own health check, so it is another server.
+            received = [
+                problem.received for problem in error.problems if isinstance(problem, Problem)
+            ]
             raise no_back_end(connection.host, str(received[0])) from error
         self.multi_user = bool(health.multi_user)
         self.namespace = ""
         if self.multi_user:
-            self.namespace = connection.namespace or self.sdk.get_user_namespace() or _own()
+            self.namespace = (
+                connection.namespace or self.sdk.get_user_namespace() or _pod_namespace()
+            )
         if connection.namespace and not self.multi_user:
             log.warning(
                 "note: this back end is not multi-user, so --namespace %s is ignored",
@@ -170,7 +187,7 @@ class BackEnd:
 
     @property
     def host(self) -> str:
-        """URL of the back end as the SDK uses it."""
+        """The URL of the back end that the SDK uses."""
         return str(self.sdk.runs.run_service_get_run.__self__.api_client.configuration.host)
 
     def page(self, run_id: str) -> str:
@@ -178,41 +195,56 @@ class BackEnd:
         base = os.environ.get(UI_ENDPOINT) or self.connection.host or self.host
         return f"{base.rstrip('/')}/#/runs/details/{run_id}"
 
-    def call(self, what: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Return the answer of a method of the generated API; it is repeated if nothing answers.
+    def call(self, action: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the reply to a call that is repeated while the back end does not respond.
+
+        Args:
+            action: What the call does, for messages, for example `read the run`.
+            method: A method of the generated API, which is safe to repeat.
+            *args: Its arguments.
+            **kwargs: Its keyword arguments.
 
         Raises:
             UnknownRunError: There is no such object.
             ConfigurationError: No permission, or not a Kubeflow Pipelines back end.
-            BackEndAwayError: Nothing answers.
+            BackEndAwayError: The back end does not respond.
             BackEndError: Any other error of the back end.
         """
-        return self._translated(
-            what,
+        return self._translate_errors(
+            action,
             lambda: self._patience.run(
-                what, lambda: method(*given, _request_timeout=_SECONDS, **named), is_passing
+                action, lambda: method(*args, _request_timeout=_SECONDS, **kwargs), is_passing
             ),
         )
 
-    def once(self, what: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Return the answer of a method that must not be repeated; raises as `call` does."""
-        return self._translated(what, lambda: method(*given, _request_timeout=_SECONDS, **named))
+    def once(self, action: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the reply to a call that must not be repeated; arguments and errors as `call`."""
+        return self._translate_errors(
+            action, lambda: method(*args, _request_timeout=_SECONDS, **kwargs)
+        )
 
-    def pages(self, what: str, method: Callable[..., Any], items: str, **named: Any) -> Iterator:
-        """Yield the items of a list, page by page; raises as `call` does."""
+    def pages(self, action: str, method: Callable[..., Any], field: str, **kwargs: Any) -> Iterator:
+        """Yield the objects of a list, page by page; raises as `call` does.
+
+        Args:
+            action: What the call does, for messages.
+            method: A method of the generated API that returns a page of a list.
+            field: The attribute of the reply that contains the objects.
+            **kwargs: The method's keyword arguments.
+        """
         token = ""
         while True:
-            reply = self.call(what, method, page_token=token, page_size=_PAGE, **named)
-            yield from getattr(reply, items) or ()
+            reply = self.call(action, method, page_token=token, page_size=_PAGE, **kwargs)
+            yield from getattr(reply, field) or ()
             token = reply.next_page_token
             if not token:
                 return
 
     def experiment_id(self) -> str:
-        """Return the id of the experiment of new runs; it is created if it does not exist."""
+        """Return the id of the new runs' experiment, which is created if it does not exist."""
         name = self.connection.experiment
-        if found := self.find_experiment(name):
-            return found
+        if existing_id := self.find_experiment(name):
+            return existing_id
         body = self.sdk.api_models.V2beta1Experiment(
             display_name=name, namespace=self.namespace or None
         )
@@ -220,20 +252,25 @@ class BackEnd:
         return self.once("create the experiment", method, experiment=body).experiment_id
 
     def find_experiment(self, name: str) -> str:
-        """Return the id of an experiment; empty if there is none."""
-        found = self.pages(
+        """Return the id of an experiment by its name; empty if there is none."""
+        experiments = self.pages(
             "list the experiments",
             self.sdk.experiments.experiment_service_list_experiments,
             "experiments",
             namespace=self.namespace,
             filter=equals("name", name),
         )
-        return next((it.experiment_id for it in found), "")
+        return next((experiment.experiment_id for experiment in experiments), "")
 
-    def _health(self, **named: Any) -> Any:
-        """Return what the back end reports about itself; reject what is not JSON."""
+    def _health(self, **kwargs: Any) -> Any:
+        """Return the reply to the health check, and read the version that it contains.
+
+        Raises:
+            StepError: The reply is not JSON, so the server is not Kubeflow Pipelines.
+        """
         method = self.sdk.healthzs.healthz_service_get_healthz
-        found = method(**named)
+        reply = method(**kwargs)
+        # The generated model lacks the version, so the body is read again.
         try:
             health = json.loads(method.__self__.api_client.last_response.data)
         except ValueError as error:
@@ -241,9 +278,10 @@ class BackEnd:
         if not isinstance(health, dict):
             raise no_back_end(self.connection.host, f"a {type(health).__name__} in JSON")
         self.version = str(health.get("tag_name") or "unknown")
-        return found
+        return reply
 
-    def _translated(self, what: str, call: Callable[[], Any]) -> Any:
+    def _translate_errors(self, action: str, call: Callable[[], Any]) -> Any:
+        """Return the result of a call; its errors become errors of this project."""
         import urllib3
         from kfp_server_api import ApiException
 
@@ -252,22 +290,22 @@ class BackEnd:
         except BackEndAwayError as error:
             cause = error.__cause__
             if isinstance(cause, ApiException):
-                raise translate(what, cause, self.connection.host) from error
-            raise away(what, cause or error, self.connection.host) from error
+                raise translate(action, cause, self.connection.host) from error
+            raise away(action, cause or error, self.connection.host) from error
         except StepError:
             raise
         except ApiException as error:
-            raise translate(what, error, self.connection.host) from error
+            raise translate(action, error, self.connection.host) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise away(what, error, self.connection.host) from error
+            raise away(action, error, self.connection.host) from error
         except (TypeError, ValueError, AttributeError) as error:
-            if not _is_of_reply(error):
+            if not _is_about_reply(error):
                 raise
             raise no_back_end(self.connection.host, f"{type(error).__name__}: {error}") from error
 
 
-def _is_of_reply(error: Exception) -> bool:
-    """Return whether the generated client raised an error while it read a reply."""
+def _is_about_reply(error: Exception) -> bool:
+    """Return whether the generated client raised an error while it was reading a reply."""
     from kfp_server_api import ApiClient
 
     frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -275,31 +313,31 @@ def _is_of_reply(error: Exception) -> bool:
 
 
 def equals(key: str, value: str) -> str:
-    """Return a filter for lists: the objects whose `key` is `value`."""
+    """Return the API's filter for objects whose `key` is `value`."""
     predicate = {"operation": "EQUALS", "key": key, "stringValue": value}
     return json.dumps({"predicates": [predicate]})
 
 
 def _client(connection: Connection) -> kfp.Client:
-    """Return the client of the SDK, without its prints, its warnings and its waiting."""
+    """Return the SDK's client, without its output, its warnings and its own retries."""
     import kfp
     import urllib3
     from kfp.client import ServiceAccountTokenVolumeCredentials
 
-    # Each call is repeated, and said, here. The generated client sets the logger above it.
+    # Calls are repeated and logged here. The generated client configures the parent logger.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
     class Client(kfp.Client):
         healthzs: Any  # the SDK adds it when it connects
 
-        def _load_config(self, *given: Any, **named: Any) -> Any:
-            """Return the configuration; urllib3 would send every call three more times."""
-            found: Any = super()._load_config(*given, **named)
-            found.retries = urllib3.Retry(connect=0, read=0)
-            return found
+        def _load_config(self, *args: Any, **kwargs: Any) -> Any:
+            """Return the configuration, without urllib3's three retries of each call."""
+            configuration: Any = super()._load_config(*args, **kwargs)
+            configuration.retries = urllib3.Retry(connect=0, read=0)
+            return configuration
 
         def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
-            """Return what the back end reports about itself, without the SDK's five attempts."""
+            """Return the reply to the health check, without the SDK's five attempts."""
             return self.healthzs.healthz_service_get_healthz(_request_timeout=_SECONDS)
 
     credentials = None
@@ -314,12 +352,12 @@ def _client(connection: Connection) -> kfp.Client:
                 )
             )
         credentials = ServiceAccountTokenVolumeCredentials(connection.token_file)
-    # Filters and standard output belong to all threads, and doctor makes clients in several. What
-    # is put back late would stay changed for good; so the filters stay.
-    for said in ("This client only works with", "The host .* does not contain"):
-        warnings.filterwarnings("ignore", said)
-    # Only without a host does the SDK print: what it could not read.
-    with contextlib.nullcontext() if connection.host else _silent():
+    # All threads share the filters and standard output, and doctor creates clients in several. Two
+    # threads that restore filters in the wrong order would change them for good, so they stay.
+    for message in ("This client only works with", "The host .* does not contain"):
+        warnings.filterwarnings("ignore", message)
+    # The SDK prints only without a host, namely that it cannot read some configuration.
+    with contextlib.nullcontext() if connection.host else _without_stdout():
         try:
             return Client(
                 host=connection.host or None,
@@ -331,17 +369,17 @@ def _client(connection: Connection) -> kfp.Client:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    with _ONE_AT_A_TIME, contextlib.redirect_stdout(io.StringIO()):
+def _without_stdout() -> Iterator[None]:
+    with _STDOUT_LOCK, contextlib.redirect_stdout(io.StringIO()):
         yield
 
 
 def _has_token(file: Path) -> bool:
-    """Return whether a file has a token; the SDK would end in its own error without one."""
+    """Return whether a file contains a token; without one, the SDK raises an error of its own."""
     try:
         return bool(file.read_text().strip())
     except (OSError, ValueError):
-        return False
+        return False  # the caller names the file
 
 
 def _has_kubeconfig() -> bool:
@@ -349,7 +387,7 @@ def _has_kubeconfig() -> bool:
     return any(Path(path).expanduser().is_file() for path in paths if path)
 
 
-def _own() -> str:
+def _pod_namespace() -> str:
     """Return the namespace of this pod; empty outside a cluster."""
     path = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
     return path.read_text().strip() if path.is_file() else ""

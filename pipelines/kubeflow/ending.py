@@ -1,4 +1,8 @@
-"""Ends a run, and waits until none of its pods run any more."""
+"""Ends a run, and waits until none of its pods run any more.
+
+The back end reports a run as over while its training job still holds GPUs. So the pods and jobs are
+looked up on the cluster, if this machine can reach it.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,21 @@ from kfp_tfjob.pipelines.kubeflow.records import Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, read_run
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
-_SECONDS = 1.0
+_SECONDS = 1.0  # between two looks; a person waits
 
 
 @dataclass(frozen=True)
 class Cancelled:
-    """How a run was ended.
+    """The result of cancelling a run.
 
     Attributes:
         run: The run now.
-        seconds: From the request until nothing ran any more, or until the time limit.
-        complete: Whether nothing runs any more, as far as could be checked.
-        left: What still exists, as text; empty for nothing.
-        checkpoint: The step of the newest stored checkpoint; None for none, or if the store cannot
-            be read.
-        checked: What was checked and what could not be, in sentences.
+        seconds: From the request until no pod ran any more, or until the time limit.
+        complete: Whether no pod runs any more, as far as could be checked.
+        left: The pods and jobs that still exist, as text; empty without any.
+        checkpoint: The step of the newest stored checkpoint; None without one, or if the store
+            cannot be read.
+        checked: The things that were checked and that could not be, in sentences.
     """
 
     run: Run
@@ -55,20 +59,21 @@ def cancel(
             )
         )
     cluster = RunOnCluster(run.run_id, back_end.namespace)
-    cluster.look()  # before its end: pods show that this is the right cluster
+    cluster.snapshot()  # before its end: pods show that this is the right cluster
     began = time.monotonic()
     if run.state != "canceling":
         back_end.call("end the run", back_end.sdk.runs.run_service_terminate_run, run_id=run.run_id)
-    said = ""
+    last_message = ""
     while True:
         run = read_run(back_end, run.run_id)
-        seen = cluster.look()
+        snapshot = cluster.snapshot()
         spent = time.monotonic() - began
-        left = str(seen) if seen else ""
-        if (words := f"{run.state}{f', {left} left' if left else ''}") != said:
-            tell(f"{spent:4.0f} s  {words}")
-            said = words
-        if (run.is_over and not left) or spent > limit:
+        remaining = str(snapshot) if snapshot else ""
+        message = f"{run.state}{f', {remaining} left' if remaining else ''}"
+        if message != last_message:
+            tell(f"{spent:4.0f} s  {message}")
+            last_message = message
+        if (run.is_over and not remaining) or spent > limit:
             break
         time.sleep(_SECONDS)
     records = Records(run, endpoint)
@@ -76,14 +81,14 @@ def cancel(
     return Cancelled(
         run=run,
         seconds=round(spent, 1),
-        complete=run.is_over and not left,
-        left=left,
+        complete=run.is_over and not remaining,
+        left=remaining,
         checkpoint=checkpoint,
-        checked=(_pods(cluster), _store(records, checkpoint)),
+        checked=(_describe_pods(cluster), _describe_checkpoint(records, checkpoint)),
     )
 
 
-def _pods(cluster: RunOnCluster) -> str:
+def _describe_pods(cluster: RunOnCluster) -> str:
     if cluster.trouble:
         return f"Pods and jobs were not checked: {cluster.trouble}."
     if not cluster.known:
@@ -94,7 +99,7 @@ def _pods(cluster: RunOnCluster) -> str:
     return f"Pods and jobs were checked in {cluster.where}."
 
 
-def _store(records: Records, checkpoint: int | None) -> str:
+def _describe_checkpoint(records: Records, checkpoint: int | None) -> str:
     if records.trouble:
         return f"The newest checkpoint is unknown: {records.trouble}."
     if checkpoint is None:

@@ -1,4 +1,8 @@
-"""Turns the errors of Kubeflow Pipelines into errors with a fix."""
+"""Turns the errors of Kubeflow Pipelines into errors with a fix.
+
+The generated client raises one exception for every status, with the reply's body. A wrong address
+often answers too: with a login page, a redirect, or HTML.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,15 @@ from typing import Any
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.supervisor import exit_codes
 
-# The variables with which the SDK of Kubeflow Pipelines is told where the back end is.
+# The SDK of Kubeflow Pipelines reads the back end's address from these variables.
 ENDPOINT, UI_ENDPOINT = "KF_PIPELINES_ENDPOINT", "KF_PIPELINES_UI_ENDPOINT"
 TOKEN_FILE = "KF_PIPELINES_SA_TOKEN_PATH"
 CA_FILE = "SSL_CERT_FILE"
 FORWARD = "kubectl -n kubeflow port-forward svc/ml-pipeline-ui 8080:80"
-_PASSING = {429, 502, 503, 504}
-_REPEATED = _PASSING | {500}  # also what the back end says while its database is away
-# Of Kubeflow Pipelines 2.18 or later, which checks a run's account.
-# The name of an account that calls, as in `system:serviceaccount:team:default`, does not count.
+_PASSING = {429, 502, 503, 504}  # statuses of a proxy or a back end that is starting or overloaded
+_REPEATED = _PASSING | {500}  # 500 is also the back end's reply while its database is down
+# In replies of Kubeflow Pipelines 2.18 or later, which checks a run's account. The name of the
+# calling account, as in `system:serviceaccount:team:default`, does not count.
 _ACCOUNT = re.compile(r"(?<!system:)service[ _-]?accounts?(?!:)", re.IGNORECASE)
 ALLOW_ACCOUNT = (
     "list it in the variable ALLOWEDSERVICEACCOUNTS of the Deployment ml-pipeline; on a multi-user"
@@ -34,7 +38,7 @@ class BackEndError(StepError):
 
 
 class UnknownRunError(ConfigurationError):
-    """Kubeflow Pipelines has no such run, pipeline or schedule."""
+    """The run, pipeline or schedule does not exist on Kubeflow Pipelines."""
 
 
 class BackEndAwayError(StepError):
@@ -54,34 +58,34 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, urllib3.exceptions.HTTPError | ConnectionError | TimeoutError)
 
 
-def said(error: Any) -> str:
-    """Return the message of an error of the back end.
+def message_of(error: Any) -> str:
+    """Return the message in an error reply of the back end.
 
-    It nests its messages, from the outside to the inside: the last sentence is the cause.
+    It nests messages from the outermost call to the innermost, so the last sentence is the cause.
     """
     try:
         body = json.loads(error.body or "")
         text = body.get("message") or body.get("error") or "" if isinstance(body, Mapping) else ""
     except (ValueError, TypeError):
-        text = str(error.body or "")
+        text = str(error.body or "")  # a proxy's reply is not JSON
     return text or str(error.reason or "no message")
 
 
-def translate(what: str, error: Any, host: str) -> StepError:
-    """Return our error for a response of the back end.
+def translate(action: str, error: Any, host: str) -> StepError:
+    """Return the project's error for an error reply of the back end.
 
     Args:
-        what: The call as text, for example `read the run`.
+        action: What the call does, for example `read the run`.
         error: An ApiException of the generated client.
-        host: URL of the back end as it was given; empty if the SDK chose one.
+        host: URL of the back end as the user wrote it; empty if the SDK chose one.
     """
-    message = f"{error.status} {said(error)}".strip()
+    message = f"{error.status} {message_of(error)}".strip()
     if error.status == 0 and not str(error.reason).startswith(_TLS):
         return no_back_end(host, str(error.reason))  # a value that the generated client cannot read
     if error.status == 0:
         return ConfigurationError(
             Problem(
-                f"cannot {what}: TLS with Kubeflow Pipelines failed",
+                f"cannot {action}: TLS with Kubeflow Pipelines failed",
                 received=str(error.reason),
                 expected="a certificate signed by one of this machine's CAs",
                 fix=f"pass the CA certificates with --ca-file or {CA_FILE}",
@@ -92,7 +96,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
     if error.status in (400, 403) and _ACCOUNT.search(message):
         return ConfigurationError(
             Problem(
-                f"Kubeflow Pipelines rejects the run's service account: cannot {what}",
+                f"Kubeflow Pipelines rejects the run's service account: cannot {action}",
                 received=message,
                 expected="an account that the back end allows",
                 fix=ALLOW_ACCOUNT,
@@ -101,7 +105,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
     if error.status in (401, 403):
         return ConfigurationError(
             Problem(
-                f"Kubeflow Pipelines does not let you {what}",
+                f"Kubeflow Pipelines does not let you {action}",
                 received=message,
                 expected="credentials with this right in the run's namespace",
                 fix=f"pass a token with --token-file or {TOKEN_FILE}, and check --namespace",
@@ -112,7 +116,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
     if error.status == 404:
         return UnknownRunError(
             Problem(
-                f"cannot {what}: Kubeflow Pipelines does not have it",
+                f"cannot {action}: Kubeflow Pipelines does not have it",
                 received=message,
                 expected="an object of this back end and of this namespace",
                 fix="look it up with `kfp-tfjob runs` or `kfp-tfjob schedule list`; check --host"
@@ -120,11 +124,11 @@ def translate(what: str, error: Any, host: str) -> StepError:
             )
         )
     if error.status in _PASSING:
-        return away(what, message, host)
+        return away(action, message, host)
     if error.status == 400:
         return ConfigurationError(
             Problem(
-                f"Kubeflow Pipelines refuses to {what}",
+                f"Kubeflow Pipelines refuses to {action}",
                 received=message,
                 expected="a request that the back end accepts",
                 fix="correct what the message names",
@@ -132,7 +136,7 @@ def translate(what: str, error: Any, host: str) -> StepError:
         )
     return BackEndError(
         Problem(
-            f"cannot {what}",
+            f"cannot {action}",
             received=message,
             expected="an answer of Kubeflow Pipelines without an error",
             fix="repeat the command; if the error stays, read the log of the Deployment"
@@ -141,14 +145,14 @@ def translate(what: str, error: Any, host: str) -> StepError:
     )
 
 
-def away(what: str, error: object, host: str) -> StepError:
+def away(action: str, error: object, host: str) -> StepError:
     """Return the error of a back end that does not respond; arguments as for `translate`."""
     where = host or "the endpoint that the SDK chose"
     https = "" if not host or "://" in host else "; without http:// the SDK uses https"
     return BackEndAwayError(
         Problem(
-            f"Kubeflow Pipelines at {where} does not respond: cannot {what}",
-            received=_plain(error),
+            f"Kubeflow Pipelines at {where} does not respond: cannot {action}",
+            received=_cause(error),
             expected="the API of Kubeflow Pipelines",
             fix=f"correct --host or {ENDPOINT}{https}; for a back end without an address of its"
             f" own: `{FORWARD}`",
@@ -156,8 +160,8 @@ def away(what: str, error: object, host: str) -> StepError:
     )
 
 
-def _plain(error: object) -> str:
-    """Return the cause of an error of urllib3, without the objects that it quotes."""
+def _cause(error: object) -> str:
+    """Return the cause of urllib3's error, without the representation of its connection."""
     return _QUOTED.sub("", str(getattr(error, "reason", None) or error))
 
 

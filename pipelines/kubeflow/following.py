@@ -1,4 +1,8 @@
-"""Follows a run: its steps, the progress of training, and why it waits."""
+"""Follows a run: its steps, the progress of training, and why it waits.
+
+The back end knows the steps, the store has the progress, and the cluster knows why a pod waits. A
+user may reach only some of them, and the notes say what is missing.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,19 @@ from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState, read_run
 
 TRAINING = "launch_tfjob"
 PATIENCE = 600.0  # seconds; an unreachable back end does not end the run
-_SECONDS = 3.0
+_SECONDS = 3.0  # between two calls; a person watches
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a run looks like now.
+    """The current state of a run.
 
     Attributes:
         run: The run.
         changed: The steps whose state has changed since the last moment.
-        progress: The newest report of the chief; None while there is none.
-        waits: Why it waits, a sentence for each reason; empty if it does not or if unknown.
-        notes: What cannot be seen from here, and why; each is said once.
+        progress: The newest report of the chief; None before the first.
+        waits: The reasons why it waits, one sentence each; empty if it does not, or if unknown.
+        notes: The things that cannot be read from here, and why; each is noted once.
     """
 
     run: Run
@@ -42,28 +46,40 @@ def follow(
     seconds: float = _SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Moment]:
-    """Yield what a run looks like, every few seconds, until it is over; the last is its end."""
+    """Yield the state of a run every few seconds; the last state is its end.
+
+    Args:
+        back_end: The back end.
+        run_id: The run.
+        endpoint: URL of the store as this machine reaches it; empty for the environment's, else the
+            run parameter.
+        seconds: The time between two calls.
+        sleep: Waits for seconds; tests replace it.
+    """
     run = read_run(back_end, run_id)
     records = Records(run, endpoint)
     cluster = RunOnCluster(run_id, back_end.namespace)
-    known: dict[str, str] = {}
-    said: set[str] = set()
+    states: dict[str, str] = {}
+    noted: set[str] = set()
     while True:
-        changed = tuple(step for step in run.steps if known.get(step.name) != step.state)
-        known |= {step.name: step.state for step in changed}
+        changed = tuple(step for step in run.steps if states.get(step.name) != step.state)
+        states |= {step.name: step.state for step in changed}
         training = any(step.name == TRAINING for step in run.steps)
         progress = records.progress() if training else None
-        seen = None if run.is_over else cluster.look()
-        notes = {
+        snapshot = None if run.is_over else cluster.snapshot()
+        troubles = {
             "training is not shown, because its records cannot be read": records.trouble,
             "why it is waiting is not shown: the cluster cannot be reached": cluster.trouble,
         }
-        new = tuple(f"{what}: {why}" for what, why in notes.items() if why and what not in said)
-        said |= {what for what, why in notes.items() if why}
-        waits = seen.waits if seen else ()
+        notes = {sentence: trouble for sentence, trouble in troubles.items() if trouble}
+        new_notes = tuple(
+            f"{sentence}: {trouble}" for sentence, trouble in notes.items() if sentence not in noted
+        )
+        noted |= notes.keys()
+        waits = snapshot.waits if snapshot else ()
         if run.root_driver and not (run.steps or run.is_over):
             waits = (f"{run.root_driver}; Kubeflow Pipelines retries it", *waits)
-        yield Moment(run, changed, progress, waits, new)
+        yield Moment(run, changed, progress, waits, new_notes)
         if run.is_over:
             return
         sleep(seconds)

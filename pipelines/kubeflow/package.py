@@ -1,4 +1,4 @@
-"""A compiled pipeline: that of this version, or a file."""
+"""A compiled pipeline to submit: compiled now from this version's code, or read from a file."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Package:
     """A compiled pipeline.
 
     Attributes:
-        source: Where it comes from, as text.
-        spec: `pipeline_spec` and perhaps `platform_spec`, as the API takes them.
+        source: Its origin, for messages.
+        spec: `pipeline_spec` and perhaps `platform_spec`, in the API's form.
     """
 
     source: str
@@ -30,7 +30,7 @@ class Package:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The defaults of its parameters, those of its inputs without a default left out."""
+        """The defaults of its inputs, by name; inputs without a default are omitted."""
         return defaults_of(self.spec)
 
     @property
@@ -39,7 +39,7 @@ class Package:
         return sorted(compilation.images_of_steps(self.spec["pipeline_spec"]))
 
     def problems(self, train_image: str) -> Iterator[Problem]:
-        """Yield the images that no node can pull, of the steps and in train_image."""
+        """Yield a problem for images that no node can pull, in the pipeline or in train_image."""
         for image in self.images:
             yield from reference_problems(
                 image,
@@ -76,12 +76,12 @@ def this_version() -> Package:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"
         compiler.Compiler().compile(tfjob_training, str(path))
-        return Package("this version of kfp-tfjob", _parsed(path))
+        return Package("this version of kfp-tfjob", _read_yaml(path))
 
 
 def from_file(path: Path) -> Package:
     """Return the pipeline of a YAML file that `kfp-tfjob compile` wrote."""
-    spec = _parsed(path)
+    spec = _read_yaml(path)
     pipeline = spec["pipeline_spec"]
     name = pipeline.get("pipelineInfo", {}).get("name") if isinstance(pipeline, Mapping) else None
     if name != _NAME:
@@ -96,7 +96,8 @@ def from_file(path: Path) -> Package:
     return Package(str(path), spec)
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Return the specs in a compiled pipeline's file, by their name in the API."""
     import yaml
 
     try:

@@ -1,4 +1,7 @@
-"""What a run will take, before it is submitted: pods, GPUs and memory."""
+"""The plan of a run before it is submitted: pods, GPUs and memory, and possible obstacles.
+
+A person sees the cost of a run before it starts, and Client.plan returns the same to programs.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,22 @@ from kfp_tfjob.pipelines.kubeflow.package import Package
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will take.
+    """The resources and parameters of a run.
 
     Attributes:
         model: The run parameter model_name.
         data: data_uri as a run that starts now will read it.
         output: The run parameter output_uri.
-        pipeline: Where the pipeline comes from.
+        pipeline: The pipeline's origin.
         images: The images of the steps and of the replicas.
-        replicas: Pods of the training job.
-        gpus: GPUs of all of them.
-        cpu: CPU that they request together, in cores.
-        memory: Memory that they request together, in bytes.
+        replicas: The number of pods of the training job.
+        gpus: The number of their GPUs.
+        cpu: The CPU that they request together, in cores.
+        memory: The memory that they request together, in bytes.
         given: The parameters that are not defaults, with their source; secret-looking values are
             masked.
-        findings: What may keep the run from starting, with what to do, and what could not be found
-            out. A missing Secret, or a pod that no node can hold now, has the status `waits`.
+        findings: Obstacles to the run's start, with their fix, and things that could not be
+            checked. A missing Secret, or a pod that no node can hold now, has the status `waits`.
     """
 
     model: str
@@ -52,7 +55,14 @@ class Plan:
 def make_plan(
     values: RunParameters, package: Package, sources: Mapping[str, str], namespace: str
 ) -> Plan:
-    """Return what a run with these checked parameters will take."""
+    """Return the plan of a run with checked parameters.
+
+    Args:
+        values: The run parameters.
+        package: The pipeline.
+        sources: The source of each parameter that is not a default.
+        namespace: The namespace of the runs; empty for the kubeconfig's.
+    """
     from kfp_tfjob.cluster import capacity
     from kfp_tfjob.jobs.manifest import Identity, build_job
 
@@ -72,5 +82,5 @@ def make_plan(
             name: {"value": masked({name: values[name]})[name], "source": source}
             for name, source in sources.items()
         },
-        findings=cluster_checks.look(spec, namespace),
+        findings=cluster_checks.check_cluster(spec, namespace),
     )

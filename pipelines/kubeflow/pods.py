@@ -1,7 +1,7 @@
-"""What runs on the cluster for a run, where this machine may ask the cluster.
+"""The pods and jobs of a run on the cluster, if this machine can reach it.
 
 The Kubeflow Pipelines API does not report a training job's pods or why a pod waits. With a
-kubeconfig, or in a pod, the Kubernetes API says both.
+kubeconfig, or in a pod, the Kubernetes API reports both.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient
     from kfp_tfjob.components.finish.workflow import FailedTask
 
-INSTALLATION = "kubeflow"  # where a back end without users runs everything
-_SECONDS = 4.0
+INSTALLATION = "kubeflow"  # the namespace in which a back end without users runs everything
+_SECONDS = 4.0  # of retries; the cluster is optional here, and a person waits
 _OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What exists on the cluster for a run.
+class ClusterSnapshot:
+    """The objects of a run on the cluster that have not ended.
 
     Attributes:
-        steps: Names of the pods of steps that are not over.
-        pods: Names of the pods of training jobs that are not over.
-        jobs: Names of the training jobs that are not over.
-        waits: Why pods wait, a sentence for each reason.
+        steps: Names of the steps' pods.
+        pods: Names of the training jobs' pods.
+        jobs: Names of the training jobs.
+        waits: The reasons why pods wait, one sentence each.
     """
 
     steps: tuple[str, ...] = ()
@@ -43,23 +43,28 @@ class Seen:
     waits: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return what exists, as text."""
+        """Return the number of objects of each kind, for example `2 training pods, 1 job`."""
         counts = {
             "step pod": self.steps,
             "training pod": self.pods,
             "job": self.jobs,
         }
         return ", ".join(
-            f"{len(names)} {_many(what, len(names))}" for what, names in counts.items() if names
+            f"{len(names)} {_plural(noun, len(names))}" for noun, names in counts.items() if names
         )
 
 
 class RunOnCluster:
     """One run's objects on the cluster.
 
+    Args:
+        run_id: The run.
+        namespace: Its namespace; empty to search the kubeconfig's and the installation's.
+
     Attributes:
-        trouble: Why the cluster cannot be asked; empty if it can.
-        known: Whether the run's pods were ever seen, so that this is the right cluster.
+        trouble: The reason why the cluster cannot be asked; empty if it can.
+        known: Whether the cluster ever had objects of the run, which shows that it is the right
+            one.
     """
 
     def __init__(self, run_id: str, namespace: str = "") -> None:
@@ -70,15 +75,15 @@ class RunOnCluster:
 
     @property
     def where(self) -> str:
-        """The namespace, as text."""
+        """The namespace, for messages."""
         return f"namespace {self._api.namespace}" if self._api else ""
 
-    def look(self) -> Seen | None:
-        """Return what exists now; None if the cluster cannot be asked."""
+    def snapshot(self) -> ClusterSnapshot | None:
+        """Return the run's current objects; None if the cluster cannot be asked."""
         if self._api is None:
             return None
         try:
-            return self._look(self._api)
+            return self._read_snapshot(self._api)
         except StepError as error:
             self.trouble = error.first
             return None
@@ -103,21 +108,22 @@ class RunOnCluster:
             self.trouble = "this machine has no kubeconfig"
             return None
         logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)
-        tried: list[StepError] = []
-        for place in dict.fromkeys([namespace] if namespace else [api.namespace, INSTALLATION]):
-            api.namespace = place
+        errors: list[StepError] = []
+        namespaces = [namespace] if namespace else [api.namespace, INSTALLATION]
+        for candidate in dict.fromkeys(namespaces):
+            api.namespace = candidate
             try:
                 if api.list(api.core("pods"), labelSelector=self._selector, limit="1"):
                     self.known = True
                     return api
             except StepError as error:
-                tried.append(error)
-        if tried:
-            self.trouble = tried[0].first
+                errors.append(error)  # the account may read another namespace
+        if errors:
+            self.trouble = errors[0].first
             return None
         return api  # perhaps no pod exists yet
 
-    def _look(self, api: ClusterClient) -> Seen:
+    def _read_snapshot(self, api: ClusterClient) -> ClusterSnapshot:
         from kfp_tfjob.cluster import waiting_reasons
         from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
         from kfp_tfjob.cluster.pod_summary import pod_summary
@@ -127,28 +133,32 @@ class RunOnCluster:
         pods = api.list(api.core("pods"), labelSelector=label)
         jobs: list[Object] = []
         for kind in KINDS:
-            of_kind = api.of(kind)
+            kind_api = api.of(kind)
             try:
-                jobs += of_kind.list_jobs(label)
+                jobs += kind_api.list_jobs(label)
             except (NotFoundError, ForbiddenError):
-                continue  # this cluster has no such kind, or shows none of it
+                continue  # the cluster lacks this kind, or does not let this account list it
         self.known = self.known or bool(steps or pods or jobs)
         waits = [
-            f"{pod['metadata']['name']} waits: {why}"
+            f"{pod['metadata']['name']} waits: {reason}"
             for pod in _alive(steps)
-            if (why := waiting_reasons.reason(pod, self._events_of(api, pod)))
+            if (reason := waiting_reasons.reason(pod, self._start_events(api, pod)))
         ]
         running = [job for job in jobs if not is_over(job)]
         for job in running:
             name = job["metadata"]["name"]
-            mine = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
-            said = pod_summary(job, mine, self._events(api, name))
-            if "waiting" in said or "not made" in said:
-                waits.append(f"{name}: {said}")
-        names = (_names(_alive(steps)), _names(_alive(pods)), _names(running))
-        return Seen(*names, tuple(waits))
+            job_pods = [pod for pod in pods if pod["metadata"]["name"].startswith(f"{name}-")]
+            summary = pod_summary(job, job_pods, self._events(api, name))
+            if "waiting" in summary or "not made" in summary:
+                waits.append(f"{name}: {summary}")
+        return ClusterSnapshot(
+            steps=_names(_alive(steps)),
+            pods=_names(_alive(pods)),
+            jobs=_names(running),
+            waits=tuple(waits),
+        )
 
-    def _events_of(self, api: ClusterClient, pod: Object) -> Sequence[Object]:
+    def _start_events(self, api: ClusterClient, pod: Object) -> Sequence[Object]:
         """Return the events of a pod that has not started; the warnings of others are over."""
         from kfp_tfjob.cluster.waiting_reasons import has_begun
 
@@ -159,23 +169,24 @@ class RunOnCluster:
         try:
             return api.list(api.core("events"), fieldSelector=f"involvedObject.name={name}")
         except StepError:
-            return []
+            return []  # without this right, a reason merely has fewer details
 
     def _workflow(self, api: ClusterClient) -> str:
+        """Return the name of the run's Workflow; empty if it cannot be read."""
         try:
-            found = api.list(api.workflow("").rstrip("/"), labelSelector=self._selector)
+            workflows = api.list(api.workflow("").rstrip("/"), labelSelector=self._selector)
         except StepError:
-            return ""
-        return found[0]["metadata"]["name"] if found else ""
+            return ""  # the pods alone also show which tasks failed
+        return workflows[0]["metadata"]["name"] if workflows else ""
 
 
-def _many(what: str, count: int) -> str:
-    return what if count == 1 else what.replace("pod", "pods").replace("job", "jobs")
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else noun.replace("pod", "pods").replace("job", "jobs")
 
 
 def _alive(pods: Sequence[Object]) -> list[Object]:
     return [pod for pod in pods if pod["status"].get("phase") not in _OVER]
 
 
-def _names(items: list[Object]) -> tuple[str, ...]:
-    return tuple(sorted(item["metadata"]["name"] for item in items))
+def _names(objects: list[Object]) -> tuple[str, ...]:
+    return tuple(sorted(manifest["metadata"]["name"] for manifest in objects))

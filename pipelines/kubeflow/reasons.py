@@ -1,4 +1,8 @@
-"""Says why a run failed, waits, or published nothing, and what to do about it."""
+"""Explains why a run failed, is waiting, or published nothing, and what to do about it.
+
+The best source is the record of the failed step in the store. A step that was killed leaves none,
+so the pods are read next, and last the message of the back end.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,9 @@ from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
 from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
-_LINES = 12  # of a log
-# The parameters that every pipeline has whose runs decide what the replicas request.
-_OF_JOB = {name for name in PARAMETERS if name.startswith(("train_", "pod"))}
+_LINES = 12  # of a log, for a terminal; `kfp-tfjob logs` shows all lines
+# The parameters that a pipeline has if its runs decide what the replicas request.
+_JOB_PARAMETERS = {name for name in PARAMETERS if name.startswith(("train_", "pod"))}
 _TAINT = "tolerate the taints of more nodes with pod.all.tolerations in a new run"
 
 
@@ -32,10 +36,10 @@ class Attempt:
     """One attempt of the training job.
 
     Attributes:
-        number: From 1.
+        number: The attempt's number, from 1.
         verdict: One word; empty while it runs.
-        sentence: What happened.
-        remedy: What to do.
+        sentence: The attempt's end in words, or that it has not ended.
+        remedy: The remedy; empty if none is needed.
         log: The last lines of the containers that failed.
     """
 
@@ -48,19 +52,19 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Why:
-    """Why a run is as it is.
+    """The explanation of a run's state.
 
     Attributes:
         run: The run, with its verdict.
         summary: The state in one sentence.
-        reason: What happened, or what it waits for.
-        remedy: What to do; empty for nothing.
-        step: The step that failed or that runs; empty for none.
-        code: The exit code of the step that failed; None for none.
+        reason: The cause of the state, for example an error, or the object that the run waits for.
+        remedy: The remedy; empty if none is needed.
+        step: The step that failed or that runs; empty if there is none.
+        code: The exit code of the failed step; None if no step failed.
         attempts: The attempts of the training job, the newest last.
         checks: The checks of the gate.
-        log: The last lines of the failed step, if only they say something.
-        notes: What could not be read, and why.
+        log: The last lines of the failed step, if it left no record.
+        notes: The things that could not be read, and why.
     """
 
     run: Run
@@ -76,57 +80,75 @@ class Why:
 
 
 def explain(back_end: BackEnd, run: Run, endpoint: str = "") -> Why:
-    """Return why a run is as it is; `endpoint` is the store's URL as this machine reaches it."""
+    """Return the explanation of a run's state.
+
+    Args:
+        back_end: The back end.
+        run: The run.
+        endpoint: URL of the store as this machine reaches it; empty for the environment's, else the
+            run parameter.
+    """
     records = Records(run, endpoint)
-    run = records.judged()
+    run = records.with_verdict()
     if run.state == "succeeded":
-        found = _green(run, records)
+        explanation = _explain_success(run, records)
+    elif run.is_over:
+        explanation = _explain_failure(run, records, back_end)
     else:
-        found = (_ended if run.is_over else _going)(run, records, back_end)
-    return (
-        replace(found, notes=(*found.notes, "this run is archived")) if run.is_archived else found
-    )
+        explanation = _explain_progress(run, records, back_end)
+    if run.is_archived:
+        return replace(explanation, notes=(*explanation.notes, "this run is archived"))
+    return explanation
 
 
-def _green(run: Run, records: Records) -> Why:
-    ended = records.outcome
-    verdict = ended.verdict
-    if ended.earlier:
+def _explain_success(run: Run, records: Records) -> Why:
+    outcome = records.outcome
+    verdict = outcome.verdict
+    if outcome.earlier:
         return Why(
             run,
             "The run succeeded without training, because nothing has changed.",
-            f"the run {ended.earlier.run_id} had the same data, code and options",
+            f"the run {outcome.earlier.run_id} had the same data, code and options",
             "nothing; to train anyway: --set train_options.when_unchanged=train",
         )
-    if why := ended.why_not_evaluated:
+    if reason := outcome.why_not_evaluated:
         summary = "The run succeeded: its output is stored and verified. It evaluated no model."
         fix = "nothing; to evaluate: --set train_options.evaluate=true, with a table in data_uri"
-        return Why(run, summary, why, fix)
+        return Why(run, summary, reason, fix)
     if verdict is None:
         trouble = records.trouble
         reason = f"its verdict cannot be read: {trouble}" if trouble else "it stored no verdict"
         return Why(run, "The run succeeded.", reason, notes=_notes(records))
-    # That the primary metric has a value says nothing new.
-    checks = tuple(it for it in verdict.checks if it.name != "primary_metric" or not it.passed)
-    found = Why(run, "", verdict.reason, checks=checks, notes=_notes(records))
-    if ended.record:
-        summary = f"Published as version {ended.record.version} of {run.model}."
-        return replace(found, summary=summary)
-    if lost := ended.lost:
+    # A passed check of the primary metric only means that the metric has a value.
+    checks = tuple(
+        check for check in verdict.checks if check.name != "primary_metric" or not check.passed
+    )
+    explanation = Why(run, "", verdict.reason, checks=checks, notes=_notes(records))
+    if outcome.record:
+        summary = f"Published as version {outcome.record.version} of {run.model}."
+        return replace(explanation, summary=summary)
+    if lost := outcome.lost:
         reason, _, remedy = lost.message.partition("; ")
         summary = "The run succeeded, and its model was not published: it lost the race."
-        told = {"reason": reason, "remedy": remedy, "step": "publish", "code": lost.code}
-        return replace(found, summary=summary, **told)
+        return replace(
+            explanation,
+            summary=summary,
+            reason=reason,
+            remedy=remedy,
+            step="publish",
+            code=lost.code,
+        )
     if verdict.blessed:
         summary = "The model passed the gate, but its record as champion cannot be found."
-        return replace(found, summary=summary)
+        return replace(explanation, summary=summary)
     failed = "; ".join(check.explanation for check in checks if not check.passed)
     summary = "The run succeeded, and its model was not published: it did not pass the gate."
     remedy = _gate_remedy(verdict, checks)
-    return replace(found, summary=summary, reason=failed or verdict.reason, remedy=remedy)
+    return replace(explanation, summary=summary, reason=failed or verdict.reason, remedy=remedy)
 
 
 def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
+    """Return the remedy for a model that did not pass the gate, by the failed checks."""
     failed = {check.name for check in checks if not check.passed}
     if "gate" in failed:
         return "set `gate`, for example --set gate.mode=superior"
@@ -144,25 +166,36 @@ def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
     return "improve the model, or provide more test rows: kfp-tfjob explain gate shows the modes"
 
 
-def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
+def _explain_failure(run: Run, records: Records, back_end: BackEnd) -> Why:
     attempts = _attempts(run, records.ends())
-    failure, log, notes = _cause(run, records, back_end)
-    run = _with_verdict(run, failure)
-    if run.was_cancelled and (failure is None or _says_nothing(failure)):
-        # Argo only says that a step exceeded its deadline: ending a run sets it to zero.
-        step = next((it.name for it in run.steps if it.state == "failed"), "")
-        reason = f"a user ended it{f' during {step}' if step else ''}"
+    failure, log, notes = _find_cause(run, records, back_end)
+    run = _replace_verdict(run, failure)
+    failed_step = next((step.name for step in run.steps if step.state == "failed"), "")
+    if run.was_cancelled and (failure is None or _only_says_ended(failure)):
+        # Argo merely reports that a step exceeded its deadline: ending a run sets it to zero.
+        reason = f"a user ended it{f' during {failed_step}' if failed_step else ''}"
         remedy = f"to continue: kfp-tfjob retry {run.run_id[:8]}"
         code = failure.code if failure else None
-        said = "The run was cancelled."
-        return Why(run, said, reason, remedy, step, code, attempts, notes=notes)
+        summary = "The run was cancelled."
+        return Why(run, summary, reason, remedy, failed_step, code, attempts, notes=notes)
     if failure is None:
-        step = next((it.name for it in run.steps if it.state == "failed"), "")
-        said = run.error or next((it.error for it in run.steps if it.error), "")
-        reason = said or "neither the store, nor the cluster, nor the back end gives a reason"
-        remedy = f"read the log of {step or 'the failed step'} at {run.page}"
-        return Why(run, _sentence(run, step), reason, remedy, step, None, attempts, (), log, notes)
+        back_end_message = run.error or next((step.error for step in run.steps if step.error), "")
+        reason = (
+            back_end_message
+            or "neither the store, nor the cluster, nor the back end gives a reason"
+        )
+        return Why(
+            run,
+            _summarize(run, failed_step),
+            reason,
+            remedy=f"read the log of {failed_step or 'the failed step'} at {run.page}",
+            step=failed_step,
+            attempts=attempts,
+            log=log,
+            notes=notes,
+        )
     remedy = failure.fix if len(failure.problems) == 1 else ""  # several are in the reason
+    # A record may quote the output of a program, which may contain a secret.
     reason, remedy = map(Mask(), (failure.reason, remedy))
     last = attempts[-1] if attempts else None
     # All attempts of another launch in this run may have succeeded.
@@ -171,84 +204,93 @@ def _ended(run: Run, records: Records, back_end: BackEnd) -> Why:
     step = "" if failure.step == "run" else failure.step
     return Why(
         run,
-        _sentence(run, step, failure),
+        _summarize(run, step, failure),
         reason,
         remedy,
         step,
         failure.code,
         attempts,
-        (),
-        log,
-        notes,
+        log=log,
+        notes=notes,
     )
 
 
-def judged(back_end: BackEnd, records: Records, away: list[str] | None = None) -> Run:
+def with_verdict(
+    back_end: BackEnd, records: Records, cluster_troubles: list[str] | None = None
+) -> Run:
     """Return the run with the verdict that `explain` shows.
 
     Args:
         back_end: The back end.
         records: The run's records.
-        away: Gets the reason why the cluster cannot be asked. With one, nothing waits for it.
+        cluster_troubles: Collects the reasons why the cluster cannot be asked. If it is not empty,
+            the cluster is not asked, so that a list of runs waits for it only once.
     """
-    run = records.judged()
+    run = records.with_verdict()
     if run.state not in ("failed", "canceled"):
         return run
-    return _with_verdict(run, _cause(run, records, back_end, away)[0])
+    return _replace_verdict(run, _find_cause(run, records, back_end, cluster_troubles)[0])
 
 
-def _with_verdict(run: Run, failure: Failure | None) -> Run:
-    word = failure.verdict if failure else "cancelled" if run.was_cancelled else ""
-    return replace(run, verdict=word)
+def _replace_verdict(run: Run, failure: Failure | None) -> Run:
+    verdict = failure.verdict if failure else "cancelled" if run.was_cancelled else ""
+    return replace(run, verdict=verdict)
 
 
-def _cause(
-    run: Run, records: Records, back_end: BackEnd, away: list[str] | None = None
+def _find_cause(
+    run: Run, records: Records, back_end: BackEnd, cluster_troubles: list[str] | None = None
 ) -> tuple[Failure | None, tuple[str, ...], tuple[str, ...]]:
-    """Return what ended a run: its record, else what the cluster shows, with its log; and notes."""
+    """Return a run's failure from the store, or else from the cluster.
+
+    Returns:
+        The failure, or None; the last lines of the failed pods, if it comes from the cluster; and
+        notes on things that could not be read.
+    """
     failure, notes = records.failure(), _notes(records)
-    if away or run.was_cancelled or not (failure is None or _says_nothing(failure)):
+    if cluster_troubles or run.was_cancelled or not (failure is None or _only_says_ended(failure)):
         return failure, (), notes
     cluster = RunOnCluster(run.run_id, back_end.namespace)
-    if away is not None and cluster.trouble:
-        away.append(cluster.trouble)
+    if cluster_troubles is not None and cluster.trouble:
+        cluster_troubles.append(cluster.trouble)
     tasks = cluster.failed()
-    found = cause(tasks, None)
-    if found and not (failure and found.code == 143):
+    pod_failure = cause(tasks, None)
+    # 143 is the stop of a step by the run's end, which the record already reports.
+    if pod_failure and not (failure and pod_failure.code == 143):
         log = tuple(line for task in tasks for line in task.last_words[-_LINES:])
-        return found, log, notes
+        return pod_failure, log, notes
     if failure is None and cluster.trouble:
         notes = (*notes, f"the run's pods cannot be read: {cluster.trouble}")
     return failure, (), notes
 
 
-def _says_nothing(failure: Failure) -> bool:
-    """Return whether the record only says that the run was ended."""
+def _only_says_ended(failure: Failure) -> bool:
+    """Return whether a record merely reports that the run was ended, without a failed step."""
     return failure.step == "run"
 
 
-def _sentence(run: Run, step: str, failure: Failure | None = None) -> str:
+def _summarize(run: Run, step: str, failure: Failure | None = None) -> str:
     if failure and failure.verdict == "cancelled":
         return "The run was cancelled."
-    where = f" in {step}" if step else ""
-    word = f" ({failure.verdict})" if failure else ""
-    return f"The run {run.state}{where}{word}."
+    location = f" in {step}" if step else ""
+    verdict = f" ({failure.verdict})" if failure else ""
+    return f"The run {run.state}{location}{verdict}."
 
 
-def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
+def _explain_progress(run: Run, records: Records, back_end: BackEnd) -> Why:
     cluster = RunOnCluster(run.run_id, back_end.namespace)
-    seen = cluster.look()
+    snapshot = cluster.snapshot()
     notes = _notes(records)
     if cluster.trouble:
         notes += (f"the cluster cannot be reached: {cluster.trouble}",)
     current = run.current
     step = current.name if current else ""
     attempts = _attempts(run, records.ends())
-    if seen and seen.waits:
-        waits = "; ".join(seen.waits)
+    if snapshot and snapshot.waits:
+        waits = "; ".join(snapshot.waits)
         remedy = _wait_remedy(waits)
-        if "nodes are available" in waits and (small := _too_small(run, back_end)):
-            waits, remedy = "; ".join([*(it.what for it in small), waits]), small[0].fix
+        if "nodes are available" in waits and (findings := _node_findings(run, back_end)):
+            waits = "; ".join([*(finding.what for finding in findings), waits])
+            remedy = findings[0].fix
         summary = f"The run is waiting in {step}." if step else "The run is waiting."
         return Why(run, summary, waits, remedy, step, None, attempts, notes=notes)
     progress = records.progress() if step == "launch_tfjob" else None
@@ -269,21 +311,21 @@ def _going(run: Run, records: Records, back_end: BackEnd) -> Why:
     return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)
 
 
-def _too_small(run: Run, back_end: BackEnd) -> list[Finding]:
-    """Return which replicas no node can hold, the largest node, and the parameter to change."""
+def _node_findings(run: Run, back_end: BackEnd) -> list[Finding]:
+    """Return findings about replicas that no node can hold, with the parameter to change."""
     try:
         parameters = all_parameters(back_end, run.run_id)
-        if not parameters.keys() >= _OF_JOB:
-            return []  # another pipeline decides what its job requests
-        given = {name: it for name, it in parameters.items() if it != ""}
-        spec = job_spec(completed(defaults(), given))
+        if not parameters.keys() >= _JOB_PARAMETERS:
+            return []  # the pipeline of another author sets these itself
+        parameters = {name: setting for name, setting in parameters.items() if setting != ""}
+        spec = job_spec(completed(defaults(), parameters))
     except StepError:
         return []
-    return only(cluster_checks.look(spec, back_end.namespace), Status.WAITS)
+    return only(cluster_checks.check_cluster(spec, back_end.namespace), Status.WAITS)
 
 
 def _wait_remedy(waits: str) -> str:
-    """Return what to do about pods that wait, by the words of Kubernetes."""
+    """Return the remedy for waiting pods, by the messages of Kubernetes."""
     if "ImagePull" in waits or "InvalidImageName" in waits:
         return (
             "push the image to its registry, correct its name, or give the nodes access with"
@@ -311,18 +353,19 @@ def progress_line(progress: Progress) -> str:
 
 def _attempts(run: Run, ends: Mapping[int, AttemptEnd | None]) -> tuple[Attempt, ...]:
     if run.is_over:
-        why = "its launcher was stopped before it recorded the end"
+        without_record = "its launcher was stopped before it recorded the end"
     else:
-        why = "it is running, or its launcher was lost"
+        without_record = "it is running, or its launcher was lost"
     return tuple(
-        Attempt(number, "", why, "")
+        Attempt(number, "", without_record, "")
         if end is None
-        else Attempt(number, end.verdict, end.sentence, end.remedy, _log(end))
+        else Attempt(number, end.verdict, end.sentence, end.remedy, _failed_lines(end))
         for number, end in sorted(ends.items())
     )
 
 
-def _log(end: AttemptEnd) -> tuple[str, ...]:
+def _failed_lines(end: AttemptEnd) -> tuple[str, ...]:
+    """Return the last lines of an attempt's failed containers, each with its replica."""
     if end.verdict == "succeeded":
         return ()
     return tuple(

@@ -1,7 +1,7 @@
-"""What the steps of a run have stored: progress, attempts, the verdict, the failure.
+"""The stored records of a run: progress, attempts, the verdict, the failure.
 
-A back end keeps little of a run. The rest is in the store, and a user may not have its keys. So
-everything here can be missing, with a sentence that says why.
+A back end stores little of a run. The records are in the store, whose keys a user may not have. So
+each of them can be missing, and `Records.trouble` is the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kfp_tfjob.storage.run_folder import find, newest_checkpoint
 from kfp_tfjob.storage.store import Store
 
 T = TypeVar("T")
-_TAIL = 64 << 10  # bytes of progress.jsonl
+_TAIL = 64 << 10  # bytes at the end of progress.jsonl: enough for the newest reports
 # A store that this machine cannot reach must not hold up a command.
 REACHABLE = Patience(seconds=3, first=0.5, silence=10)
 
@@ -36,13 +36,13 @@ class Progress:
     """The newest report of the chief.
 
     Attributes:
-        time: When it was written, in seconds since 1970, by the clock of the chief.
-        epoch: From 1.
-        step: Training steps so far.
-        steps: Training steps in all.
-        eta_seconds: Until the training ends; None if unknown.
-        examples_per_second: Over all replicas; None if unknown.
-        metrics: For example, `loss`.
+        time: The time of writing, in seconds since 1970, by the chief's clock.
+        epoch: The epoch, from 1.
+        step: The number of completed training steps.
+        steps: The number of all training steps.
+        eta_seconds: The expected seconds until training ends; None if unknown.
+        examples_per_second: The rate of all replicas together; None if unknown.
+        metrics: The metrics by name, for example `loss`.
     """
 
     time: float
@@ -63,7 +63,8 @@ class Records:
             the run parameter.
 
     Attributes:
-        trouble: Why the records cannot be read; empty if they can, or nothing was read yet.
+        trouble: The reason why the records cannot be read; empty if they can, or before the first
+            read.
     """
 
     def __init__(self, run: Run, endpoint: str = "") -> None:
@@ -79,7 +80,7 @@ class Records:
 
     @cached_property
     def folder(self) -> RunLayout | None:
-        """The run's folder; None if output_uri is not an address."""
+        """The run's folder; None if output_uri is not an address, or the store cannot be read."""
         layout, store = self._layout, self._store
         if not layout or not layout.template:
             return layout.run(self._run.run_id) if layout else None
@@ -88,54 +89,58 @@ class Records:
         return self._open(lambda: find(store, layout, self._run.run_id))
 
     def failure(self) -> Failure | None:
-        """Return what ended the run, as the failed step wrote it; tasks with a key come last.
+        """Return the record of the failed step; None if there is none.
 
-        A person may end a retry before it replaces the record of the first try.
+        The run's own record comes first, then the records of tasks with a key.
         """
 
-        def read(store: Store, at: RunLayout) -> Failure | None:
-            found = Failure.from_bytes(store.read(at.failure("json")))
-            return None if self._run.was_cancelled and found.verdict != "cancelled" else found
+        def read(store: Store, run: RunLayout) -> Failure | None:
+            failure = Failure.from_bytes(store.read(run.failure("json")))
+            # A user may end a retry before it replaces the record of the first try.
+            is_older = self._run.was_cancelled and failure.verdict != "cancelled"
+            return None if is_older else failure
 
         if failure := self._read(read):
             return failure
-        keys = self._read(lambda store, at: store.folders(at.tasks)) or []
-        found = (self._read(lambda store, at, key=key: read(store, at.task(key))) for key in keys)
-        return next(filter(None, found), None)
+        keys = self._read(lambda store, run: store.folders(run.tasks)) or []
+        task_failures = (
+            self._read(lambda store, run, key=key: read(store, run.task(key))) for key in keys
+        )
+        return next(filter(None, task_failures), None)
 
     @cached_property
     def outcome(self) -> Outcome:
-        """How the run came to its end without a failure; read once, because it does not change."""
+        """The outcome of a run without a failure; read once, because it does not change."""
 
-        def read(store: Store, at: RunLayout) -> Outcome:
+        def read(store: Store, run: RunLayout) -> Outcome:
             assert self._layout  # or there is no store to read
-            return outcome_of(store, self._layout, at, (self._run.run_id, ""))
+            return outcome_of(store, self._layout, run, (self._run.run_id, ""))
 
         return self._read(read) or Outcome()
 
     def ends(self) -> dict[int, AttemptEnd | None]:
-        """Return every attempt's end; None for one that is running."""
-        return self._read(lambda store, at: read_ends(store, at)) or {}
+        """Return every attempt's end by its number; None for an attempt without a recorded end."""
+        return self._read(lambda store, run: read_ends(store, run)) or {}
 
     def checkpoint(self) -> int | None:
-        """Return the step of the newest stored checkpoint."""
+        """Return the step of the newest stored checkpoint; None without one."""
         return self._read(newest_checkpoint) or None
 
     def progress(self) -> Progress | None:
-        """Return the newest report of the chief."""
+        """Return the newest report of the chief; None before the first."""
 
-        def read(store: Store, at: RunLayout) -> Progress | None:
-            size = store.head(at.progress)["ContentLength"]
-            with store.open(at.progress, max(size - _TAIL, 0)) as stream:
+        def read(store: Store, run: RunLayout) -> Progress | None:
+            size = store.head(run.progress)["ContentLength"]
+            with store.open(run.progress, max(size - _TAIL, 0)) as stream:
                 return newest(stream.read().decode(errors="replace"))
 
         return self._read(read)
 
-    def judged(self) -> Run:
-        """Return the run with its verdict."""
-        return replace(self._run, verdict=self._word()) if self._run.is_over else self._run
+    def with_verdict(self) -> Run:
+        """Return the run with its verdict, if it is over."""
+        return replace(self._run, verdict=self._verdict()) if self._run.is_over else self._run
 
-    def _word(self) -> str:
+    def _verdict(self) -> str:
         failure = self.failure() if self._run.state != "succeeded" else None
         if failure:
             return failure.verdict
@@ -144,21 +149,23 @@ class Records:
         return self.outcome.word
 
     def _open(self, call: Callable[[], T]) -> T | None:
+        """Return the result of a call; its error becomes the trouble, unless there is one."""
         try:
             return call()
         except StepError as error:
-            self.trouble = self.trouble or _first(error)
+            self.trouble = self.trouble or _first_problem(error)
             return None
 
     def _read(self, read: Callable[[Store, RunLayout], T]) -> T | None:
+        """Return the result of a read; None for a missing record, or if it cannot be read."""
         if self.trouble or not (self._store and self.folder):
             return None
         try:
             return read(self._store, self.folder)
         except ObjectNotFoundError:
-            return None
+            return None  # the run has not written this record
         except StepError as error:
-            self.trouble = _first(error)
+            self.trouble = _first_problem(error)  # what else is known of the run is still shown
         except InvalidDocumentError as error:
             self.trouble = f"one of the run's records is damaged: {error}"
         return None
@@ -167,15 +174,17 @@ class Records:
 def endpoint_of(parameter: str, endpoint: str = "") -> str:
     """Return the URL of a run's store as this machine reaches it.
 
-    `storage_endpoint` is the address inside the cluster, so the environment of this machine
-    precedes it.
+    Args:
+        parameter: `storage_endpoint`, the address inside the cluster, so this machine's environment
+            takes precedence.
+        endpoint: The URL that a person has named; empty for none.
     """
-    here = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return endpoint or here or parameter
+    in_environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return endpoint or in_environment or parameter
 
 
 def newest(text: str) -> Progress | None:
-    """Return the newest report among lines of progress.jsonl; cut and foreign lines are skipped."""
+    """Return the newest report in lines of progress.jsonl; truncated or other lines are skipped."""
     for line in reversed(text.splitlines()):
         try:
             event = json.loads(line)
@@ -196,11 +205,12 @@ def newest(text: str) -> Progress | None:
                 metrics=numbers,
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue
+            continue  # the tail may begin within a line, and a user's program may write others
     return None
 
 
-def _first(error: StepError) -> str:
+def _first_problem(error: StepError) -> str:
+    """Return the first problem of an error in words, without its fix."""
     problem = error.problems[0]
     if isinstance(problem, Problem):
         return f"{problem.what} ({problem.received})" if problem.received else problem.what

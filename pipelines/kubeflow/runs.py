@@ -1,4 +1,8 @@
-"""The runs of a back end: what they are, and how to find one."""
+"""The runs of a back end, in this project's form, and how to find one.
+
+The API describes a run by tasks of Argo, with a driver and several tries for each step. A user
+thinks in steps, so `steps_of` reduces them to one state each.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ _PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{3,35}")
 _ARCHIVED = "ARCHIVED"
 _DRIVER = "-driver"
 _TRY = re.compile(r"\(\d+\)$")
-_SEARCHED = 1000  # runs, for a prefix or `last`
+_SEARCHED = 1000  # newest runs among which a prefix is looked up, because the API cannot do it
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class StepState:
     Attributes:
         name: For example, `launch_tfjob`.
         state: `pending`, `running`, `succeeded`, `failed` or `canceled`.
-        seconds: How long it ran, or has been running; None before it starts.
+        seconds: How long it ran, or has been running, in seconds; None before it starts.
         error: The back end's message for a failed step.
     """
 
@@ -56,12 +60,12 @@ class Run:
         name: Its name in the UI.
         state: `pending`, `running`, `succeeded`, `failed`, `canceling`, `canceled`.
         model: The run parameter model_name.
-        created: When it was submitted, as RFC 3339.
-        finished: When it ended; empty before.
-        seconds: From submission to its end, or until now.
+        created: The time of its submission, as RFC 3339.
+        finished: The time of its end; empty before.
+        seconds: The seconds from its submission to its end, or until now.
         page: Its address in the UI.
-        folder: The folder of its output in the store; empty if output_uri shapes it and only its
-            record knows it.
+        folder: The folder of its output in the store; empty if output_uri shapes it, so that only a
+            record in the store contains it.
         steps: The steps that have started, in order.
         verdict: `published`, `blessed`, `lost the race`, `not blessed`, `unchanged` (it had nothing
             to train), `not evaluated` (train_options.evaluate is false), or the verdict on its
@@ -69,11 +73,11 @@ class Run:
         error: The back end's message for a failed run.
         parameters: The run parameters with the defaults of its pipeline, as far as the back end
             shows them; secret-looking values are masked.
-        schedule: The id of the schedule that started it; empty for none.
-        is_archived: Whether a user has archived it; `runs` and `last` leave it out.
+        schedule: The id of the schedule that started it; empty for other runs.
+        is_archived: Whether a user has archived it; `runs` and `last` omit it then.
         was_cancelled: Whether a user has ended it, in its newest try; its state is `failed` then.
-        root_driver: How often Kubeflow Pipelines failed to start its first step, and why; else
-            empty.
+        root_driver: A clause with the number of failures to start its first step, and the reasons;
+            empty without any.
     """
 
     run_id: str
@@ -96,13 +100,13 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the run has ended."""
         return self.state in OVER
 
     @property
     def current(self) -> StepState | None:
-        """The step that runs or waits; None if none does."""
-        return next((it for it in self.steps if it.state in (*WAITING, *RUNNING)), None)
+        """The step that runs or waits; None between two steps and after the end."""
+        return next((step for step in self.steps if step.state in (*WAITING, *RUNNING)), None)
 
 
 def list_runs(back_end: BackEnd, model: str = "") -> Iterator[Run]:
@@ -115,7 +119,7 @@ def list_runs(back_end: BackEnd, model: str = "") -> Iterator[Run]:
 
 
 def raw_runs(back_end: BackEnd) -> Iterator[Any]:
-    """Yield the runs of every pipeline as the API has them, the newest first."""
+    """Yield the API's objects for the runs of every pipeline, the newest first."""
     yield from back_end.pages(
         "list the runs",
         back_end.sdk.runs.run_service_list_runs,
@@ -125,62 +129,67 @@ def raw_runs(back_end: BackEnd) -> Iterator[Any]:
     )
 
 
-def find_run(back_end: BackEnd, given: str) -> Run:
+def find_run(back_end: BackEnd, identifier: str) -> Run:
     """Return a run by its id, a unique beginning of the id, its name, or `last`.
 
-    `last` is the newest run of this pipeline. The others may be of any pipeline, for example one
-    of a user's own with steps of this project.
+    `last` is the newest run of this pipeline. The other forms find runs of any pipeline, for
+    example of a user's pipeline with steps of this project.
+
+    Raises:
+        UnknownRunError: There is no such run.
+        ConfigurationError: Several runs match.
     """
-    given = given.strip()
-    if _ID.fullmatch(given):
+    identifier = identifier.strip()
+    if _ID.fullmatch(identifier):
         try:
-            return read_run(back_end, given)
+            return read_run(back_end, identifier)
         except UnknownRunError as error:
-            raise _no_run(back_end, given) from error
-    if given == LAST:
-        found = list(islice(list_runs(back_end), 1))
+            raise _no_run(back_end, identifier) from error
+    if identifier == LAST:
+        matches = list(islice(list_runs(back_end), 1))
     else:
-        same = named(back_end, given)[::-1] if given else []
-        found = [run for run in same if not run.is_archived] or same
-    if not found and _PREFIX.fullmatch(given):
+        same_name = named(back_end, identifier)[::-1] if identifier else []
+        matches = [run for run in same_name if not run.is_archived] or same_name
+    if not matches and _PREFIX.fullmatch(identifier):
         newest = islice(raw_runs(back_end), _SEARCHED)
-        found = [run_of(back_end, raw) for raw in newest if raw.run_id.startswith(given)]
-    if len(found) == 1:
-        return read_run(back_end, found[0].run_id)
-    if found:
-        fix = f"give the id, for example {found[0].run_id[:8]} for the newest"
-        if all(run.run_id.startswith(given) for run in found):
+        matches = [run_of(back_end, raw) for raw in newest if raw.run_id.startswith(identifier)]
+    if len(matches) == 1:
+        return read_run(back_end, matches[0].run_id)
+    if matches:
+        fix = f"give the id, for example {matches[0].run_id[:8]} for the newest"
+        if all(run.run_id.startswith(identifier) for run in matches):
             fix = "type more of the id"
         raise ConfigurationError(
             Problem(
-                f"several runs are called {given}",
-                received=counted(len(found), "run"),
-                expected=f"one of {listed(map(_shown, found), 5)}",
+                f"several runs are called {identifier}",
+                received=counted(len(matches), "run"),
+                expected=f"one of {listed(map(_label, matches), 5)}",
                 fix=fix,
             )
         )
-    raise _no_run(back_end, given)
+    raise _no_run(back_end, identifier)
 
 
-def _no_run(back_end: BackEnd, given: str) -> UnknownRunError:
-    newest = ", ".join(map(_shown, islice(list_runs(back_end), 5)))
+def _no_run(back_end: BackEnd, identifier: str) -> UnknownRunError:
+    newest = ", ".join(map(_label, islice(list_runs(back_end), 5)))
+    is_last = identifier == LAST
     return UnknownRunError(
         Problem(
-            "there is no run of this pipeline yet" if given == LAST else "there is no such run",
-            received=given or "nothing",
+            "there is no run of this pipeline yet" if is_last else "there is no such run",
+            received=identifier or "nothing",
             expected=f"an id, a unique id prefix, a name or {LAST}; the newest: {newest or 'none'}",
             fix="list them with `kfp-tfjob runs`",
         )
     )
 
 
-def _shown(run: Run) -> str:
+def _label(run: Run) -> str:
     return f"{run.name} ({run.run_id[:8]}, {run.state})"
 
 
 def named(back_end: BackEnd, name: str) -> list[Run]:
     """Return the runs with this name, of any pipeline, the oldest first."""
-    found = back_end.pages(
+    raw_matches = back_end.pages(
         "list the runs",
         back_end.sdk.runs.run_service_list_runs,
         "runs",
@@ -188,11 +197,11 @@ def named(back_end: BackEnd, name: str) -> list[Run]:
         namespace=back_end.namespace,
         filter=equals("name", name),
     )
-    return [run_of(back_end, raw) for raw in found if raw.display_name == name]
+    return [run_of(back_end, raw) for raw in raw_matches if raw.display_name == name]
 
 
 def read_run(back_end: BackEnd, run_id: str) -> Run:
-    """Return a run as it is now."""
+    """Return the current state of a run."""
     method = back_end.sdk.runs.run_service_get_run
     return run_of(back_end, back_end.call(f"read the run {run_id}", method, run_id=run_id))
 
@@ -218,7 +227,7 @@ def all_parameters(back_end: BackEnd, run_id: str) -> dict[str, Any]:
 
 
 def run_of(back_end: BackEnd, raw: Any) -> Run:
-    """Return a run of the API as ours."""
+    """Return the Run for an object of the API."""
     parameters = parameters_of(raw)
     state = _state(raw.state)
     ended = raw.finished_at if state in OVER and raw.finished_at else None
@@ -246,31 +255,39 @@ def run_of(back_end: BackEnd, raw: Any) -> Run:
 
 
 def _was_cancelled(raw: Any, state: str) -> bool:
-    """Return whether a run was on its way to its end before it ended."""
-    before = [_state(it.state) for it in raw.state_history or ()]
-    while before and before[-1] == state:
-        before.pop()
-    return state in ("failed", "canceled") and before[-1:] == ["canceling"]
+    """Return whether the last state of a run before its end was `canceling`."""
+    earlier = [_state(entry.state) for entry in raw.state_history or ()]
+    while earlier and earlier[-1] == state:
+        earlier.pop()
+    return state in ("failed", "canceled") and earlier[-1:] == ["canceling"]
 
 
 def _root_driver(tasks: list[Any]) -> str:
-    """Return how often the driver of the whole run has failed; the back end tries it again."""
+    """Return a clause with the number of failures of the whole run's driver; empty without any.
+
+    The back end repeats the driver, so the run is not failed by it.
+    """
     tries = [task for task in tasks if str(task.display_name).startswith("root-driver(")]
     failed = [task for task in tries if _state(task.state) in ("failed", "error")]
     if not failed:
         return ""
-    said = "; ".join(dict.fromkeys(filter(None, (_message(task.error) for task in failed))))
-    return f"its root driver failed {counted(len(failed), 'time')}{f': {said}' if said else ''}"
+    messages = "; ".join(dict.fromkeys(filter(None, (_message(task.error) for task in failed))))
+    reasons = f": {messages}" if messages else ""
+    return f"its root driver failed {counted(len(failed), 'time')}{reasons}"
 
 
 def defaults_of(spec: Any) -> dict[str, Any]:
-    """Return the defaults of a pipeline's parameters, whichever part of its spec is given."""
-    inner = (spec or {}).get("pipeline_spec", spec) or {}
-    inputs = inner.get("root", {}).get("inputDefinitions", {}).get("parameters", {})
+    """Return the defaults of a pipeline's inputs, by name.
+
+    Args:
+        spec: The pipeline's spec, alone or in a dict with the platform's spec; may be None.
+    """
+    pipeline_spec = (spec or {}).get("pipeline_spec", spec) or {}
+    inputs = pipeline_spec.get("root", {}).get("inputDefinitions", {}).get("parameters", {})
     return {
-        name: whole_numbers(it["defaultValue"])
-        for name, it in inputs.items()
-        if "defaultValue" in it
+        name: whole_numbers(definition["defaultValue"])
+        for name, definition in inputs.items()
+        if "defaultValue" in definition
     }
 
 
@@ -278,22 +295,26 @@ def steps_of(tasks: list[Any]) -> tuple[StepState, ...]:
     """Return the steps among a run's tasks, in the order of the pipeline.
 
     A step has several tasks: its driver, its container, and with a retry strategy one of each for
-    every try. The one with the step's name stands for it; before that, its driver. A step that
-    was omitted has no state.
+    every try. The newest task with the step's name represents it; until that exists, its driver
+    does. Tasks of a skipped step lack a state, and the step is omitted.
     """
-    found: dict[str, tuple[tuple[bool, datetime], Any, bool]] = {}
+    # The rank, the task, and whether it is a driver.
+    representatives: dict[str, tuple[tuple[bool, datetime], Any, bool]] = {}
     for task in tasks:
         plain = _TRY.sub("", str(task.display_name))
         name, driver = plain.removesuffix(_DRIVER).replace("-", "_"), plain.endswith(_DRIVER)
         if name not in STEPS or not task.state or (driver and _state(task.state) == "succeeded"):
             continue
         rank = (not driver, _began(task))
-        if name not in found or found[name][0] <= rank:
-            found[name] = (rank, task, driver)
-    return tuple(_step(name, *found[name][1:]) for name in STEPS if name in found)
+        if name not in representatives or representatives[name][0] <= rank:
+            representatives[name] = (rank, task, driver)
+    return tuple(
+        _step_state(name, *representatives[name][1:]) for name in STEPS if name in representatives
+    )
 
 
-def _step(name: str, task: Any, driver: bool) -> StepState:
+def _step_state(name: str, task: Any, driver: bool) -> StepState:
+    """Return a step's state from the task that represents it, which may be its driver."""
     state = _state(task.state)
     if driver and state in RUNNING:
         state = "pending"  # its own pod does not exist yet
@@ -308,7 +329,7 @@ def _began(task: Any) -> datetime:
 
 
 def is_ours(raw: Any) -> bool:
-    """Return whether a run or a schedule has the parameters that every run of ours has."""
+    """Return whether a run or a schedule has the required parameters of this pipeline."""
     return {"model_name", "output_uri"} <= set(parameters_of(raw))
 
 
@@ -321,13 +342,13 @@ def _folder(output_uri: str, run_id: str) -> str:
     try:
         layout = Layout.parse(output_uri)
     except StepError:
-        return ""
+        return ""  # a run of another pipeline, or one that preflight rejects
     return "" if layout.template else str(layout.run(run_id).base)
 
 
 def _state(state: Any) -> str:
-    said = str(state or "").removeprefix("RUNTIME_STATE_").lower()
-    return "pending" if said in ("", "unspecified") else said
+    name = str(state or "").removeprefix("RUNTIME_STATE_").lower()
+    return "pending" if name in ("", "unspecified") else name
 
 
 def _message(error: Any) -> str:
@@ -335,7 +356,7 @@ def _message(error: Any) -> str:
 
 
 def in_utc(moment: datetime | None) -> str:
-    """Return a time of the API as RFC 3339; empty for none, for which protobuf has its zero."""
+    """Return a time of the API as RFC 3339; empty if it is not set, which protobuf sends as 0."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment and moment.year > 1970 else ""
 
 

@@ -1,10 +1,11 @@
-"""Schedules of a back end, which it calls recurring runs: made, replaced, listed and ended.
+"""Schedules, which the back end calls recurring runs: creates, replaces, lists and deletes them.
 
-Deleting a schedule deletes the Workflows of its runs with it, and so their training. So a schedule
-with runs in flight is never deleted unless a user asks for it.
+Deleting a schedule deletes the Workflows of its runs, and so their training. So a schedule with
+runs in flight is only paused.
 
-The back end computes the next tick: its API does not tell in which time zone it reads cron. It also
-names a wrong field of an expression. But it accepts five fields, and reads the first as seconds.
+The back end computes the next tick, because its API does not report the time zone in which it reads
+cron. It rejects an invalid field of an expression, but it accepts five fields and reads the first
+as seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from kfp_tfjob.storage.formatting import counted
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a schedule starts runs.
+    """The times at which a schedule starts runs.
 
     Attributes:
         cron: Six fields, the seconds first, or one of the back end's words: `@daily`, `@every 6h`.
@@ -47,7 +48,7 @@ class Trigger:
     cron: str
 
     def __post_init__(self) -> None:
-        """Reject what the back end would accept with another meaning."""
+        """Reject five fields, which the back end would accept with another meaning."""
         fields = self.cron.split()
         if not self.cron.startswith("@") and len(fields) != 6:
             raise ConfigurationError(
@@ -64,16 +65,16 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule, as the back end describes it.
+    """A schedule of the back end.
 
     Attributes:
         schedule_id: Its id.
         name: Its name.
         state: `active` or `paused`.
-        when: The cron expression, or the interval as text.
-        at_once: How many of its runs may be in flight.
+        when: The cron expression, or the interval in words.
+        at_once: The highest number of its runs in flight.
         model: The run parameter model_name.
-        created: When it was made.
+        created: The time of its creation, as RFC 3339.
         in_flight: Its runs that have not ended.
         page: Its address in the UI.
         parameters: The run parameters, with secret-looking values masked.
@@ -92,28 +93,39 @@ class Schedule:
 
 
 def list_schedules(back_end: BackEnd, name: str = "") -> Iterator[Schedule]:
-    """Yield the schedules of this pipeline, or those of one name, the newest first."""
-    runs = _runs(back_end)
-    for raw in _raw(back_end, name):
-        yield _schedule(back_end, raw, runs[raw.recurring_run_id])
+    """Yield the schedules of this pipeline, or of one name in it, the newest first."""
+    runs = _runs_in_flight(back_end)
+    for raw in _raw_schedules(back_end, name):
+        yield _schedule_of(back_end, raw, runs[raw.recurring_run_id])
 
 
-def find_schedule(back_end: BackEnd, given: str) -> Schedule:
+def find_schedule(back_end: BackEnd, identifier: str) -> Schedule:
     """Return a schedule by its name, its id, or a unique beginning of the id.
 
-    Of several schedules of one name, the active one is meant.
+    If several schedules have the name, it is the active one.
+
+    Raises:
+        UnknownRunError: No schedule matches, or several do.
     """
-    known = list(list_schedules(back_end))
-    found = [it for it in known if given in (it.name, it.schedule_id)]
-    found = found or [it for it in known if len(given) > 3 and it.schedule_id.startswith(given)]
-    found = [it for it in found if it.state == "active"] or found
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(f"{it.name} ({it.schedule_id[:8]}, {it.state})" for it in found or known[:5])
+    schedules = list(list_schedules(back_end))
+    matches = [
+        schedule for schedule in schedules if identifier in (schedule.name, schedule.schedule_id)
+    ] or [
+        schedule
+        for schedule in schedules
+        if len(identifier) > 3 and schedule.schedule_id.startswith(identifier)
+    ]
+    matches = [schedule for schedule in matches if schedule.state == "active"] or matches
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(
+        f"{schedule.name} ({schedule.schedule_id[:8]}, {schedule.state})"
+        for schedule in matches or schedules[:5]
+    )
     raise UnknownRunError(
         Problem(
-            "there are several such schedules" if found else "there is no such schedule",
-            received=given,
+            "there are several such schedules" if matches else "there is no such schedule",
+            received=identifier,
             expected=f"a name or an id: {names or 'there are none yet'}",
             fix="list them with `kfp-tfjob schedule list`, and give the id",
         )
@@ -129,14 +141,14 @@ def create(
     at_once: int = 1,
     account: str = "",
 ) -> tuple[Schedule, list[Schedule]]:
-    """Make a schedule, in place of one with the same name.
+    """Create a schedule, and pause or delete schedules with the same name.
 
-    The new one is made paused, the old one is paused, the new one starts, and then the old one is
-    deleted if none of its runs is in flight. So at no time do both start runs, and no run ends.
-    `Client.schedule` describes the arguments and the result.
+    The new schedule is created paused, the old one is paused, the new one starts, and then the old
+    one is deleted if none of its runs is in flight. So the two never start runs at the same time,
+    and no run ends. `Client.schedule` describes the arguments and the result.
     """
     models, api = back_end.sdk.api_models, back_end.sdk.recurring_runs
-    old = list(_raw(back_end, name))
+    old = list(_raw_schedules(back_end, name))
     body = models.V2beta1RecurringRun(
         display_name=name,
         experiment_id=back_end.experiment_id(),
@@ -148,29 +160,34 @@ def create(
         mode=models.RecurringRunMode.DISABLE,
         trigger=models.V2beta1Trigger(cron_schedule=models.V2beta1CronSchedule(cron=trigger.cron)),
     )
-    made = back_end.once(
+    new_id = back_end.once(
         "make the schedule", api.recurring_run_service_create_recurring_run, recurring_run=body
     ).recurring_run_id
     for raw in old:
         if _is_active(raw):
-            _switch(back_end, raw.recurring_run_id, active=False)
-    _switch(back_end, made, active=True)
-    kept, runs = [], _runs(back_end)
+            _set_active(back_end, raw.recurring_run_id, active=False)
+    _set_active(back_end, new_id, active=True)
+    paused, runs = [], _runs_in_flight(back_end)
     for raw in old:
-        if of := runs[raw.recurring_run_id]:
-            kept.append(_schedule(back_end, _read(back_end, raw.recurring_run_id), of))
+        if in_flight := runs[raw.recurring_run_id]:
+            updated = _read(back_end, raw.recurring_run_id)
+            paused.append(_schedule_of(back_end, updated, in_flight))
         else:
             _delete(back_end, raw.recurring_run_id)
-    return _schedule(back_end, _read(back_end, made), runs[made]), kept
+    return _schedule_of(back_end, _read(back_end, new_id), runs[new_id]), paused
 
 
 def delete(back_end: BackEnd, schedule: Schedule) -> None:
-    """Delete a schedule.
+    """Delete a schedule, or only pause it if it has runs in flight.
 
-    Kubeflow Pipelines would delete the Workflows of its runs, which then never end in its API.
+    With it, Kubeflow Pipelines would delete the Workflows of these runs, which then never end in
+    its API.
+
+    Raises:
+        ConfigurationError: It has runs in flight.
     """
-    _switch(back_end, schedule.schedule_id, active=False)  # so that no run starts meanwhile
-    if runs := _runs(back_end)[schedule.schedule_id]:
+    _set_active(back_end, schedule.schedule_id, active=False)  # so that no run starts meanwhile
+    if runs := _runs_in_flight(back_end)[schedule.schedule_id]:
         raise ConfigurationError(
             Problem(
                 f"{schedule.name} is only paused, because deleting it would end its runs in flight",
@@ -182,27 +199,31 @@ def delete(back_end: BackEnd, schedule: Schedule) -> None:
     _delete(back_end, schedule.schedule_id)
 
 
-def _runs(back_end: BackEnd) -> Mapping[str, list[Run]]:
-    """Return the runs in flight of every schedule, in one pass: the API cannot select them."""
-    known: dict[str, list[Run]] = defaultdict(list)
+def _runs_in_flight(back_end: BackEnd) -> Mapping[str, list[Run]]:
+    """Return the runs in flight by the id of their schedule; empty lists for other ids.
+
+    All runs are read once, because the API cannot select them by schedule.
+    """
+    in_flight: dict[str, list[Run]] = defaultdict(list)
     for raw in raw_runs(back_end):
         if not raw.recurring_run_id:
             continue
         run = run_of(back_end, raw)
         if run.state in (*WAITING, *RUNNING):
-            known[raw.recurring_run_id].append(run)
-    return known
+            in_flight[raw.recurring_run_id].append(run)
+    return in_flight
 
 
-def _raw(back_end: BackEnd, name: str = "") -> Iterator[Any]:
-    where = {"filter": equals("name", name)} if name else {}
+def _raw_schedules(back_end: BackEnd, name: str = "") -> Iterator[Any]:
+    """Yield the API's objects of this pipeline's schedules, or of one name in it."""
+    selection = {"filter": equals("name", name)} if name else {}
     for raw in back_end.pages(
         "list the schedules",
         back_end.sdk.recurring_runs.recurring_run_service_list_recurring_runs,
         "recurring_runs",
         sort_by="created_at desc",
         namespace=back_end.namespace,
-        **where,
+        **selection,
     ):
         if is_ours(raw) and (not name or raw.display_name == name):
             yield raw
@@ -218,22 +239,23 @@ def _delete(back_end: BackEnd, schedule_id: str) -> None:
     back_end.call("delete the schedule", method, recurring_run_id=schedule_id)
 
 
-def _switch(back_end: BackEnd, schedule_id: str, active: bool) -> None:
+def _set_active(back_end: BackEnd, schedule_id: str, active: bool) -> None:
     api = back_end.sdk.recurring_runs
     enable = api.recurring_run_service_enable_recurring_run
     disable = api.recurring_run_service_disable_recurring_run
-    what = "resume the schedule" if active else "pause the schedule"
-    back_end.call(what, enable if active else disable, recurring_run_id=schedule_id)
+    action = "resume the schedule" if active else "pause the schedule"
+    back_end.call(action, enable if active else disable, recurring_run_id=schedule_id)
 
 
-def _schedule(back_end: BackEnd, raw: Any, in_flight: list[Run]) -> Schedule:
+def _schedule_of(back_end: BackEnd, raw: Any, in_flight: list[Run]) -> Schedule:
+    """Return the Schedule for an object of the API."""
     values, trigger = parameters_of(raw), raw.trigger
-    it = (trigger.cron_schedule or trigger.periodic_schedule) if trigger else None
+    timing = (trigger.cron_schedule or trigger.periodic_schedule) if trigger else None
     return Schedule(
         schedule_id=raw.recurring_run_id,
         name=raw.display_name or "",
         state="active" if _is_active(raw) else "paused",
-        when=_when(it),
+        when=_timing_in_words(timing),
         at_once=int(raw.max_concurrency or 1),
         model=str(values.get("model_name", "")),
         created=in_utc(raw.created_at),
@@ -247,6 +269,7 @@ def _is_active(raw: Any) -> bool:
     return str(raw.status or "").upper() == "ENABLED"
 
 
-def _when(it: Any) -> str:
-    cron = getattr(it, "cron", "")
-    return cron or (f"every {it.interval_second or 1} s" if it else "unknown")
+def _timing_in_words(timing: Any) -> str:
+    """Return the cron expression or the interval of a trigger."""
+    cron = getattr(timing, "cron", "")
+    return cron or (f"every {timing.interval_second or 1} s" if timing else "unknown")

@@ -1,4 +1,8 @@
-"""Submits a run, once."""
+"""Checks and submits a run, and makes sure that a repeated or lost request starts only one.
+
+The back end accepts two runs of one name, so a request that is repeated after a lost response would
+train twice. The name tells whether the run was started.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +25,25 @@ log = logging.getLogger(__name__)
 
 
 def check_run(values: RunParameters, package: Package) -> None:
-    """Check the parameters and the local code of a run; preflight checks what is in the store."""
+    """Check a run's parameters and its code on this machine; preflight checks data in the store.
+
+    Raises:
+        ConfigurationError: One problem for each invalid parameter, piece of code or image.
+    """
     problems: list[Problem | str] = []
     try:
         check(values)
     except ConfigurationError as error:
-        problems += error.problems
+        problems += error.problems  # the code and the images are checked too
     problems += local_paths({"data_uri": str(values["data_uri"])} if has_data(values) else {})
-    wrong = {str(getattr(it, "path", "")).partition(".")[0] for it in problems}
-    problems += [] if "model_code" in wrong else check_code(values, package.images)
+    invalid = {str(getattr(problem, "path", "")).partition(".")[0] for problem in problems}
+    problems += [] if "model_code" in invalid else check_code(values, package.images)
     problems += package.problems(str(values.get("train_image", "")))
     ConfigurationError.raise_if(problems)
 
 
 def check_name(back_end: BackEnd, name: str) -> None:
-    """Reject a name that a run has."""
+    """Raise a ConfigurationError if a run already has this name; an empty name is valid."""
     if name and (earlier := named(back_end, name)):
         raise ConfigurationError(_taken(earlier[0]))
 
@@ -47,38 +55,36 @@ def submit(
     name: str = "",
     account: str = "",
 ) -> Run:
-    """Start a run.
+    """Start a run and return it; `Client.submit` describes the arguments.
 
-    The back end accepts a name twice. A name that a user chooses is rejected if a run already has
-    it. `Client.submit` describes the arguments; without a name, it is made of model_name and the
-    time.
+    Without a name, the run is named after model_name and the time.
 
     Raises:
         ConfigurationError: A run has this name, or the back end rejects the parameters.
         BackEndAwayError: Nothing answers, and it is unknown whether the run was started.
     """
     check_name(back_end, name)
-    used = name or f"{values['model_name']}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
+    run_name = name or f"{values['model_name']}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
     models = back_end.sdk.api_models
     request = models.V2beta1Run(
-        display_name=used,
+        display_name=run_name,
         experiment_id=back_end.experiment_id(),
         pipeline_spec=dict(package.spec),
         runtime_config=models.V2beta1RuntimeConfig(parameters=dict(values)),
         service_account=account or None,
     )
     try:
-        made = back_end.once(
+        run_id = back_end.once(
             "start the run", back_end.sdk.runs.run_service_create_run, run=request
         ).run_id
     except BackEndAwayError:
         # The response may have been lost.
-        found = named(back_end, used)
-        if not found:
+        started = named(back_end, run_name)
+        if not started:
             raise
         log.warning("the response was lost, but the run was started")
-        made = found[0].run_id
-    return read_run(back_end, made)
+        run_id = started[0].run_id
+    return read_run(back_end, run_id)
 
 
 def _taken(run: Run) -> Problem:

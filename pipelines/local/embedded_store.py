@@ -1,4 +1,8 @@
-"""Opens the embedded store of a folder of local runs."""
+"""Opens the embedded store of a folder of local runs.
+
+Commands such as `models list` may run while no run does, so they start the store's server, or use
+the one that another program has started.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from kfp_tfjob.storage.store import Store
 
 @contextmanager
 def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
-    """Open the embedded store; its server is started, unless a program uses it now.
+    """Open the embedded store; its server is started unless another program has started it.
 
     Raises:
         ConfigurationError: There are no local runs, the server is not installed, or the folder
@@ -33,11 +37,11 @@ def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
                 fix="add --output (and --endpoint, if the store is not AWS), or --home",
             )
         )
-    with home.errors_told():
+    with home.translate_errors():
         try:
             server = Server.start(home.s3)
         except StepError:
-            if home.is_full():  # its server cannot even say so
+            if home.is_full():  # the server cannot even write this to its log
                 raise home.full("free some space") from None
             raise
     with server:
@@ -48,7 +52,7 @@ def embedded_store(home: Home, patience: Patience) -> Iterator[Store]:
 def store_of(
     address: S3Address, endpoint: str, home: Home, patience: Patience, region: str = ""
 ) -> Iterator[Store]:
-    """Open the store of an address: the embedded one for its bucket, never AWS."""
+    """Open the store of an address; the embedded store's bucket is never looked up on AWS."""
     store = Store(endpoint, region, patience=patience)
     host = urlsplit(store.session.client.meta.endpoint_url).hostname or ""
     if endpoint or address.bucket != BUCKET or "amazonaws.com" not in host:

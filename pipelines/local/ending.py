@@ -41,7 +41,7 @@ _REPORTS = {
     "evaluate/evaluation_report": REPORT,
     "evaluate/verdict_summary": "summary.md",
     "publish/model_card": "model-card.md",
-    "publish/publish_summary": "summary.md",  # in place of that of evaluate
+    "publish/publish_summary": "summary.md",  # replaces evaluate's
     "finish/run_summary": "finish.md",
 }
 _OPTION = re.compile(r"\b(?:data_options|train_options|gate|pod)(?:\.\w+)+")
@@ -49,7 +49,15 @@ _OPTION = re.compile(r"\b(?:data_options|train_options|gate|pod)(?:\.\w+)+")
 
 @dataclass(frozen=True)
 class Ending:
-    """One run's end, whose store stops with it if it is embedded."""
+    """The end of a run.
+
+    Attributes:
+        step: The step as which this process reads the store.
+        model_name: The run parameter.
+        home: The folder of local runs.
+        embedded: Whether the store is the embedded one, which stops with the run.
+        show: Prints a line.
+    """
 
     step: Step
     model_name: str
@@ -58,50 +66,56 @@ class Ending:
     show: Callable[[str], None]
 
     def tell(self, code: int, stop_signal: int) -> int:
-        """Explain how the run ended, and return the exit code for the command line."""
-        self._copied(self._keep_reports)
+        """Explain how the run ended, and return the exit code for the command line.
+
+        Args:
+            code: The exit code of the pipeline's process.
+            stop_signal: The signal that stopped the run; 0 without one.
+        """
+        self._copy(self._copy_reports)
         path = self._folder / FAILURE_JSON
         try:
             failure = Failure.from_bytes(path.read_bytes())
         except (OSError, InvalidDocumentError):  # there is none, or the disk was full
             failure = None
         if stop_signal:
-            self._tell_stop()
+            self._finish_stopped()
             return 128 + stop_signal
         if failure:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
-            if named := _OPTION.search(failure.fix):
-                self.show(f"\nType --set '{named[0]}=VALUE' to set such an option.")
+            if option := _OPTION.search(failure.fix):
+                self.show(f"\nType --set '{option[0]}=VALUE' to set such an option.")
             if keeps_result(failure, self.step):
                 self.show("\nThe run was complete before, and its results stay as they are.")
                 path.unlink()
                 return failure.code
-            self.show(f"\ndetails    {self._copied(lambda: self._keep_failure(failure))}")
+            self.show(f"\ndetails    {self._copy(lambda: self._write_failure(failure))}")
             self._notify(failure)
             return failure.code
         if code:
-            said = (
+            message = (
                 f"the pipeline exited with code {code}, and no step recorded why, for example"
                 f" because memory ran out: see {self._log}"
             )
-            self.show(f"\n{said}")
-            self._notify(Failure(WHOLE_RUN, 1, "failed", said))
+            self.show(f"\n{message}")
+            self._notify(Failure(WHOLE_RUN, 1, "failed", message))
             return 1
-        return self._tell_end()
+        return self._show_success()
 
-    def _tell_stop(self) -> None:
-        """Run the exit task, which kfp.local skips when it is stopped, and say how to continue."""
+    def _finish_stopped(self) -> None:
+        """Run the exit task, which kfp.local skips if stopped, and show how to continue the run."""
         try:
             ending = finish.run(self.step, self.model_name)
             newest = newest_checkpoint(self.step.store, self.step.run)
             is_trained = self.step.store.has(self.step.run.manifest)
         except StepError as error:
+            # The run was stopped by its user, who can still continue it.
             self.show(f"cannot record the run's end: {error}")
             return
         if not (failure := ending.failure):
             self.show("stopped, but the run was already complete")
             return
-        self._copied(lambda: self._keep_failure(failure, ending.markdown))
+        self._copy(lambda: self._write_failure(failure, ending.markdown))
         saved = f"training is saved up to step {newest}" if newest else "no checkpoint is saved yet"
         saved = "training is complete" if is_trained else saved
         command = self.home.to_continue(self.step.run_id)
@@ -112,56 +126,60 @@ class Ending:
         notice = notify.failure(self.step.run_id, failure, self.model_name)
         notify.notify(notice, self.step.store, self.step.whole_run)
 
-    def _tell_end(self) -> int:
-        ended = read_outcome(self.step)
-        if (verdict := ended.verdict) is None:
-            return self._tell_without_verdict(ended)
+    def _show_success(self) -> int:
+        """Show the result of a run without a failure, and return the exit code."""
+        outcome = read_outcome(self.step)
+        if (verdict := outcome.verdict) is None:
+            return self._show_without_verdict(outcome)
         champion = read_champion(self.step.store, self.step.layout, self.model_name)
-        known = in_short(verdict.metrics)
-        metrics = ", ".join(f"{name} {number(value)}" for name, value in known.items())
-        self.show(f"\ntest       {metrics}")
+        metrics = in_short(verdict.metrics)
+        listed = ", ".join(f"{name} {number(value)}" for name, value in metrics.items())
+        self.show(f"\ntest       {listed}")
         self.show(f"verdict    {'blessed' if verdict.blessed else 'not blessed'}:")
         for reason in verdict.reasons:
             self.show(f"           {reason}")
         if suspicious := suspicious_columns(self.step.store, verdict.dataset_uri):
             self.show(f"           SUSPICIOUS: {suspicious}")
-        if ended.lost:
-            self.show(f"           not published: {ended.lost.message}")
+        if outcome.lost:
+            self.show(f"           not published: {outcome.lost.message}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         if champion:
-            self.show(f"model      {self._copied(lambda: self._keep_model(champion))}")
+            self.show(f"model      {self._copy(lambda: self._copy_model(champion))}")
         if self.embedded:
-            self.show(f"output     {self._copied(self._keep_output)}")
+            self.show(f"output     {self._copy(self._copy_output)}")
         self.show(f"report     {self._folder / REPORT}")
         tell_end(self.step, self.model_name)
         return 0
 
-    def _tell_without_verdict(self, ended: Outcome) -> int:
-        if same := ended.earlier:
+    def _show_without_verdict(self, outcome: Outcome) -> int:
+        if earlier := outcome.earlier:
             champion = read_champion(self.step.store, self.step.layout, self.model_name)
             self.show(
-                f"\nNothing has changed since run {same.run_id}: the model was not trained again"
+                f"\nNothing has changed since run {earlier.run_id}: the model was not trained again"
             )
             self.show(f"champion   {champion.version_uri if champion else 'none'}")
-        elif why := ended.why_not_evaluated:
-            self.show(f"\nThe output is stored and verified. Not evaluated: {why}")
+        elif reason := outcome.why_not_evaluated:
+            self.show(f"\nThe output is stored and verified. Not evaluated: {reason}")
             if self.embedded:
-                self.show(f"output     {self._copied(self._keep_output)}")
+                self.show(f"output     {self._copy(self._copy_output)}")
         else:
             self.show(f"\nno step failed, but there is no verdict: see {self._log}")
             return 1
         tell_end(self.step, self.model_name)
         return 0
 
-    def _copied(self, copy: Callable[[], object]) -> str:
-        """Return the path of a copy, or why there is none; the store has the original."""
+    def _copy(self, copy: Callable[[], object]) -> str:
+        """Return the path of a copy, or a clause with the reason why it could not be made.
+
+        That is no failure of the run, because the store has the original.
+        """
         try:
             return str(copy())
         except (StepError, OSError) as error:
             return f"no copy on this machine: {error}"
 
-    def _keep_model(self, champion: Champion) -> Path:
-        """Fetch the champion, verified by its manifest; files that exist already stay."""
+    def _copy_model(self, champion: Champion) -> Path:
+        """Fetch the champion, verified by its manifest; files that already exist are kept."""
         endpoint = "" if self.embedded else self.step.store.endpoint
         models = self.home.models(self.model_name, endpoint, self.step.layout.root)
         folder = models / str(champion.version)
@@ -169,8 +187,8 @@ class Ending:
         uploader.pull(self.step.store, address, folder)
         return folder
 
-    def _keep_output(self) -> Path:
-        """Fetch the output of training without its checkpoints."""
+    def _copy_output(self) -> Path:
+        """Fetch the output of training without its checkpoints, and return its folder."""
         output, checkpoints = (
             f"{address.key[len(self.step.run.base.key) + 1 :]}/"
             for address in (self.step.run.output, self.step.run.checkpoints)
@@ -183,15 +201,20 @@ class Ending:
         )
         return self._folder / output
 
-    def _keep_reports(self) -> None:
-        """Copy the reports of the steps to the run's folder, with suffixes for a browser."""
+    def _copy_reports(self) -> None:
+        """Copy the steps' reports to the run's folder, with suffixes for a browser."""
         for folder in sorted(self._folder.glob("outputs/tfjob-training-*")):
             for source, name in _REPORTS.items():
                 if (folder / source).is_file():
                     shutil.copyfile(folder / source, self._folder / name)
 
-    def _keep_failure(self, failure: Failure, markdown: str = "") -> Path:
-        """Write failure.md to the run's folder: the exit task's report, or at least the cause."""
+    def _write_failure(self, failure: Failure, markdown: str = "") -> Path:
+        """Write failure.md to the run's folder: the exit task's report, or at least the cause.
+
+        Args:
+            failure: The failure.
+            markdown: The exit task's report; empty for the one that it stored here.
+        """
         path = self._folder / FAILURE_PAGE
         report = self._folder / _REPORTS["finish/run_summary"]
         if not markdown and report.exists():

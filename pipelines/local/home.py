@@ -1,4 +1,8 @@
-"""The folder of local runs: its paths, and errors of its disk."""
+"""The folder of local runs: its paths, and the errors of its disk.
+
+A full disk shows as an error of whichever program writes next, often without its cause. So it is
+checked here, before a run and during it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,11 @@ from kfp_tfjob.storage.formatting import sized
 from kfp_tfjob.storage.layout import MODELS, RUNS
 
 DEFAULT = Path(".kfp-tfjob")
-BUCKET = "kfp-tfjob"  # in the embedded store, of the runs that name no output_uri
+BUCKET = "kfp-tfjob"  # in the embedded store, for runs without output_uri
 # In a run's folder: its parameters, and the time for {date} and {hour}.
 PARAMETERS, TICK = "parameters.json", "tick.txt"
 LEAST_FREE = 32_000_000  # bytes; with less, a run may write incomplete files
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Home:
 
     @property
     def secrets(self) -> Path:
-        """The local stand-in for the Secrets of a namespace: one folder each."""
+        """The local replacement for a namespace's Secrets: one folder for each."""
         return self.folder / "secrets"
 
     def run(self, run_id: str) -> Path:
@@ -51,17 +55,23 @@ class Home:
 
     def runs(self) -> list[Path]:
         """The folders of all runs, the newest first."""
-        found = (path.parent for path in (self.folder / RUNS).glob(f"*/{PARAMETERS}"))
-        return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+        folders = (path.parent for path in (self.folder / RUNS).glob(f"*/{PARAMETERS}"))
+        return sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def models(self, name: str, endpoint: str, output: S3Address) -> Path:
-        """The copies of the published versions of a model, for programs on this machine.
+        """The copies of a model's published versions, for programs on this machine.
 
-        Models of the same name in two stores, or in two places of one, are different models.
+        Models with the same name in two stores, or in two folders of one store, are different
+        models.
+
+        Args:
+            name: The model.
+            endpoint: URL of the store; empty for the embedded store.
+            output: The folder of the models in the store.
         """
         if endpoint or output != S3Address(BUCKET):
-            place = f"{endpoint}\n{output}".encode()
-            name += f"@{hashlib.sha256(place).hexdigest()[:8]}"
+            location = f"{endpoint}\n{output}".encode()
+            name += f"@{hashlib.sha256(location).hexdigest()[:8]}"
         return self.folder / MODELS / name
 
     def make(self) -> None:
@@ -70,9 +80,9 @@ class Home:
         Raises:
             ConfigurationError: It cannot be written to, or its disk is full.
         """
-        with self.errors_told():
+        with self.translate_errors():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for inner in ("secrets", "runs", "models"):  # rows of the data are in the reports
+            for inner in ("secrets", "runs", "models"):  # private: reports contain rows of the data
                 (self.folder / inner).mkdir(exist_ok=True)
                 (self.folder / inner).chmod(0o700)
         if self.is_full():
@@ -97,12 +107,12 @@ class Home:
         return ConfigurationError(problem)
 
     def to_continue(self, run_id: str) -> str:
-        """Return the command that continues a run."""
-        words = [] if self.is_default else ["--home", str(self.folder)]
-        return shlex.join(["kfp-tfjob", "run", *words, "--run-id", run_id])
+        """Return the command line that continues a run."""
+        arguments = [] if self.is_default else ["--home", str(self.folder)]
+        return shlex.join(["kfp-tfjob", "run", *arguments, "--run-id", run_id])
 
     @contextmanager
-    def errors_told(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Turn errors of the folder into a ConfigurationError.
 
         Raises:
@@ -111,19 +121,20 @@ class Home:
         try:
             yield
         except OSError as error:
-            if error.errno not in _OF_THE_DISK and not self._has(error.filename):
+            # Other files are not the user's to correct, so their errors are bugs.
+            if error.errno not in _DISK_ERRORS and not self._contains(error.filename):
                 raise
-            where = f" ({error.filename})" if error.filename else ""
+            location = f" ({error.filename})" if error.filename else ""
             raise ConfigurationError(
                 Problem(
                     f"the folder {self.folder} cannot be used",
-                    received=f"{error.strerror}{where}",
+                    received=f"{error.strerror}{location}",
                     expected="a writable folder on a disk with free space",
                     fix="correct this, or choose another folder with --home",
                 )
             ) from error
 
-    def _has(self, name: object) -> bool:
-        """Return whether a file is the folder, inside it, or one of its parents."""
+    def _contains(self, name: object) -> bool:
+        """Return whether a path is the folder, inside it, or one of its parents."""
         path = Path(str(name or ""))
         return bool(name) and (path.is_relative_to(self.folder) or self.folder.is_relative_to(path))

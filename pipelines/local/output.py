@@ -24,7 +24,7 @@ _INDENT = "    "
 
 
 def readable(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield (step, text) for every line that a step printed, and (step, "") when one begins.
+    """Yield (step, line) for every line that a step printed, and (step, "") when a step begins.
 
     kfp.local indents the lines of the steps and adds messages of its executor. After one of these
     messages it prints the whole input of the step as JSON.
@@ -56,7 +56,7 @@ class Relay(threading.Thread):
     nothing for several seconds assumes that the run hangs.
     """
 
-    _SILENCE = 4.0  # seconds
+    _SILENCE = 4.0  # seconds; after more, a user assumes that the run hangs
 
     def __init__(
         self, pipeline: subprocess.Popen[str], path: Path, show: Callable[[str], None]
@@ -65,11 +65,11 @@ class Relay(threading.Thread):
         self._pipeline, self._path, self._show = pipeline, path, show
         self._step, self._began = "", time.monotonic()
         self._shown = self._began
-        self.is_full = False  # the disk of the file
+        self.is_full = False  # whether the disk of the file is full
 
     def run(self) -> None:
-        """Read until the pipeline ends: a pipe that is not read would stop it."""
-        lines = self._kept()
+        """Read until the pipeline ends, because a pipe that is not read would block it."""
+        lines = self._write_lines()
         try:
             for step, text in readable(lines):
                 now = time.monotonic()
@@ -91,12 +91,12 @@ class Relay(threading.Thread):
         self._shown = time.monotonic()
         self._show(f"{self._step:<13} {text}")
 
-    def _kept(self) -> Iterator[str]:
-        """Yield every line, even if the file cannot be written."""
+    def _write_lines(self) -> Iterator[str]:
+        """Write every line to the file and yield it, even if the file cannot be written."""
         try:
             file = open(self._path, "wb", buffering=0)
         except OSError:
-            file = open(os.devnull, "wb", buffering=0)
+            file = open(os.devnull, "wb", buffering=0)  # the lines are still shown
         mask = Mask()  # kfp.local prints the whole input of every step
         assert self._pipeline.stdout
         with file:
@@ -104,5 +104,6 @@ class Relay(threading.Thread):
                 try:
                     file.write(line.encode(errors="replace"))
                 except OSError as error:
+                    # The pipe must be read in any case. The caller stops the run on a full disk.
                     self.is_full = self.is_full or error.errno in (errno.ENOSPC, errno.EDQUOT)
                 yield line

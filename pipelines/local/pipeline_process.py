@@ -12,7 +12,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Run the pipeline; exit with 1 if a step failed, also one that left no record of that."""
+    """Run the pipeline; exit with 1 if a step failed, even if it left no record of its failure."""
     outputs, tick = sys.argv[1:]
     values = json.load(sys.stdin)
     # kfp.local warns that a process ignores images and resources, which is expected.
@@ -30,21 +30,21 @@ def main() -> None:
     subprocess_task_handler.replace_python_executable = lambda command, _executable: command
 
     tasks = module.tasks_of(module.tfjob_training)
-    # kfp.local does not know the placeholder for the time of a schedule.
+    # kfp.local does not replace the placeholder for the time of a schedule.
     tasks[module.CHANGED[0]].inputs.parameters[TICK].runtime_value.constant.string_value = tick
-    # kfp.local finds no named output for a condition, and runs what needs the output of a skipped
-    # task. So every task gets the condition, and the output is found here.
+    # kfp.local cannot resolve a named output in a condition, and it runs tasks that need the output
+    # of a skipped task. So every task gets the condition, and the output is resolved here.
     for name, task in tasks.items():
         if name != module.CHANGED[0] and not task.trigger_policy.condition:
             module.only_if(task)
     evaluator: Any = ConditionEvaluator
-    find = evaluator._resolve_pipeline_channel
+    resolve_otherwise = evaluator._resolve_pipeline_channel
 
     def resolve(channel: str, store: Any) -> Any:
-        for said in (module.CHANGED, module.EVALUATE, module.BLESSED):
-            if channel == module.input_of(said):
-                return store.get_task_output(*said)
-        return find(channel, store)
+        for output in (module.CHANGED, module.EVALUATE, module.BLESSED):
+            if channel == module.input_of(output):
+                return store.get_task_output(*output)
+        return resolve_otherwise(channel, store)
 
     evaluator._resolve_pipeline_channel = staticmethod(resolve)
 

@@ -23,43 +23,49 @@ _GRACE = 10.0
 
 
 def carriers(token: str) -> list[psutil.Process]:
-    """Return the living processes with `token`."""
-    found = []
+    """Return the processes with `token` in their environment."""
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(TOKEN) == token:
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue  # it ended, or it belongs to another user and so not to this run
-    return found
+    return processes
 
 
 def end(token: str, grace: float) -> int:
-    """End every process with `token`: SIGTERM, then SIGKILL; return how many had to be killed."""
+    """End every process with `token` by SIGTERM, then by SIGKILL; return the number of SIGKILLs.
+
+    Args:
+        token: The run's token.
+        grace: The seconds between the two signals.
+    """
     for process in carriers(token):
         _signal(process, psutil.Process.terminate)
     deadline = time.monotonic() + grace
     killed = 0
-    while left := [p for p in carriers(token) if _alive(p)]:
+    while running := [process for process in carriers(token) if _is_alive(process)]:
         if time.monotonic() >= deadline:
-            killed += sum(_signal(process, psutil.Process.kill) for process in left)
-        time.sleep(0.1)
+            killed += sum(_signal(process, psutil.Process.kill) for process in running)
+        time.sleep(0.1)  # reading the environment of all processes takes some milliseconds
     return killed
 
 
-def _alive(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
-        return False
+        return False  # it has ended meanwhile
 
 
-def _signal(process: psutil.Process, how) -> bool:
+def _signal(process: psutil.Process, send) -> bool:
+    """Return whether a process existed to get a signal; `send` is a method of psutil.Process."""
     try:
-        how(process)
+        send(process)
         return True
     except psutil.Error:
-        return False
+        return False  # it has ended meanwhile
 
 
 def main() -> None:

@@ -62,18 +62,26 @@ def run(
     show: Callable[[str], None],
     tick: Tick,
 ) -> int:
-    """Run the pipeline with checked `values` and return the exit code for the command line.
+    """Run the pipeline and return the exit code for the command line.
+
+    Args:
+        values: The run parameters, checked.
+        home: The folder of local runs.
+        run_id: The run; an id that exists continues that run.
+        embedded: Whether to use the embedded store.
+        show: Prints a line.
+        tick: The time for `{date}` and `{hour}`.
 
     Raises:
         StepError: The folder is in use or unusable, its disk is full, or the S3 server does not
             start.
     """
-    with home.errors_told(), ExitStack() as stack:
+    with home.translate_errors(), ExitStack() as stack:
         stack.callback(os.umask, os.umask(0o077))  # only the owner can read a run's files
         home.make()
         stack.enter_context(only_run(home))
         token = _new_token(home)
-        stopped = stack.enter_context(_Signals())
+        stop_signal = stack.enter_context(_StopSignal())
         pass_no_proxy()  # replicas find each other on this machine
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
         folder = home.run(run_id)
@@ -86,41 +94,43 @@ def run(
         _forget_secrets(home)
         if embedded:
             # A replica reads these before the Secret: in a pod, only the form sets them.
-            environment = {k: v for k, v in environment.items() if k not in _OTHER_STORE}
-            server = _Embedded(home, show)
-            stack.callback(lambda: server.now.stop())
-            environment["AWS_ENDPOINT_URL"] = server.now.endpoint
-            (home.secrets / str(values["storage_secret"])).symlink_to(server.now.secret)
+            environment = {
+                name: setting for name, setting in environment.items() if name not in _OTHER_STORE
+            }
+            server = _RestartedServer(home, show)
+            stack.callback(lambda: server.current.stop())
+            environment["AWS_ENDPOINT_URL"] = server.current.endpoint
+            (home.secrets / str(values["storage_secret"])).symlink_to(server.current.secret)
             try:
-                server.now.store(_PATIENCE).make_bucket(root.bucket)
+                server.current.store(_PATIENCE).make_bucket(root.bucket)
             except StoreUnavailableError:
                 if home.is_full():
                     raise home.full_while(run_id) from None
                 raise
-        # After a kill of this process, the training is saved to the store before that ends.
-        stack.enter_context(_watchdog(token, server.now.users if server else None))
-        endpoint = server.now.endpoint if server else str(values["storage_endpoint"])
+        # If this process is killed, training is saved to the store before the store ends.
+        stack.enter_context(_watchdog(token, server.current.users if server else None))
+        endpoint = server.current.endpoint if server else str(values["storage_endpoint"])
         step = _finish_step(values, endpoint, run_id, home)
         stack.callback(lambda: processes.end(token, 0.0))
-        kept = folder / PARAMETERS
-        started_with = kept.read_bytes() if kept.exists() else b""
-        code = _run_pipeline(values, tick, folder, environment, server, stopped, home, show)
-        if started_with and _failed_in(folder) == "preflight":
-            files.write(kept, started_with)  # preflight refused the new ones
+        parameters_file = folder / PARAMETERS
+        earlier = parameters_file.read_bytes() if parameters_file.exists() else b""
+        code = _run_pipeline(values, tick, folder, environment, server, stop_signal, home, show)
+        if earlier and _failed_step(folder) == "preflight":
+            files.write(parameters_file, earlier)  # preflight rejected the new ones
         if code is None:
             processes.end(token, _STOP_GRACE)
             raise home.full_while(run_id)
-        if stopped.number:
-            show(f"stopping on {signal.Signals(stopped.number).name}: training saves its state")
+        if stop_signal.number:
+            show(f"stopping on {signal.Signals(stop_signal.number).name}: training saves its state")
             processes.end(token, _STOP_GRACE)
-        if not code:  # a store that is away for a moment must not hide what the run has published
+        if not code:  # a store that is away for a moment must not hide the published version
             step = replace(step, store=step.store.within(Patience().seconds))
         ending = Ending(step, str(values["model_name"]), home, embedded, show)
-        return ending.tell(code, stopped.number)
+        return ending.tell(code, stop_signal.number)
 
 
-def _failed_in(folder: Path) -> str:
-    """Return the failed step, if it left a record on this machine."""
+def _failed_step(folder: Path) -> str:
+    """Return the failed step from its record on this machine; empty without a record."""
     record = folder / FAILURE_JSON
     return Failure.from_bytes(record.read_bytes()).step if record.exists() else ""
 
@@ -130,15 +140,15 @@ def _run_pipeline(
     tick: Tick,
     folder: Path,
     environment: Mapping[str, str],
-    server: _Embedded | None,
-    stopped: _Signals,
+    server: _RestartedServer | None,
+    stop_signal: _StopSignal,
     home: Home,
     show: Callable[[str], None],
 ) -> int | None:
     """Return the pipeline's exit code, after its end or a signal; None if the disk is full."""
     folder.mkdir(parents=True, exist_ok=True)
-    for left in (FAILURE_JSON, FAILURE_PAGE):  # from the continued run
-        (folder / left).unlink(missing_ok=True)
+    for name in (FAILURE_JSON, FAILURE_PAGE):  # from the continued run
+        (folder / name).unlink(missing_ok=True)
     files.write(folder / PARAMETERS, json.dumps(masked(values), indent=1) + "\n")
     files.write(folder / TICK, f"{tick}\n")
     hide(secrets_in(values))
@@ -157,7 +167,7 @@ def _run_pipeline(
         text=True,
         errors="replace",
         env=environment,
-        start_new_session=True,  # Ctrl-C is for this process, which ends them in order
+        start_new_session=True,  # Ctrl-C is for this process, which ends the others in order
     )
     assert pipeline.stdin
     with suppress(BrokenPipeError), pipeline.stdin as pipe:
@@ -165,23 +175,24 @@ def _run_pipeline(
     relay = Relay(pipeline, folder / "pipeline.log", show)
     relay.start()
     full = False
-    while pipeline.poll() is None and not stopped.number and not full:
+    while pipeline.poll() is None and not stop_signal.number and not full:
         if server:
-            server.keep_up()
+            server.keep_running()
         relay.sign_of_life()
-        stopped.wait(0.3)
+        stop_signal.wait(0.3)  # a person notices no shorter delay after Ctrl-C
         full = home.is_full() or relay.is_full
-    ended = pipeline.poll() is not None and not stopped.number  # a disk may fill at the very end
+    # A disk may fill at the very end, after the last step.
+    ended = pipeline.poll() is not None and not stop_signal.number
     if ended:
         relay.join()
     else:
         pipeline.kill()  # first, so that no new step starts
         pipeline.wait()
-    return None if full and not (ended or stopped.number) else pipeline.returncode
+    return None if full and not (ended or stop_signal.number) else pipeline.returncode
 
 
 def _finish_step(values: RunParameters, endpoint: str, run_id: str, home: Home) -> Step:
-    """Return the step that this process uses to read results."""
+    """Return the step as which this process reads results from the store."""
     store = Store(
         endpoint,
         str(values["storage_region"]),
@@ -210,9 +221,9 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
 
 
 def _forget_secrets(home: Home) -> None:
-    """Remove the keys of an earlier run: those of the embedded store are only for that store.
+    """Remove an earlier run's link to the embedded store's keys, which no other store accepts.
 
-    Anything but a link is a Secret that the user has put there for `pod.env`.
+    A folder that is not a link is a Secret that the user has put there for `pod.env`.
     """
     for link in home.secrets.iterdir():
         if link.is_symlink():
@@ -220,12 +231,12 @@ def _forget_secrets(home: Home) -> None:
 
 
 def _new_token(home: Home) -> str:
-    """Return the token of this run, after ending processes of a killed run."""
+    """Return a new token for this run, after ending the processes of a killed run."""
     path, folder = home.folder / "token", str(home.folder.stat().st_ino)
-    # A copy of the folder has the token too: those processes belong to the run of the other one.
-    before, _, owner = (path.read_text() if path.exists() else "").partition(" ")
-    if before and owner == folder and (left := processes.end(before, 0.0)):
-        log.warning("ended %d processes left over from an earlier run", left)
+    # A copy of the folder has the token too, but its processes belong to the original's run.
+    old_token, _, owner = (path.read_text() if path.exists() else "").partition(" ")
+    if old_token and owner == folder and (killed := processes.end(old_token, 0.0)):
+        log.warning("ended %d processes left over from an earlier run", killed)
     token = secrets.token_hex(16)
     path.write_text(f"{token} {folder}")
     return token
@@ -235,7 +246,7 @@ def _new_token(home: Home) -> str:
 def only_run(home: Home) -> Iterator[None]:
     """Lock the folder, so that two runs do not share an S3 server and its data."""
     with open(home.folder / "lock", "w") as file:
-        for _ in range(20):  # `is_held` of another command has it for a moment
+        for _ in range(20):  # one second: `is_held` of another command has it for a moment
             if locked(file):
                 break
             time.sleep(0.05)
@@ -251,28 +262,28 @@ def only_run(home: Home) -> Iterator[None]:
         yield
 
 
-class _Signals:
-    """Remembers the first stop signal; a second one exits at once."""
+class _StopSignal:
+    """The first signal that asks this process to stop; a second signal exits at once."""
 
     def __init__(self) -> None:
         self.number = 0
 
     def wait(self, seconds: float) -> None:
-        """Wait until the time is over, unless a signal has arrived.
+        """Wait for some seconds, or not at all if a signal has arrived.
 
-        A handler runs in the thread that waits: with a lock, as an Event has, it could wait for
-        itself forever.
+        The handler runs in the thread that waits here. With a lock, such as an Event's, it could
+        wait for itself indefinitely.
         """
         if not self.number:
             time.sleep(seconds)
 
     def _handle(self, number: int, _frame: object) -> None:
         if self.number:
-            os._exit(128 + number)  # the watchdog ends the rest
+            os._exit(128 + number)  # the watchdog ends the other processes
         self.number = number
 
-    def __enter__(self) -> _Signals:
-        self._before = {
+    def __enter__(self) -> _StopSignal:
+        self._replaced = {
             number: signal.signal(number, self._handle)
             for number in _SIGNALS
             if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN)  # of nohup
@@ -280,15 +291,18 @@ class _Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._replaced.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def _watchdog(token: str, users: IO[str] | None) -> Iterator[None]:
-    """Run the process that ends those with `token` after this one.
+    """Run a process that ends all processes with `token` if this process dies.
 
-    It holds the lock of the embedded server's users, so that the server runs meanwhile.
+    Args:
+        token: The run's token.
+        users: The lock of the embedded server's users; None without one. The watchdog holds it too,
+            so that the server runs until training is saved.
     """
     process = subprocess.Popen(
         [sys.executable, "-Pm", "kfp_tfjob.pipelines.local.processes", token],
@@ -301,18 +315,22 @@ def _watchdog(token: str, users: IO[str] | None) -> Iterator[None]:
     finally:
         assert process.stdin
         process.stdin.close()
-        process.wait()
+        process.wait()  # it ends processes that are still running
 
 
-class _Embedded:
-    """The S3 server of a run, restarted when it dies; its data is on disk."""
+class _RestartedServer:
+    """The S3 server of a run, which is restarted if it dies, because its data is on disk.
+
+    Attributes:
+        current: The server that was started last.
+    """
 
     def __init__(self, home: Home, show: Callable[[str], None]) -> None:
-        self.now, self._show, self._starts = Server.start(home.s3), show, 1
+        self.current, self._show, self._starts = Server.start(home.s3), show, 1
 
-    def keep_up(self) -> None:
-        """Start it again if it is gone."""
-        if self._starts < _SERVER_STARTS and self.now.is_gone:
+    def keep_running(self) -> None:
+        """Start the server again if it has died."""
+        if self._starts < _SERVER_STARTS and self.current.is_gone:
             self._show("the S3 server is gone; restarting it")
             self._starts += 1
-            self.now = Server.start(self.now.folder)
+            self.current = Server.start(self.current.folder)

@@ -7,14 +7,14 @@ creates succeeds. It is for one machine: one copy of the data, loopback only. FO
 data. When the server is ready, FOLDER/secret has its address and keys in the form of the Secret
 that pods mount, so every program of the project finds it there.
 
-Several programs may use one folder at once, and any of them may be killed. The first one
-starts the server, and holds `FOLDER/users` with a shared lock, as do all that come later; the
-server ends when no one does. The server holds `FOLDER/lock`, whose content is its address, from
-before it starts: the lock is taken by the program that starts it, and inherited. So there is one
-server, and the kernel alone knows whether it lives.
+Several programs may use one folder at once, and any of them may be killed. The first program
+starts the server, and each program holds a shared lock of `FOLDER/users`; the server ends when the
+last of these locks is released. The server holds a lock of `FOLDER/lock`, which contains its
+address. The program that starts the server takes this lock before, and the server inherits it. So
+there is only one server, and the kernel always knows whether it is running.
 
-Other users of the machine cannot get in without the keys: FOLDER is private, and the inner servers
-of Swift, which need no keys, have no address.
+Other users of the machine cannot connect without the keys: FOLDER is private, and Swift's inner
+servers, which do not check keys, listen on no address.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
-_START_SECONDS = 120  # only what hangs reaches it
+_START_SECONDS = 120  # even a busy machine needs less, so a server that takes longer hangs
 _USER = "local:kfp"
 _SERVERS = ("account", "container", "object")
 _HOSTS = ("127.0.0.1", "localhost")
@@ -115,8 +115,8 @@ class Server:
 
     Attributes:
         folder: The folder of its data.
-        endpoint: The URL it answers at.
-        users: The lock that keeps it running; a process that inherits it keeps it too.
+        endpoint: Its URL.
+        users: The lock that keeps it running, even in a child process that inherits it.
         process: The process; None if another program started it.
     """
 
@@ -127,12 +127,12 @@ class Server:
 
     @classmethod
     def start(cls, folder: Path) -> Server:
-        """Use the server of `folder`; start it if there is none, and wait until it answers.
+        """Return the running server of `folder`, after starting it if necessary.
 
-        It gets the port that it had before, so that programs with its address find it again.
+        It gets its previous port, so that programs that have its address can reach it again.
 
         Raises:
-            StepError: It ended, or did not respond in time; the message has its last output.
+            StepError: It ended, or did not respond in time; the message contains its last output.
         """
         _make_private(folder)
         pass_no_proxy()
@@ -142,13 +142,13 @@ class Server:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             with _lock_file(folder / "lock") as lock:
-                if _taken(lock):
+                if _take_lock(lock):
                     if process:
-                        break  # it has ended
+                        break  # the process has ended, and released the lock
                     process = _spawn(folder, lock)
                 elif endpoint := (folder / "lock").read_text():
                     return cls(folder, endpoint, users, process)
-            time.sleep(0.05)
+            time.sleep(0.05)  # a command waits for the server, which writes its address when ready
         users.close()
         if process:
             process.kill()
@@ -170,22 +170,22 @@ class Server:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has died."""
+        """Whether the server has died."""
         with _lock_file(self.folder / "lock") as lock:
-            return _taken(lock)
+            return _take_lock(lock)
 
     def store(self, patience: Patience | None = None) -> Store:
-        """Return a store that uses this server, and no other."""
+        """Return a store of this server, regardless of the environment."""
         return Store(self.endpoint, secret=SecretVolume(self.secret), patience=patience)
 
     def stop(self) -> None:
-        """End the server, unless others use it; every acknowledged object is on disk."""
+        """End the server unless other programs use it; every acknowledged object is on disk."""
         with self.users:
             if not (self.process and locked(self.users)):
                 return
             self.process.terminate()
             try:
-                self.process.wait(5)
+                self.process.wait(5)  # seconds; it has nothing to write, so a slower server hangs
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -195,23 +195,23 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the server, unless others use it."""
+        """End the server unless other programs use it."""
         self.stop()
 
 
 def pass_no_proxy() -> None:
-    """Let the requests of this process and its children to this machine pass no proxy.
+    """Make this process and its children send requests to this machine directly.
 
-    A proxy of the user's shell would not find this machine, and would see keys and data.
+    A proxy in the user's environment could not reach this machine, and would see keys and data.
     """
-    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if known != "*":
-        hosts = dict.fromkeys([*filter(None, known.split(",")), *_HOSTS])
+    direct_hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if direct_hosts != "*":
+        hosts = dict.fromkeys([*filter(None, direct_hosts.split(",")), *_HOSTS])
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
 
 
 def _spawn(folder: Path, lock: IO[str]) -> subprocess.Popen[bytes]:
-    """Start the process of a server; it inherits the lock."""
+    """Start the server's process, which inherits the lock."""
     if find_spec("swift") is None:
         raise ConfigurationError(
             Problem(
@@ -221,13 +221,13 @@ def _spawn(folder: Path, lock: IO[str]) -> subprocess.Popen[bytes]:
                 fix="install it, or name the store with --output s3://BUCKET/PREFIX",
             )
         )
-    before = SecretVolume(folder / "secret").get("AWS_ENDPOINT_URL").rpartition(":")[2]
+    old_port = SecretVolume(folder / "secret").get("AWS_ENDPOINT_URL").rpartition(":")[2]
     command = [sys.executable, "-Pm", "kfp_tfjob.pipelines.local.s3_server", str(folder)]
     log = folder / "server.log"
     log.touch(mode=0o600)
     with open(log, "wb") as output:
         return subprocess.Popen(
-            [*command, before or "0", str(lock.fileno())],
+            [*command, old_port or "0", str(lock.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -237,24 +237,24 @@ def _spawn(folder: Path, lock: IO[str]) -> subprocess.Popen[bytes]:
 
 
 def _lock_file(path: Path) -> IO[str]:
-    """Open a file to lock, readable only by its owner; its content stays."""
+    """Open a file to lock, readable only by its owner; its content is kept."""
     return open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def _taken(lock: IO[str]) -> bool:
-    """Take the lock of a folder, and tell whether it worked; the address there is out of date."""
+def _take_lock(lock: IO[str]) -> bool:
+    """Try to take the lock of a folder, and return whether it was free; then no server runs."""
     if locked(lock):
-        lock.truncate(0)
+        lock.truncate(0)  # the address of the server that has ended
         return True
     return False
 
 
 def locked(file: IO[str]) -> bool:
-    """Lock a file for this process alone, and tell whether it worked."""
+    """Try to lock a file for this process alone, and return whether it was free."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return False
+        return False  # another process has the lock
     return True
 
 
@@ -263,8 +263,8 @@ def serve(folder: Path, port: int, lock: int) -> None:
 
     Args:
         folder: The folder of the data; it exists.
-        port: 0 for a free one; another one is taken if it is in use.
-        lock: The descriptor of the folder's lock, from the program that has taken it.
+        port: The port; 0 for a free one. If it is in use, the server takes a free one.
+        lock: The descriptor of the folder's lock, inherited from the program that took it.
     """
     # Swift is written for eventlet, which must replace the sockets before anything uses them.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -275,7 +275,7 @@ def serve(folder: Path, port: int, lock: int) -> None:
 
     eventlet.monkey_patch()
     os.umask(0o077)
-    os.chdir(folder)  # so that the configuration has no path, which may have any character
+    os.chdir(folder)  # so the configuration has relative paths only: FOLDER may hold any character
     etc, devices = Path("etc"), Path("data")
     for path in (etc, devices / "d1"):
         path.mkdir(parents=True, exist_ok=True)
@@ -306,54 +306,55 @@ def serve(folder: Path, port: int, lock: int) -> None:
             capitalize_response_headers=False,
         )
 
-    _never_go_back(_Clock(folder / "clock"))
-    doors = {name: _Door() for name in _SERVERS}
-    _lead_inside({number: door for number, door in enumerate(doors.values(), 1)})
+    _use_clock(_Clock(folder / "clock"))
+    listeners = {name: _InnerListener() for name in _SERVERS}
+    _connect_inside(dict(enumerate(listeners.values(), 1)))
     for number, name in enumerate(_SERVERS, 1):
         ring = RingBuilder(1, 1, 0)
-        place = {"ip": "127.0.0.1", "port": number}
+        address = {"ip": "127.0.0.1", "port": number}
         ring.add_dev(
-            place
-            | {"replication_" + k: v for k, v in place.items()}
+            address
+            | {"replication_" + field: part for field, part in address.items()}
             | {"region": 1, "zone": 1, "device": "d1", "weight": 1}
         )
         ring.rebalance()
         ring.get_ring().save(str(etc / f"{name}.ring.gz"))
         (etc / f"{name}.ring.gz").chmod(0o600)
-    for name, door in doors.items():
+    for name, listener in listeners.items():
         conf = _BACKEND.format(name=name, etc=etc, devices=devices, patience=_PATIENCE)
-        eventlet.spawn(run, door, loadapp(ConfigString(conf), global_conf={"log_name": name}))
+        eventlet.spawn(run, listener, loadapp(ConfigString(conf), global_conf={"log_name": name}))
     try:
         # Otherwise the servers of two folders could share a port, and get each other's requests.
         front = eventlet.listen(("127.0.0.1", port), reuse_port=False)
     except OSError:
-        front = eventlet.listen(("127.0.0.1", 0))
+        front = eventlet.listen(("127.0.0.1", 0))  # another program has taken the port
     conf = _PROXY.format(etc=etc, key=key, patience=_PATIENCE)
     proxy = loadapp(ConfigString(conf), global_conf={"log_name": "proxy"})
     endpoint = f"http://127.0.0.1:{front.getsockname()[1]}"
-    for name, value in {
+    for name, content in {
         "AWS_ACCESS_KEY_ID": _USER,
         "AWS_SECRET_ACCESS_KEY": key,
         "AWS_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": endpoint,
     }.items():
-        _write_private(folder / "secret" / name, value)
+        _write_private(folder / "secret" / name, content)
     os.write(lock, endpoint.encode())  # means ready
     eventlet.spawn(_end_when_unused, folder)
-    run(front, _creates_take_turns(_with_cache(proxy)))
+    run(front, _serialize_creates(_with_cache(proxy)))
 
 
 class _Clock:
-    """Gives every write a later time than all before it, even if the machine's clock is set back.
+    """Gives each write a later time than the write before, even if the machine's clock is set back.
 
-    Of two writes of an object, Swift keeps the one with the later time. It acknowledges the other
-    one, but does not store it.
+    Of two writes of an object, Swift keeps the write with the later time. It acknowledges the other
+    write, but does not store it.
 
     Args:
-        path: Holds a time that no write has reached, so that a killed server is followed correctly.
+        path: A file with a time that no write has reached. If this server is killed, the next one
+            continues from this time.
     """
 
-    _AHEAD = 60.0  # seconds
+    _AHEAD = 60.0  # seconds by which the file is ahead, so that it is written once a minute
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -369,8 +370,8 @@ class _Clock:
         return self._last
 
 
-def _never_go_back(clock: _Clock) -> None:
-    """Let Swift take the times of writes from `clock`; signatures are checked by the real time."""
+def _use_clock(clock: _Clock) -> None:
+    """Make Swift take the times of writes from `clock`, but check signatures by the real time."""
     from swift.common.middleware.s3api.utils import S3Timestamp
     from swift.common.utils import Timestamp
     from swift.common.utils.timestamp import NormalTimestamp
@@ -381,96 +382,100 @@ def _never_go_back(clock: _Clock) -> None:
     writes: Any = Timestamp
     S3Timestamp.now = writes.__dict__["now"]
     writes.now = classmethod(now)
-    # An upload in parts is only completed if it began before the time of this other class.
-    others: Any = NormalTimestamp
-    others.now = classmethod(now)
+    # An upload in parts is completed only if it began before the time of this other class.
+    completions: Any = NormalTimestamp
+    completions.now = classmethod(now)
 
 
-class _Door:
-    """The listening socket of an inner server; only this process can connect to it."""
+class _InnerListener:
+    """The listening socket of an inner server, to which only this process can connect."""
 
     family = socket.AF_UNIX
 
     def __init__(self) -> None:
         from eventlet.queue import Queue
 
-        self._callers: Queue = Queue()
+        self._waiting: Queue = Queue()
         self._numbers = count()
 
     def connect(self) -> socket.socket:
-        """Return the caller's end of a new connection."""
-        ours, theirs = socket.socketpair()
-        self._callers.put(theirs)
-        return ours
+        """Return the client's end of a new connection."""
+        client_end, server_end = socket.socketpair()
+        self._waiting.put(server_end)
+        return client_end
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Return the server's end of the next connection, and a name for it."""
-        return self._callers.get(), ("inside", next(self._numbers))
+        """Return the server's end of the next connection, and a name for its client."""
+        return self._waiting.get(), ("inside", next(self._numbers))
 
     def getsockname(self) -> str:
-        """Return nothing: it has no address."""
+        """Return an empty string, because the socket is not bound to an address."""
         return ""
 
     def close(self) -> None:
-        """Do nothing: it ends with the process."""
+        """Do nothing; the listener ends with the process."""
 
 
-def _lead_inside(doors: Mapping[int, _Door]) -> None:
-    """Let Swift's servers reach each other through `doors`, by the port that the rings name."""
+def _connect_inside(listeners: Mapping[int, _InnerListener]) -> None:
+    """Make Swift's servers connect to each other through `listeners`, by the port in the rings."""
     from swift.common.bufferedhttp import BufferedHTTPConnection
 
     def connect(self: BufferedHTTPConnection) -> None:
         self._connected_time = time.time()  # like the method that it replaces
-        self.sock = doors[self.port].connect()
+        self.sock = listeners[self.port].connect()
 
     BufferedHTTPConnection.connect = connect
 
 
-def _creates_take_turns(application: WSGIApplication) -> WSGIApplication:
-    """Let conditional creates of one object wait for each other.
+def _serialize_creates(application: WSGIApplication) -> WSGIApplication:
+    """Make conditional creates of one object wait for each other.
 
     Swift looks for the object when a request begins, not when it ends, so two requests at the same
     time would both succeed.
     """
     from eventlet.semaphore import Semaphore
 
-    turns: WeakValueDictionary[str, Semaphore] = WeakValueDictionary()
+    locks: WeakValueDictionary[str, Semaphore] = WeakValueDictionary()
 
     def call(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if "HTTP_IF_NONE_MATCH" not in environ:
             return application(environ, start_response)
-        with turns.setdefault(environ["PATH_INFO"], Semaphore()):
+        with locks.setdefault(environ["PATH_INFO"], Semaphore()):
             return application(environ, start_response)
 
     return call
 
 
 class _Cache:
-    """What Swift expects of memcached, within the one process that changes accounts and buckets.
+    """A replacement for memcached, with the methods that Swift calls.
 
-    Without it, Swift looks up the account and the bucket for every request, which doubles its work.
+    A dict suffices, because only this process changes accounts and buckets. Without a cache, Swift
+    looks up the account and the bucket for every request, which doubles its work.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Mapping[str, Any], float]] = {}
+        self._entries: dict[str, tuple[Mapping[str, Any], float]] = {}
 
     def get(self, key: str, **_: Any) -> Mapping[str, Any] | None:
-        """Return what is known of an account or bucket, or None."""
-        value, until = self._kept.get(key, (None, 0.0))
-        return value if monotonic() < until else None
+        """Return the cached state of an account or bucket; None if it is missing or has expired."""
+        value, expiry = self._entries.get(key, (None, 0.0))
+        return value if monotonic() < expiry else None
 
     def set(self, key: str, value: Mapping[str, Any], time: float = 0, **_: Any) -> None:
-        """Keep what is known of an account or bucket, unless it may be created at this moment."""
+        """Cache the state of an account or bucket for `time` seconds.
+
+        One that does not exist is not cached, because another request may be creating it.
+        """
         if value.get("status") != 404:
-            self._kept[key] = value, monotonic() + time
+            self._entries[key] = value, monotonic() + time
 
     def delete(self, key: str) -> None:
-        """Forget an account or bucket that has changed."""
-        self._kept.pop(key, None)
+        """Remove an account or bucket that has changed."""
+        self._entries.pop(key, None)
 
 
 def _with_cache(application: WSGIApplication) -> WSGIApplication:
-    """Let the requests to Swift share a cache."""
+    """Make all requests to Swift share a cache."""
     cache = _Cache()
 
     def call(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -480,13 +485,14 @@ def _with_cache(application: WSGIApplication) -> WSGIApplication:
 
 
 def _end_when_unused(folder: Path) -> None:
-    """End this process once no program uses it; one that comes then waits for the lock."""
+    """End this process once no program uses it; a new program waits for the lock meanwhile."""
     from eventlet import sleep
 
     with _lock_file(folder / "users") as users:
         while not locked(users):
             sleep(0.3)  # pyright: ignore[reportArgumentType]  # eventlet takes fractions
-        os.truncate(folder / "lock", 0)  # the address ends first: a program may take `users` now
+        # The address is removed first, because a program may take `users` at any time.
+        os.truncate(folder / "lock", 0)
         os._exit(0)
 
 
@@ -496,7 +502,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _secret_key(folder: Path) -> str:
-    """Return the secret key of this folder, made at its first use."""
+    """Return the secret key of this folder, which is created at its first use."""
     path = folder / "secret" / "AWS_SECRET_ACCESS_KEY"
     if not path.exists():
         _write_private(path, secrets.token_urlsafe(24))

@@ -35,20 +35,20 @@ def pod(cluster: Access, namespace: str, name: str, labels: dict[str, str]) -> N
 
 def test_pods_of_a_run_are_seen_with_the_reason_they_wait(cluster: Access, namespace: str):
     empty = RunOnCluster(RUN, namespace)
-    assert not str(empty.look()) and not empty.known and not empty.trouble
+    assert not str(empty.snapshot()) and not empty.known and not empty.trouble
     pod(cluster, namespace, "step", {"pipeline/runid": RUN})
     pod(cluster, namespace, "other", {"pipeline/runid": "another-run"})
     pod(cluster, namespace, "chief", {RUN_LABEL: RUN})
     found = RunOnCluster(RUN, namespace)
-    assert wait_until(lambda: bool(found.look().waits), 240)
-    seen = found.look()
+    assert wait_until(lambda: bool(found.snapshot().waits), 240)
+    seen = found.snapshot()
     assert (seen.steps, seen.pods) == (("step",), ("chief",))
     assert "step waits" in seen.waits[0] and "node" in seen.waits[0]
     assert str(seen) == "1 step pod, 1 training pod"
     assert found.known and namespace in found.where
     for name in ("step", "chief"):
         cluster.core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
-    assert wait_until(lambda: not str(found.look()), 240)
+    assert wait_until(lambda: not str(found.snapshot()), 240)
     assert found.known
 
 
@@ -65,8 +65,8 @@ def test_a_warning_about_a_running_step_is_no_reason_to_wait(cluster: Access, na
         return cluster.core.read_namespaced_pod("step", namespace).status.phase == "Running"
 
     assert wait_until(runs, 240)
-    seen = RunOnCluster(RUN, namespace).look()
-    assert (seen.steps, seen.waits) == (("step",), ())
+    snapshot = RunOnCluster(RUN, namespace).snapshot()
+    assert (snapshot.steps, snapshot.waits) == (("step",), ())
     cluster.core.delete_namespaced_pod("step", namespace, grace_period_seconds=0)
 
 
@@ -74,6 +74,6 @@ def test_a_person_without_rights_is_told(cluster: Access, namespace: str, monkey
     kubeconfig = cluster.kubeconfig_for(namespace, "nobody", [])
     use(kubeconfig, monkeypatch)
     found = RunOnCluster(RUN, namespace)
-    assert found.look() is None
+    assert found.snapshot() is None
     assert "pods" in found.trouble
     kubeconfig.unlink()

@@ -99,7 +99,7 @@ def test_the_last_run_to_tell_a_mirror_tells_it_the_champion(
     publish(store, layout, "r1")
     told: list[int] = []
 
-    def tell(it: mirror.Mirror, server: str, _: object, wanted: dict, seconds: float) -> object:
+    def tell(it: mirror.Mirror, server: str, _: object, wanted: dict, *_rest: object) -> object:
         if not told:  # another run is promoted just before this one tells the mirror
             publish(store, layout, "r2")
         told.append(wanted["champion"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.checks.finding import Status
-from kfp_tfjob.pipelines.doctor import check_own_store
+from kfp_tfjob.pipelines.doctor import check_output_store
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
 from kfp_tfjob.storage.errors import NoRoomError
 from tests.faults import seaweedfs
@@ -23,7 +23,7 @@ def test_a_third_bucket_needs_more_volumes(tmp_path: Path, monkeypatch: pytest.M
 
     def doctor(output_uri: str) -> Status:
         values = {"output_uri": output_uri, "storage_endpoint": "", "storage_region": ""}
-        (finding,) = check_own_store(values)
+        (finding,) = check_output_store(values)
         return finding.status
 
     server.start("mlpipeline", volumes=seaweedfs.AS_SHIPPED)

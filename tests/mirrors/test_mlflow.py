@@ -1,10 +1,6 @@
 """MLflow's real server on SQLite: register, alias, rollback, an outage, a server that lies."""
 
-import json
-import sys
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,40 +10,17 @@ import pytest
 from kfp_tfjob.registry import mirror, prune_versions
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from tests.cluster.processes import Process, answers, end_marked
-from tests.environments import ROOT, for_mirrors
 from tests.http_server import Handler, serving
 from tests.local.published import NAME, publish, roll_back
-from tests.ports import free_port
+from tests.mirrors.mlflow_server import Server
 
 pytestmark = pytest.mark.slow
 SECONDS = 120.0  # for what a time limit ends after mirror.RUN_SECONDS; only what hangs reaches it
 
 
-class Server:
-    """MLflow's server as a process; it can be stopped and started on the same data."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, port = folder, free_port()
-        self.uri = f"http://127.0.0.1:{port}"
-        data = f"sqlite:///{folder}/mlflow.db"
-        command = [str(for_mirrors()), "-m", "mlflow", "server", "--backend-store-uri", data]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-        command += ["--artifacts-destination", str(folder / "artifacts")]
-        fewer = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # by ten processes
-        self._process = Process("mlflow", command, folder, folder, fewer)
-
-    def start(self) -> None:
-        self._process.start()
-        self._process.wait_until(lambda: answers(f"{self.uri}/health"), 300)
-
-    def stop(self) -> None:
-        end_marked(self._folder)  # with its workers
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("mlflow"))
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    found = Server(tmp_path)
     try:
         found.start()
         yield found
@@ -57,18 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def ask(server: Server) -> Callable[..., dict]:
-    def call(path: str, **query: str) -> dict:
-        url = f"{server.uri}/api/2.0/mlflow/{path}?{urllib.parse.urlencode(query)}"
-        return json.load(urllib.request.urlopen(url, timeout=SECONDS))
-
-    return call
-
-
-@pytest.fixture(autouse=True)
-def of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client runs in its own environment, because the development one does not have it."""
-    monkeypatch.setattr(sys, "executable", str(for_mirrors()))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return server.get
 
 
 def test_register_alias_rollback_and_an_outage(
@@ -142,6 +104,39 @@ def test_register_alias_rollback_and_an_outage(
     assert {tags(it)["version"]: tags(it).get("pruned") for it in listed} == {
         **{"1": None, "2": "yes", "3": None},
     }
+
+
+def test_a_version_is_linked_to_the_run_of_its_training(
+    store: Store, layout: Layout, server: Server, ask: Callable[..., dict]
+) -> None:
+    other = server.post("experiments/create", name="other")["experiment_id"]
+
+    def training(run_id: str, experiment: str = "0", **more: str) -> str:
+        tags = {"kfp_tfjob.run_id": run_id, "kfp_tfjob.champion": "false"} | more
+        body = [{"key": key, "value": value} for key, value in tags.items()]
+        created = server.post("runs/create", experiment_id=experiment, tags=body)
+        return created["run"]["info"]["run_id"]
+
+    def tags(run: str) -> dict[str, str]:
+        found = ask("runs/get", run_id=run)["run"]["data"]["tags"]
+        return {item["key"].removeprefix("kfp_tfjob."): item["value"] for item in found}
+
+    def synced() -> dict:
+        pod = {"MLFLOW_TRACKING_URI": server.uri}  # in pod.all.env only
+        (outcome,) = mirror.sync(store, layout, NAME, SECONDS, pod)
+        assert outcome.done, outcome.said
+        return ask("registered-models/alias", name=NAME, alias="champion")["model_version"]
+
+    training("r1", **{"kfp_tfjob.task_key": "another-task"})
+    first, second = training("r1"), training("r2", other)
+    for run_id, run in (("r1", first), ("r2", second)):
+        publish(store, layout, run_id)
+        assert synced()["run_id"] == run
+    assert (tags(first)["champion"], tags(second)["champion"]) == ("false", "true")
+    assert (tags(second)["model"], tags(second)["version"]) == (NAME, "2")
+    roll_back(store, layout, 1)
+    assert synced()["run_id"] == first
+    assert (tags(first)["champion"], tags(second)["champion"]) == ("true", "false")
 
 
 class _Lies(Handler):

@@ -6,8 +6,10 @@ Each door is entered with good input while a function of ours behind it raises w
 import ast
 import io
 import json
+import pickle
 import zipfile
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,12 +104,14 @@ def _zip(folder: Path) -> None:
 
 
 def _in_process(folder: Path) -> None:
-    result_of(answer(Mock(), f"{tasks.__name__}:rows", (None, None)))
+    result_of(answer(Mock(), f"{tasks.__name__}:rows", pickle.dumps(None), None))
 
 
 def _on_dask(folder: Path) -> None:
-    where = ("s3://bucket/work", "", "")
-    result_of(distributed.remote_task(distributed.code_version(), where, "builtins:max", None))
+    body = pickle.dumps(None)
+    (folder / "common").write_bytes(body)
+    given = (str(folder), "", ""), "builtins:max", ("common", sha256(body).hexdigest()), None
+    result_of(distributed.remote_task(distributed.code_version(), *given))
 
 
 def _end(folder: Path) -> None:
@@ -163,7 +167,7 @@ DOORS: dict[str, tuple[Callable[[Path], None], Any, str]] = {
     "dataset": (_dataset, RowWeights, "of"),
     "checkpoint": (_checkpoint, checkpoint, "_numpy_dtype"),
     "code": (_zip, code_files, "_check"),
-    "task of a process": (_in_process, tasks, "job_of"),
+    "task of a process": (_in_process, tasks, "_PartWriter"),
     "task on Dask": (_on_dask, distributed, "Context"),
     "end of an attempt": (_end, attempt_record, "judge_chief"),
     "sampled requests": (lambda _: samples.opened(samples.file()), requests_sample, "_digest"),
@@ -251,8 +255,8 @@ WIDE = {
     ("kfp_tfjob/storage/retry.py", "call"): "only what `transient` accepts becomes a problem",
     ("kfp_tfjob/supervisor/tf_config.py", "cls"): "a dataclass",
     ("kfp_tfjob/user_code/model_code.py", "module.partition"): "a string",
-    ("pipelines/commands/monitor.py", "look"): "it says that it is a bug",
-    ("pipelines/commands/parameters.py", "_json"): "it only looks whether a text is JSON",
+    ("pipelines/commands/monitor.py", "compare"): "it says that it is a bug",
+    ("pipelines/commands/parameters.py", "_parse_json"): "it only looks whether a text is JSON",
     ("pipelines/commands/parameters.py", "loader"): "a class of PyYAML",
     ("pipelines/doctor.py", "findings"): "it says that it is a bug",
     ("pipelines/kubeflow/connection.py", "Client"): "the client of kfp",

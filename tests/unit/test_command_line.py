@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 import kfp_tfjob.pipelines.__main__ as start
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.commands.run import _earlier
+from kfp_tfjob.pipelines.commands.run import _read_parameters
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
-from kfp_tfjob.pipelines.stored_run import _local
+from kfp_tfjob.pipelines.stored_run import _local_folder
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.run_folder import full_id
 
@@ -90,9 +90,9 @@ def test_a_run_on_this_machine_is_found_by_its_beginning(tmp_path: Path) -> None
     for name in ("20261123-193500-ab12", "20261123-204500-cd34"):
         home.run(name).mkdir(parents=True)
         (home.run(name) / PARAMETERS).write_text('{"a": 1}')
-    assert _local(home, "20261123-19", local=True) == home.run("20261123-193500-ab12")
-    assert _local(home, "c82b2f4a", local=False) is None  # of Kubeflow Pipelines
+    assert _local_folder(home, "20261123-19", local=True) == home.run("20261123-193500-ab12")
+    assert _local_folder(home, "c82b2f4a", local=False) is None  # of Kubeflow Pipelines
     with pytest.raises(ConfigurationError, match="begin with 2026"):
-        _local(home, "2026", local=False)
+        _local_folder(home, "2026", local=False)
     known = [path.name for path in home.run("x").parent.glob("*")]
-    assert _earlier(home, full_id("20261123-20", known)) == {"a": 1}
+    assert _read_parameters(home, full_id("20261123-20", known)) == {"a": 1}

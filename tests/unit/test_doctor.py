@@ -25,7 +25,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     ],
 )
 def test_versions_of_the_back_end(version, level, state):
-    (found,) = doctor.judge_version(version, "at http://x", level)
+    (found,) = doctor.check_version(version, "at http://x", level)
     assert found.status == state
     assert bool(found.fix) is (state != "ok") and "at http://x" in found.what
 
@@ -36,7 +36,7 @@ def test_versions_of_the_back_end(version, level, state):
     + [("2.18.0", "default-editor", False)],
 )
 def test_a_back_end_that_allows_some_service_accounts(version, account, warned):
-    (_, *more) = doctor.judge_version(version, "at http://x", "", account)
+    (_, *more) = doctor.check_version(version, "at http://x", "", account)
     assert [(it.status, "ALLOWEDSERVICEACCOUNTS" in it.fix) for it in more] == (
         [("warning", True)] if warned else []
     )
@@ -73,5 +73,5 @@ def test_a_defect_of_a_check_is_a_finding():
     def check():
         raise KeyError("x")
 
-    (found,) = doctor._found("the store", check)
+    (found,) = doctor._run_check("the store", check)
     assert found.status == "problem" and "bug" in found.what

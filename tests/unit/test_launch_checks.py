@@ -4,7 +4,7 @@ import pytest
 
 from kfp_tfjob.checks.cluster import too_old
 from kfp_tfjob.checks.finding import local_paths
-from kfp_tfjob.checks.namespace import _named, mounted_secret
+from kfp_tfjob.checks.namespace import _references, mounted_secret
 from kfp_tfjob.checks.placement import remedy, shared_gpus, too_small
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import ClusterClient
@@ -192,7 +192,7 @@ def test_paths_of_the_machine_of_a_person_are_refused():
 def test_every_object_that_is_named_is_asked_for():
     volumes = [{"claim": "cache", "path": "/cache"}, {"secret_name": "gcp", "path": "/gcp"}]
     volumes += [{"config_map": "hosts", "path": "/hosts"}]
-    found = set(_named(spec(volumes=volumes, service_account="a", image_pull_secret="r")))
+    found = set(_references(spec(volumes=volumes, service_account="a", image_pull_secret="r")))
     assert found == {
         ("serviceaccounts", "a", "pod.all.service_account"),
         ("persistentvolumeclaims", "cache", "pod.all.volumes"),

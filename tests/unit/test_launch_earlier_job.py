@@ -1,6 +1,7 @@
 """What a launcher does that finds a job: every state, for Pipelines' retry and for a person's."""
 
 import copy
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -86,3 +87,17 @@ def test_a_running_job_that_is_not_ours_is_refused_and_left_alone(attempts, chan
     assert problem.what.startswith(f"TFJob {WANTED['metadata']['name']} ")
     assert problem.received and problem.expected and problem.fix
     backend.delete.assert_not_called()
+
+
+@pytest.mark.parametrize("first", [{"MLFLOW_RUN_ID": "abc"}, {}])
+def test_a_retry_continues_the_mlflow_run_of_the_first_attempt(first, monkeypatch):
+    monkeypatch.setenv("MLFLOW_RUN_ID", "of the retry")
+    claim = replace(Claim.first(1, 0), tracking=first).to_bytes(RUN_ID, "the job", "its hash")
+    store = Mock(numbers=Mock(return_value=[1]), read=Mock(return_value=claim))
+    store.read_manifest.side_effect = ObjectNotFoundError("the output is not complete")
+    step = Step("launch_tfjob", RUN_ID, Layout.parse("s3://kfp-tfjob"), store)
+    backend = Mock(get=Mock(return_value=job("Running", **HASH)), pods=Mock(return_value=[]))
+    launcher = Launcher(Launch(step, JobSpec.parse(**DEFAULTS), backend, OWNER))
+    assert launcher.launch.tracking == {"MLFLOW_RUN_ID": "of the retry"}
+    problem_of(launcher.train)
+    assert launcher.launch.tracking == first

@@ -85,6 +85,23 @@ def test_the_hash_is_that_of_what_would_run():
     assert spec_hash(manifest(DEFAULTS | {"train_epochs": 21})) != spec_hash(job)
 
 
+def test_only_the_chief_continues_the_run_of_the_plugin():
+    tracking = {"MLFLOW_RUN_ID": "abc", "MLFLOW_TRACKING_URI": "https://a$b"}
+    own = JobSpec.parse(**DEFAULTS | {"pod": {"all": {"env": {"MLFLOW_RUN_ID": "mine"}}}})
+    for spec, run in ((JobSpec.parse(**DEFAULTS), "abc"), (own, "mine")):
+        job = build_job(spec, Identity(RUN_ID, 1, tracking=tracking))
+        chief, worker = (
+            job["spec"]["tfReplicaSpecs"][role]["template"]["spec"] for role in ("Chief", "Worker")
+        )
+        (main,) = chief["containers"]
+        variables = {item["name"]: item["value"] for item in main["env"]}
+        assert variables["MLFLOW_RUN_ID"] == run
+        assert variables["MLFLOW_TRACKING_URI"] == "https://a$$b"
+        others = [*chief["initContainers"], *worker["initContainers"], *worker["containers"]]
+        names = {item["name"] for container in others for item in container["env"]}
+        assert "MLFLOW_TRACKING_URI" not in names
+
+
 @given(
     run_id=st.one_of(st.uuids().map(str), st.text(min_size=1, max_size=80)),
     attempt=st.integers(1, 99),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.code_copy import keep_code
+from kfp_tfjob.components.code_copy import save_code
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
@@ -61,7 +61,7 @@ def test_an_s3_key_cannot_lead_preflight_out_of_its_folder(store, base, tmp_path
     # Whatever files preflight is given, it writes none elsewhere.
     step = Step("preflight", "r", Layout(base / "out"), store)
     with pytest.raises(DataError, match="folder"):
-        keep_code(step, Code("model", {str(target): b"evil"}))
+        save_code(step, Code("model", {str(target): b"evil"}))
     assert not target.exists()
 
 

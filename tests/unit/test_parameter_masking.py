@@ -1,6 +1,7 @@
 """No page, message or file of ours repeats what looks like a secret."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -227,12 +228,15 @@ def test_a_secret_within_another_leaves_no_rest_and_each_line_of_a_key_is_one(mo
     assert mask("a box") == "a box"
 
 
-def test_a_short_name_of_a_mirrors_user_leaves_its_message_readable(monkeypatch) -> None:
+def test_a_short_name_of_a_mirrors_user_leaves_its_message_readable(monkeypatch, tmp_path) -> None:
+    missing = "No module named 'mlflow'"
+    (tmp_path / "mlflow.py").write_text(f'raise ModuleNotFoundError("{missing}")\n')
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "l")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "mlflow")
     content = mirror.MirrorContent(model="m", champion=1, versions=[])
     (mlflow, _), secret = mirror.MIRRORS, SecretVolume(Path("none"))
-    outcome = mirror._sync(mlflow, "http://x:hunter2@host.example", secret, content, 60)
+    outcome = mirror._sync(mlflow, "http://x:hunter2@host.example", secret, content, 60, os.environ)
     assert not outcome.done and outcome.server == "host.example"
     assert f"No module named '{MASK}'" in outcome.said
 

@@ -709,32 +709,32 @@ GONE = [
 THRESHOLD = {"min": 0.5}
 GATES = [
     Case(
-        "options/gate:_of_other_label[0]",
+        "options/gate:_metric_problem[0]",
         gate,
         values(gate={"mode": "point", "primary_metric": "rmse"}),
         typed("accuracy"),
     ),
     Case(
-        "options/gate:_of_other_label[1]",
+        "options/gate:_metric_problem[1]",
         gate,
         values(gate={"mode": "point", "primary_metric": "recall/yess"}),
         typed(),
     ),
     Case(
-        "options/gate:_of_other_label[1]",
+        "options/gate:_metric_problem[1]",
         gate,
         values(gate={"mode": "point", "thresholds": {"recall/yess": THRESHOLD}}),
         typed(THRESHOLD),
         "a threshold",
     ),
     Case(
-        "options/gate:_of_other_label[2]",
+        "options/gate:_metric_problem[2]",
         gate,
         values(gate={"mode": "point", "primary_metric": "top_2_accuracy"}),
         typed(),
     ),
     Case(
-        "options/gate:_of_other_label[2]",
+        "options/gate:_metric_problem[2]",
         gate,
         values(gate={"mode": "point", "thresholds": {"top_2_accuracy": THRESHOLD}}),
         typed(THRESHOLD),
@@ -1859,8 +1859,8 @@ COMMANDS = [
         "an example",
     ),
     Case(
-        "pipelines/commands/run:_not_kept",
-        lambda given: list(running._not_kept(given)),
+        "pipelines/commands/run:_missing_secrets",
+        lambda given: list(running._missing_secrets(given)),
         values(pod={"all": {"env": {"API_KEY": "******"}}}),
         typed("k"),
     ),
@@ -1903,7 +1903,7 @@ _OF_TRAINER = "tests/local/test_trainer_remedies.py: it needs TensorFlow"
 NOT_HERE = {
     "checks/step_memory:out_of_memory": "it needs a pod with more memory",
     "cluster/local/backend:_free_ports": "it needs a machine without free ports",
-    "components/task_claim:_taken": "tests/local/test_launch_alone.py sets another task_key",
+    "components/task_claim:_same_task_key": "tests/local/test_launch_alone.py sets task_key",
     f"{PREPARE}/contracts:consequence": "tests/local/test_evaluate_publish.py treats it as first",
     f"{PREPARE}/data_validation:_drifted": "tests/local/test_data_validation.py ignores columns",
     f"{PREPARE}/data_validation:_unknown": "tests/local/test_data_validation.py has warnings",

@@ -90,6 +90,17 @@ def test_what_a_driver_writes_reaches_every_replica() -> None:
     assert f"train_gpus is 1, from the task's accelerator {GPU}" in notes
 
 
+def test_the_run_of_the_mlflow_plugin_is_left_to_the_launcher() -> None:
+    server = {"name": "MLFLOW_TRACKING_URI", "value": "https://mlflow.example"}
+    secret = {"name": "mlflow", "key": "token"}
+    token = {"name": "MLFLOW_TRACKING_TOKEN", "valueFrom": {"secretKeyRef": secret}}
+    of_author = [{"name": "A", "value": "b"}, server, token]
+    run = {"name": "MLFLOW_RUN_ID", "value": "abc"}
+    for variables, left in ((of_author, {"MLFLOW_TRACKING_URI"}), ([*of_author, run], set())):
+        spec, _ = merged(task(env=variables))
+        assert set(spec.pod.all.env or {}) == {"A", "MLFLOW_TRACKING_TOKEN"} | left
+
+
 def test_pod_wins_and_the_rest_stays() -> None:
     required = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name"}]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

@@ -1,21 +1,25 @@
-"""MLflow's model registry: a model version for each version, and the alias `champion`."""
+"""MLflow's model registry: a model version for each version, and the alias `champion`.
+
+A version is linked to the MLflow run of its training, and that run is tagged as the champion's.
+MLflow sets the link only when it creates a version.
+"""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from kfp_tfjob.registry import tracking
+from kfp_tfjob.registry.tracking import TAG_PREFIX
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
 
-    from kfp_tfjob.registry.mirror import MirrorContent
+    from kfp_tfjob.registry.mirror import MirrorContent, MirrorVersion
 
 ALIAS = "champion"
-_PREFIX = "kfp_tfjob."  # of the tags
-_REFUSED = re.compile(r"[^\w.\- :/]")  # characters that MLflow rejects in a tag's key
-_LONGEST_KEY = 250  # characters; MLflow rejects longer ones
 
 
 def sync(content: MirrorContent) -> str:
@@ -36,17 +40,26 @@ def sync(content: MirrorContent) -> str:
 
     client = MlflowClient()
     name = content["model"]
+    experiments = tracking.all_experiments(client)
     existing = _registered_versions(client, name)
     added, changed = 0, 0
     refused = []
     for entry in content["versions"]:
         version = str(entry["version"])
-        tags = {tag_key(key): str(value) for key, value in entry["facts"].items()}
+        tags = {
+            tracking.key(f"{TAG_PREFIX}{name}"): str(value)
+            for name, value in entry["facts"].items()
+        }
         registered = existing.get(version)
         try:
             if registered is None:
+                run = _run_of(client, experiments, entry)
                 existing[version] = client.create_model_version(
-                    name, source=entry["uri"], tags=tags, description=entry["why"]
+                    name,
+                    source=entry["uri"],
+                    run_id=run.info.run_id if run else None,
+                    tags=tags,
+                    description=entry["why"],
                 )
                 added += 1
                 continue
@@ -69,6 +82,9 @@ def sync(content: MirrorContent) -> str:
     )  # if MLflow had rejected the version, this function would have raised
     if _alias(client, name) != str(champion.version):
         raise RuntimeError(f"the alias {ALIAS} was set, but MLflow does not show it")
+    (entry,) = (entry for entry in content["versions"] if entry["version"] == content["champion"])
+    champion_run = _run_of(client, experiments, entry)
+    tracking.tag_champion(client, experiments, name, str(entry["version"]), champion_run)
     if not added and not changed:
         return f"up to date: the alias {ALIAS} is version {champion.version} there"
     return (
@@ -76,13 +92,10 @@ def sync(content: MirrorContent) -> str:
     )
 
 
-def tag_key(fact: str) -> str:
-    """Return a fact's tag key; MLflow accepts neither `@` nor `%`, and requires a normalized path.
-
-    A class's name may contain any character and is part of its metrics' names.
-    """
-    key = _REFUSED.sub("_", f"{_PREFIX}{fact}")[:_LONGEST_KEY]
-    return "/".join("_" if part in ("", ".", "..") else part for part in key.split("/"))
+def _run_of(client: MlflowClient, experiments: list[str], entry: MirrorVersion) -> Run | None:
+    """Return the MLflow run of the training that produced a version; None if there is none."""
+    facts = entry["facts"]
+    return tracking.find_run(client, experiments, facts["run_id"], facts.get("task_key", ""))
 
 
 def _registered_versions(client: MlflowClient, name: str) -> dict[str, ModelVersion]:
@@ -90,7 +103,7 @@ def _registered_versions(client: MlflowClient, name: str) -> dict[str, ModelVers
     from mlflow.exceptions import MlflowException
 
     try:
-        client.create_registered_model(name, tags={f"{_PREFIX}managed": "true"})
+        client.create_registered_model(name, tags={f"{TAG_PREFIX}managed": "true"})
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -99,7 +112,7 @@ def _registered_versions(client: MlflowClient, name: str) -> dict[str, ModelVers
     while True:
         page = client.search_model_versions(f"name = '{name}'", max_results=200, page_token=token)
         for version in page:
-            number = version.tags.get(f"{_PREFIX}version", "")
+            number = version.tags.get(f"{TAG_PREFIX}version", "")
             # Two runs may have added the same version: the first one counts.
             if number and (
                 number not in registered or int(version.version) < int(registered[number].version)
