@@ -28,6 +28,7 @@ from kfp_tfjob.storage.formatting import counted
 
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 _LESS = "request less, such as pod.all.cpu=1 and pod.all.memory=4Gi, or add nodes"
+_TOLERATE = "tolerate the taints of more nodes with pod.all.tolerations, or add nodes"
 
 
 def affinity(subject: Subject) -> Iterator[Finding]:
@@ -55,10 +56,17 @@ def nodes(subject: Subject) -> Iterator[Finding]:
         return
     yield ok(counted(len(existing), "node"))
     yield from shared_gpus(subject.spec, existing)
-    yield from (waits(sentence, _LESS) for sentence in too_small(subject.spec, existing))
+    sentences = list(too_small(subject.spec, existing))
+    yield from (waits(sentence, remedy(subject.spec, existing)) for sentence in sentences)
     for pod in subject.step_pods:
         fix = f"lower {pod.key}, or add nodes"
         yield from (waits(sentence, fix) for sentence in too_large(pod, existing))
+
+
+def remedy(spec: JobSpec, nodes: Sequence[Object]) -> str:
+    """Return what to do about replicas that do not fit on the nodes."""
+    without_taints = [{**node, "spec": {}} for node in nodes]
+    return _LESS if list(too_small(spec, without_taints)) else _TOLERATE
 
 
 def too_small(spec: JobSpec, nodes: Sequence[Object]) -> Iterator[str]:

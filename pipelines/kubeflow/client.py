@@ -33,7 +33,7 @@ from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run, find_run, list_runs, read_run
+from kfp_tfjob.pipelines.kubeflow.runs import Run, all_parameters, find_run, list_runs, read_run
 from kfp_tfjob.pipelines.kubeflow.schedules import Schedule, Trigger
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
@@ -313,7 +313,13 @@ class Client:
         """Return why a run failed, is waiting or published nothing, and what to do."""
         one_run = find_run(self.back_end, run)
         records = Records(one_run, self._endpoint)
-        return reasons.explain(one_run, records, self._cluster(one_run.run_id))
+        run_id = one_run.run_id
+        return reasons.explain(
+            one_run,
+            records,
+            self._cluster(run_id),
+            lambda: all_parameters(self.back_end, run_id),
+        )
 
     def _cluster(self, run_id: str) -> Callable[[], RunOnCluster]:
         """Return a function that connects to the cluster of a run."""

@@ -143,7 +143,7 @@ class RunOnCluster:
         waits = [
             f"{pod['metadata']['name']} waits: {reason}"
             for pod in _alive(steps)
-            if (reason := waiting_reasons.reason(pod, self._events(api, pod["metadata"]["name"])))
+            if (reason := waiting_reasons.reason(pod, self._start_events(api, pod)))
         ]
         running = [job for job in jobs if not is_over(job)]
         for job in running:
@@ -158,6 +158,12 @@ class RunOnCluster:
             jobs=_names(running),
             waits=tuple(waits),
         )
+
+    def _start_events(self, api: ClusterClient, pod: Object) -> Sequence[Object]:
+        """Return the events of a pod that has not started; the warnings of others are over."""
+        from kfp_tfjob.cluster.waiting_reasons import has_begun
+
+        return () if has_begun(pod) else self._events(api, pod["metadata"]["name"])
 
     @staticmethod
     def _events(api: ClusterClient, name: str) -> Sequence[Object]:

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.components.finish.workflow import FailedTask, cause
 from kfp_tfjob.components.preflight.parameters import defaults, job_spec
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.options.pipeline import completed
+from kfp_tfjob.options.pipeline import PARAMETERS, completed
 from kfp_tfjob.pipelines.kubeflow import cluster_checks
 from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run
-from kfp_tfjob.storage.errors import ConfigurationError
+from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
 from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
 _LINES = 12  # of a log, for a terminal; `kfp-tfjob logs` shows all lines
+# The parameters that a pipeline has if its runs decide what the replicas request.
+_JOB_PARAMETERS = {name for name in PARAMETERS if name.startswith(("train_", "pod"))}
+_TAINT = "tolerate the taints of more nodes with pod.all.tolerations in a new run"
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,12 @@ class Machines(Protocol):
 
 
 Connect = Callable[[], Machines]
+ReadParameters = Callable[[], Mapping[str, Any]]
 
 
-def explain(run: Run, records: Records, connect: Connect) -> Why:
+def explain(
+    run: Run, records: Records, connect: Connect, read_parameters: ReadParameters | None = None
+) -> Why:
     """Return the explanation of a run's state.
 
     Args:
@@ -107,6 +113,8 @@ def explain(run: Run, records: Records, connect: Connect) -> Why:
         records: Its records.
         connect: Connects to the run's pods or processes; called only if the records do not explain
             the state.
+        read_parameters: Reads all parameters of the run, with the defaults of its pipeline; called
+            only if pods wait for a node. None for those that `run` has.
     """
     run = records.with_verdict()
     if run.state == "succeeded":
@@ -114,7 +122,8 @@ def explain(run: Run, records: Records, connect: Connect) -> Why:
     elif run.is_over:
         explanation = _explain_failure(run, records, connect)
     else:
-        explanation = _explain_progress(run, records, connect)
+        read_parameters = read_parameters or (lambda: run.parameters)
+        explanation = _explain_progress(run, records, connect, read_parameters)
     if run.is_archived:
         return replace(explanation, notes=(*explanation.notes, "this run is archived"))
     return explanation
@@ -296,7 +305,9 @@ def _summarize(run: Run, step: str, failure: Failure | None = None) -> str:
     return f"The run {run.state}{location}{verdict}."
 
 
-def _explain_progress(run: Run, records: Records, connect: Connect) -> Why:
+def _explain_progress(
+    run: Run, records: Records, connect: Connect, read_parameters: ReadParameters
+) -> Why:
     cluster = connect()
     snapshot = cluster.snapshot()
     notes = _notes(records)
@@ -308,7 +319,10 @@ def _explain_progress(run: Run, records: Records, connect: Connect) -> Why:
     if snapshot and snapshot.waits:
         waits = "; ".join(snapshot.waits)
         remedy = _wait_remedy(waits)
-        if "nodes are available" in waits and (findings := _node_findings(run, cluster.namespace)):
+        findings = []
+        if "nodes are available" in waits:
+            findings = _node_findings(read_parameters, cluster.namespace)
+        if findings:
             waits = "; ".join([*(finding.what for finding in findings), waits])
             remedy = findings[0].fix
         summary = f"The run is waiting in {step}." if step else "The run is waiting."
@@ -331,15 +345,17 @@ def _explain_progress(run: Run, records: Records, connect: Connect) -> Why:
     return Why(run, f"The run is {run.state}.", reason, "", step, None, attempts, notes=notes)
 
 
-def _node_findings(run: Run, namespace: str) -> list[Finding]:
+def _node_findings(read_parameters: ReadParameters, namespace: str) -> list[Finding]:
     """Return findings about replicas that no node can hold, with the parameter to change."""
-    parameters = {name: setting for name, setting in run.parameters.items() if setting != ""}
-    values = completed(defaults(), parameters)
     try:
-        findings = cluster_checks.check_cluster(job_spec(values), namespace)
-        return only(findings, Status.WAITS)
-    except ConfigurationError:
-        return []  # a run of another pipeline
+        parameters = read_parameters()
+        if not parameters.keys() >= _JOB_PARAMETERS:
+            return []  # the pipeline of another author sets these itself
+        parameters = {name: setting for name, setting in parameters.items() if setting != ""}
+        spec = job_spec(completed(defaults(), parameters))
+    except StepError:
+        return []
+    return only(cluster_checks.check_cluster(spec, namespace), Status.WAITS)
 
 
 def _wait_remedy(waits: str) -> str:
@@ -352,7 +368,10 @@ def _wait_remedy(waits: str) -> str:
         )
     if "secret" in waits.lower() and "not found" in waits:
         return "create the Secret; the pod then retries on its own"
-    return "free the resources that it waits for, or cancel the run and request less"
+    free = "free the resources that it waits for"
+    if "untolerated taint" in waits:
+        free += f", {_TAINT}"
+    return f"{free}, or cancel the run and request less"
 
 
 def progress_line(progress: Progress) -> str:

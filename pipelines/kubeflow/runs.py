@@ -223,6 +223,26 @@ def read_run(back_end: BackEnd, run_id: str) -> Run:
     return run_of(back_end, back_end.call(f"read the run {run_id}", method, run_id=run_id))
 
 
+def all_parameters(back_end: BackEnd, run_id: str) -> dict[str, Any]:
+    """Return the parameters of a run with all defaults of its pipeline, which may be another one.
+
+    Raises:
+        StepError: The back end does not return the run or its pipeline.
+    """
+    sdk = back_end.sdk
+    raw = back_end.call("read the run", sdk.runs.run_service_get_run, run_id=run_id)
+    spec = raw.pipeline_spec
+    if not spec:  # the run names an uploaded pipeline
+        version = raw.pipeline_version_reference
+        spec = back_end.call(
+            "read the pipeline of the run",
+            sdk.pipelines.pipeline_service_get_pipeline_version,
+            pipeline_id=version.pipeline_id,
+            pipeline_version_id=version.pipeline_version_id,
+        ).pipeline_spec
+    return defaults_of(spec) | parameters_of(raw)
+
+
 def run_of(back_end: BackEnd, raw: Any) -> Run:
     """Return the Run for an object of the API."""
     parameters = parameters_of(raw)

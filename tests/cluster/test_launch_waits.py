@@ -7,6 +7,8 @@ from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.task_config import TaskSettings
+from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.launches import Launch, client_of, may_list_nodes
 from tests.cluster.workloads import container, pod
 
@@ -33,6 +35,22 @@ def test_more_cpu_than_any_node_has(launch, said):
     assert "node_selector" not in ended.message
     words = "0 of 1 running, waiting: chief-0: 0/"
     assert "Insufficient cpu" in next(x for x in said.messages if words in x)
+
+
+def test_only_a_task_that_tolerates_the_taint_gets_the_node(launch, another_launch, scarce):
+    """Both tasks set an accelerator that only the node with the taint has."""
+    task = {"resources": {"limits": {scarce["gpu_resource"]: "1"}}}
+    settings = TaskSettings.read(task)
+    pod = {"all": settings.settings}
+    ended = launch.run(launch.spec(gpus=settings.gpus, pod=pod, pending_timeout_seconds=4))
+    launch.ended_with("unschedulable", 2, jobs=0)
+    assert "untolerated taint" in ended.message and "pod.all.tolerations" in ended.message
+
+    settings = TaskSettings.read(task | {"tolerations": scarce["tolerations"]})
+    other = another_launch()
+    other.run(other.spec(gpus=settings.gpus, pod={"all": settings.settings}))
+    other.ended_with("succeeded", 0, jobs=1)
+    assert other.node_of() == SCARCE_NODE
 
 
 def test_a_secret_as_files(launch, said):

@@ -52,6 +52,24 @@ def test_pods_of_a_run_are_seen_with_the_reason_they_wait(cluster: Access, names
     assert found.known
 
 
+def test_a_warning_about_a_running_step_is_no_reason_to_wait(cluster: Access, namespace: str):
+    body = template(container("import time; time.sleep(600)"))
+    body["metadata"] = {"name": "step", "labels": {"pipeline/runid": RUN}}
+    cluster.core.create_namespaced_pod(namespace, body)
+    about = {"kind": "Pod", "name": "step", "namespace": namespace}
+    event = {"metadata": {"name": "mount"}, "involvedObject": about, "type": "Warning"}
+    event |= {"reason": "FailedMount", "message": "failed to sync secret cache"}
+    cluster.core.create_namespaced_event(namespace, event)
+
+    def runs() -> bool:
+        return cluster.core.read_namespaced_pod("step", namespace).status.phase == "Running"
+
+    assert wait_until(runs, 240)
+    snapshot = RunOnCluster(RUN, namespace).snapshot()
+    assert (snapshot.steps, snapshot.waits) == (("step",), ())
+    cluster.core.delete_namespaced_pod("step", namespace, grace_period_seconds=0)
+
+
 def test_a_person_without_rights_is_told(cluster: Access, namespace: str, monkeypatch):
     kubeconfig = cluster.kubeconfig_for(namespace, "nobody", [])
     use(kubeconfig, monkeypatch)

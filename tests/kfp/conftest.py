@@ -14,7 +14,7 @@ from tests.kfp.shares import shares
 _LAB = pytest.StashKey[Lab]()
 _ROW = "run on Kubeflow Pipelines"
 _TITLES = ("scenario", "outcome", "run", "verdict", "seconds", "ours", "drivers", "Argo")
-_LONGEST = ("schedule", "terminate", "missing_secret", "lost", "form")
+_LONGEST = ("schedule", "terminate", "missing_secret", "lost", "form", "publish", "evaluate")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -86,6 +86,17 @@ class Lab:
             params=self.parameters(name, **other),
             pipeline_id=self.pipeline_id,
             version_id=self.version_id,
+        )
+        self.started.append(run.run_id)
+        return run.run_id
+
+    def start_file(self, name: str, file: Path, arguments: Mapping[str, Any]) -> str:
+        """Start a run of a compiled pipeline that was not uploaded, and return its id."""
+        run = self.sdk.create_run_from_pipeline_package(
+            str(file),
+            dict(arguments),
+            run_name=f"{self.name}-{name}",
+            experiment_id=self.experiment_id,
         )
         self.started.append(run.run_id)
         return run.run_id

@@ -11,13 +11,14 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
 _SERVICE = "ml_metadata.MetadataStoreService"
 _RUN = "system.PipelineRun"  # the type of the context whose name is the run's id
+_STORE = "store_session_info"  # the key of the region and the Secret of Kubeflow's store
 _STATUS = 0x80  # the kind of a frame that has the status, not a message
 _HEADER = struct.Struct(">BI")  # of a frame: its kind, and the bytes that follow
 _SECONDS = 30
@@ -62,8 +63,11 @@ def artifacts(ui: str, run_id: str) -> dict[str, Artifact]:
 def card(ui: str, artifact: Artifact) -> bytes:
     """Return the file of an artifact, as the UI reads it from Kubeflow's store."""
     uri = urlsplit(artifact.uri)
-    place = f"source={uri.scheme}&bucket={uri.netloc}&key={quote(uri.path[1:], safe='')}"
-    with urllib.request.urlopen(f"{ui}/artifacts/get?{place}", timeout=_SECONDS) as reply:
+    place = {"source": uri.scheme, "bucket": uri.netloc, "key": uri.path[1:]}
+    if store := artifact.metadata.get(_STORE):
+        place["providerInfo"] = store
+    query = urlencode(place)
+    with urllib.request.urlopen(f"{ui}/artifacts/get?{query}", timeout=_SECONDS) as reply:
         return reply.read()
 
 

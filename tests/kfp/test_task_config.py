@@ -37,13 +37,7 @@ def test_task_config(lab: Lab, row, accelerator: str, tmp_path: Path) -> None:
     root = f"s3://{lab.bucket.name}/{lab.bucket.prefix}"
     arguments = {"data_uri": f"{root}/{DATA}", "data_label": LABEL, "output_uri": root}
     arguments |= {"storage_secret": lab.settings.secret, "token_secret": secret}
-    run = lab.sdk.create_run_from_pipeline_package(
-        str(file),
-        arguments | {"accelerator": accelerator},
-        run_name=f"{lab.name}-task-config",
-        experiment_id=lab.experiment_id,
-    ).run_id
-    lab.started.append(run)
+    run = lab.start_file("task-config", file, arguments | {"accelerator": accelerator})
 
     replicas: dict[str, Object] = {}  # a worker's pod is deleted when the chief ends
 

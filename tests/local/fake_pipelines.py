@@ -36,6 +36,7 @@ class FakePipelines:
         self.runs: dict[str, api.V2beta1Run] = {}
         self.experiments: dict[str, api.V2beta1Experiment] = {}
         self.schedules: dict[str, api.V2beta1RecurringRun] = {}
+        self.versions: dict[str, Mapping[str, Any]] = {}  # specs of uploaded pipelines
         self.multi_user, self.token = False, ""  # requests must have the token, if there is one
         self.requests: list[tuple[str, str]] = []
         # Called before each request; may raise Refusal, or ConnectionError to hang up.
@@ -86,6 +87,8 @@ class FakePipelines:
             return api.V2beta1GetHealthzResponse(multi_user=self.multi_user)
         if path == "/pipelines/upload":
             return api.V2beta1Pipeline(pipeline_id=str(uuid.uuid4()))
+        if found := re.fullmatch(r"/pipelines/[^/]+/versions/([^/]+)", path):
+            return api.V2beta1PipelineVersion(pipeline_spec=self.versions[found[1]])
         if path == "/experiments":
             return self._experiments(method, query, body)
         if path == "/runs":

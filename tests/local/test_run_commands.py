@@ -8,8 +8,11 @@ import pytest
 
 from kfp_tfjob import Client
 from kfp_tfjob.components.finish.workflow import FailedTask
+from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
+from kfp_tfjob.pipelines.kubeflow.reasons import _wait_remedy
+from kfp_tfjob.pipelines.kubeflow.runs import all_parameters
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.failure_record import Failure
@@ -101,6 +104,24 @@ def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
     found = Client(fake.host).run("last").parameters
     assert found["train_epochs"] == 3 and found["train_workers"] == 1
     assert isinstance(found["train_workers"], int)
+
+
+def test_a_run_that_waits_for_a_node_with_a_taint_is_told_of_tolerations():
+    waits = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu"
+    assert "pod.all.tolerations" not in _wait_remedy(waits)
+    waits += ", 1 node(s) had untolerated taint {a: b}"
+    assert "pod.all.tolerations" in _wait_remedy(waits)
+
+
+def test_all_parameters_of_a_run_of_an_uploaded_pipeline(fake, package, base):
+    from kfp_tfjob.pipelines.kubeflow.package import from_file
+
+    run = add(fake, base, train_epochs=3)
+    run.pipeline_version_reference = api.V2beta1PipelineVersionReference("p", "v")
+    fake.versions["v"] = dict(from_file(package).spec)
+    found = all_parameters(Client(fake.host).back_end, run.run_id)
+    assert (found["train_epochs"], found["train_workers"]) == (3, 1)
+    assert found.keys() >= PARAMETERS.keys()
 
 
 def test_watch_shows_steps_progress_and_the_end(fake, store, base, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 from kfp_tfjob.checks.cluster import too_old
 from kfp_tfjob.checks.finding import local_paths
 from kfp_tfjob.checks.namespace import _references, mounted_secret
-from kfp_tfjob.checks.placement import shared_gpus, too_small
+from kfp_tfjob.checks.placement import remedy, shared_gpus, too_small
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.spec import JobSpec
@@ -59,6 +59,12 @@ def test_gpus_that_are_there_now(wanted, nodes, warned):
     found = list(too_small(wanted, nodes))
     assert len(found) == len(warned)
     assert all(warning.startswith(words) for warning, words in zip(found, warned, strict=True))
+
+
+def test_tolerations_are_the_remedy_only_if_taints_alone_keep_a_replica_away():
+    assert "pod.all.tolerations" in remedy(spec(), [node(0), node(8, [TAINT])])
+    assert "tolerations" not in remedy(spec(), [node(0), node(1, [TAINT])])
+    assert "tolerations" not in remedy(spec(queue="a100"), [node(1, [TAINT])])
 
 
 def machine(gpus: int = 0, **has: str) -> dict:
