@@ -10,7 +10,7 @@ READY = .venv/.ready
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
+.PHONY: help setup run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -73,6 +73,9 @@ test-publish: $(READY) ## run the long proof of publish: 50 publishers at once, 
 
 test-stores: $(READY) ## run the tests of the store on Swift, versitygw and SeaweedFS; STORES="swift https://HOST/BUCKET" chooses
 	.venv/bin/python -m tests.stores $(ARGS)
+
+test-aws: $(READY) ## run the documented IAM policy and the pods' roles on moto's STS, IAM and S3, in its own environment
+	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/stores/test_aws.py
 
 test-mlflow: $(READY) ## run the mirrors of the champions, and trainings that MLflow follows: its own server on SQLite
 	.venv/bin/python -m pytest -m slow -o log_cli=true -o log_cli_level=INFO tests/mirrors

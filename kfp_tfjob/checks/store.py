@@ -26,14 +26,8 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
         StoreUnavailableError: The store does not respond.
     """
     probed = store.probe(prefix, read=True)
-    if not probed.deletes:
-        raise ConfigurationError(
-            Problem(
-                f"objects cannot be deleted below {prefix}",
-                expected="credentials that may read, write, list and delete there",
-                fix="correct the Secret named by storage_secret or the AWS environment",
-            )
-        )
+    if probed.undeletable:
+        raise ConfigurationError(probed.undeletable)
     server = f"; the Server header is {probed.server!r}" if probed.server else ""
     if not _creates_once(store, prefix):
         raise ConfigurationError(

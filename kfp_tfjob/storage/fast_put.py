@@ -74,10 +74,14 @@ class FastPut:
     Args:
         client: The boto3 client of the store.
         ca_bundle: File with the certificates to trust; empty for the default ones.
+        headers: Further headers of every request; the client's own requests have them already.
     """
 
-    def __init__(self, client: Any, ca_bundle: str = "") -> None:
+    def __init__(
+        self, client: Any, ca_bundle: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         self._client, self._ca = client, ca_bundle or where()
+        self._headers = headers or {}
         self._context: ssl.SSLContext | None = None
         self._routes: dict[str, _Route | None] = {}
         self._idle: dict[_Route, list[tuple[float, HTTPConnection]]] = {}
@@ -137,7 +141,7 @@ class FastPut:
             upload = quote(str(parameters["UploadId"]), safe="~")
             query = f"partNumber={parameters['PartNumber']}&uploadId={upload}"
         headers = {_HEADERS[name]: str(parameters[name]) for name in parameters if name in _HEADERS}
-        headers |= {"host": route.host, "x-amz-content-sha256": UNSIGNED}
+        headers |= {"host": route.host, "x-amz-content-sha256": UNSIGNED, **self._headers}
         signed = sign("PUT", path, query, headers, *self._identity())
         signed["content-length"] = str(body.size)
         try:

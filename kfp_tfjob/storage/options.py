@@ -22,6 +22,7 @@ MLFLOW_KEY = "MLFLOW_TRACKING_URI"
 VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path if an endpoint is set",
     "STORAGE_ENCRYPTION": "AES256 for SSE-S3, aws:kms or aws:kms:KEY_ID for SSE-KMS",
+    "STORAGE_REQUEST_PAYER": "requester, if data is in a bucket whose requester pays",
     "AWS_CA_BUNDLE": "file with the certificates to trust",
 }
 
@@ -33,11 +34,13 @@ class WriteOptions:
     Attributes:
         addressing: `auto`, `path`, `virtual`, or empty for the default.
         parameters: Of put_object and create_multipart_upload in boto3, for every object.
+        headers: Of every request.
         ca_bundle: File with the certificates to trust; empty for the default ones.
     """
 
     addressing: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
     ca_bundle: str = ""
 
     @classmethod
@@ -55,6 +58,7 @@ class WriteOptions:
         checks = {
             "STORAGE_ADDRESSING": r"auto|path|virtual",
             "STORAGE_ENCRYPTION": r"AES256|aws:kms(:.+)?",
+            "STORAGE_REQUEST_PAYER": r"requester",
         }
         ConfigurationError.raise_if(
             Problem(f"{name} has no effect", fix="delete it, and use the bucket's lifecycle rules")
@@ -76,8 +80,10 @@ class WriteOptions:
             parameters["ServerSideEncryption"] = "aws:kms"
             if key := encryption.removeprefix("aws:kms").removeprefix(":"):
                 parameters["SSEKMSKeyId"] = key
+        payer = settings.get("STORAGE_REQUEST_PAYER")
         return cls(
             settings.get("STORAGE_ADDRESSING", ""),
             parameters,
+            {"x-amz-request-payer": payer} if payer else {},
             settings.get("AWS_CA_BUNDLE", ""),
         )

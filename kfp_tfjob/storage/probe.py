@@ -41,12 +41,13 @@ class Probed:
 
     Attributes:
         latency: The time of a small request, in seconds.
-        deletes: Whether the credentials may delete; if not, pruned checkpoints remain.
+        undeletable: Why the credentials may not delete, so that pruned checkpoints remain; None if
+            they may.
         server: The Server header, which often is the store's name and version; may be empty.
     """
 
     latency: float
-    deletes: bool
+    undeletable: Problem | None
     server: str
 
     def __str__(self) -> str:
@@ -96,20 +97,19 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
     session.tags_are_md5 = reply.etag.strip('"') == _MD5
     if read:
         session.call(f"read below {prefix}", address, lambda: session.client.get_object(**at))
-    deletes = True
+    problem = None
     try:
         session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
     except StepError as error:
         # Runs work without this right; they only leave more behind.
-        deletes = False
         problem = Problem(
             f"objects cannot be deleted below {prefix}",
-            received=error,
+            received=error.received,
             expected="credentials that may read, write, list and delete there",
             fix="allow s3:DeleteObject; until then, old checkpoints stay in the store",
         )
         log.warning("%s", problem)
-    return Probed(latency, deletes, reply.headers.get("server", ""))
+    return Probed(latency, problem, reply.headers.get("server", ""))
 
 
 def _explain_rejected_write(

@@ -107,7 +107,7 @@ def answer_of(error: Exception) -> str:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping) and "Error" in response:  # of boto3
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
-        code, message = (str(response["Error"].get(key, "")) for key in ("Code", "Message"))
+        code, message = (str(response["Error"].get(key) or "") for key in ("Code", "Message"))
         parts = [f"HTTP {status}" if status else "", code if code != str(status) else ""]
         return ": ".join(filter(None, [" ".join(filter(None, parts)), message]))
     status = getattr(error, "status", None)  # of Kubernetes and of Kubeflow Pipelines

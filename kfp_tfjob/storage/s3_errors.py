@@ -23,6 +23,7 @@ from botocore.exceptions import (
 )
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.aws_chain import is_aws
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -43,6 +44,8 @@ _DENIED = {
     "XAdminUserNotFound": "the store does not recognize this access key",  # versitygw's name for it
     "SignatureDoesNotMatch": "the secret key does not belong to the access key",
     "ExpiredToken": "the session token has expired",
+    "ExpiredTokenException": "the session token has expired",
+    "TokenRefreshRequired": "the session token has expired",
     "InvalidToken": "the session token is not valid",
 }
 # New credentials may fix these: the current ones have expired or were rotated.
@@ -78,13 +81,17 @@ _ENDPOINT = "correct storage_endpoint (http or https; the port of the API, not o
 # A repeated request may succeed. A mismatch is one of these: the network damaged the bytes.
 _PASSING = MISMATCH | {
     "ConditionalRequestConflict",  # a concurrent request for the same key may still fail
+    "IDPCommunicationError",  # of STS, which could not reach the issuer of the token
     "IncompleteBody",
     "InternalError",
     "OperationAborted",
+    "RequestLimitExceeded",
+    "RequestThrottled",
     "RequestTimeout",
     "SlowDown",
     "Throttling",
     "ThrottlingException",
+    "KMS.ThrottlingException",
 }
 _WRITES = {"PutObject", "UploadPart", "CompleteMultipartUpload"}
 # A proxy in front of SeaweedFS, such as Istio's, may drop its Server header or set its own.
@@ -124,6 +131,7 @@ def transient(error: Exception) -> bool:
         return False
     passing = ConnectionError | HTTPClientError | CredentialRetrievalError
     return isinstance(error, passing) or type(error).__name__ in (
+        "ResponseParserError",  # a proxy's page in the place of an answer
         "ResponseStreamingError",
         "IncompleteReadError",
         "ProtocolError",
@@ -185,6 +193,42 @@ def _credentials_remedy() -> str:
     )
 
 
+def _explain_redirect(
+    error: ClientError, action: str, address: S3Address, endpoint: str, received: str
+) -> StepError:
+    """Return the error of a request that boto3 could not repeat in the bucket's region."""
+    headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
+    target = headers.get("location", "")
+    region = headers.get("x-amz-bucket-region") or error.response["Error"].get("Region", "")
+    cause = f"{endpoint or 'AWS'} redirects the request to another address"
+    fix = f"{_ENDPOINT} or storage_region"
+    if region:
+        cause = f"the bucket {address.bucket} is in the region {region}"
+        place = "leave storage_endpoint empty" if is_aws(endpoint) else _ENDPOINT
+        fix = f"set storage_region to {region}, and {place}"
+    return ConfigurationError(
+        Problem(
+            f"cannot {action}: {cause}",
+            received=f"{received}, to {target!r}" if target else received,
+            expected=f"{_S3_API}, and the region of the bucket",
+            fix=fix,
+        )
+    )
+
+
+def _permit(received: str, endpoint: str) -> str:
+    """Return what to do about refused credentials."""
+    if denied := re.search(r"not authorized to perform: ([\w:]*\w)", received):
+        return f"change the policy that the message names, so that it allows {denied[1]}"
+    place = "the Secret named by storage_secret or the AWS environment"
+    if _DENIED.get(received.partition(":")[0]) == _DENIED["ExpiredToken"]:
+        return f"put new keys and their session token into {place}"
+    remedy = f"correct {place}"
+    if received == "AccessDenied: Access Denied" and is_aws(endpoint):
+        remedy += "; if the requester pays for the bucket, set STORAGE_REQUEST_PAYER: requester"
+    return remedy
+
+
 def explain(
     error: ClientError | BotoCoreError, action: str, address: S3Address, endpoint: str
 ) -> StepError:
@@ -218,7 +262,7 @@ def explain(
             )
         )
     code = code_of(error)
-    received = f"{code}: {error.response['Error'].get('Message', '')}".rstrip(": .")
+    received = f"{code}: {error.response['Error'].get('Message') or ''}".rstrip(": .")
     if code in _TAKEN:
         return ObjectExistsError(
             Problem(
@@ -245,17 +289,8 @@ def explain(
                 " that exists",
             )
         )
-    if code in REDIRECTS:
-        headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
-        target = headers.get("location", "an unknown address")
-        return ConfigurationError(
-            Problem(
-                f"cannot {action}: {endpoint or 'AWS'} redirects the request to another address",
-                received=f"{received}, to {target!r}",
-                expected=f"{_S3_API}, and the region of the bucket",
-                fix=f"{_ENDPOINT} or storage_region",
-            )
-        )
+    if code in REDIRECTS or code == "AuthorizationHeaderMalformed":
+        return _explain_redirect(error, action, address, endpoint, received)
     if code == "RequestTimeTooSkewed":
         return ConfigurationError(
             Problem(
@@ -271,7 +306,16 @@ def explain(
                 f"cannot {action}: {_DENIED[code]}",
                 received=received,
                 expected="credentials that may read, write, list and delete there",
-                fix="correct the Secret named by storage_secret or the AWS environment",
+                fix=_permit(received, endpoint),
+            )
+        )
+    if code.startswith("KMS."):
+        return ConfigurationError(
+            Problem(
+                f"cannot {action}: the KMS key cannot be used",
+                received=received,
+                expected="a key that is enabled, in the region of the bucket",
+                fix="correct STORAGE_ENCRYPTION or the encryption of the bucket, or enable the key",
             )
         )
     if code.isdecimal() and not error.operation_name.startswith("Head"):

@@ -28,6 +28,7 @@ from botocore.exceptions import (
 from botocore.loaders import Loader, create_loader
 
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.aws_chain import explain_chain, explain_waiting, is_aws
 from kfp_tfjob.storage.body import Body, Digests
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
@@ -45,10 +46,14 @@ from kfp_tfjob.storage.s3_errors import (
 )
 
 log = logging.getLogger(__name__)
+# It logs a traceback each time that keys cannot be fetched; our own message follows.
+logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
 Result = TypeVar("Result")
 
 CONNECT_SECONDS = 5  # a store in the same network answers in milliseconds; a retry follows
 LANES = 8  # parts of large objects in flight; each holds a connection and a chunk of memory
+# A token's file, an agent's reply and a variable are read by botocore without errors of its own.
+_CHAIN_ERRORS = (BotoCoreError, ClientError, OSError, ValueError, KeyError)
 
 
 class S3Session:
@@ -80,6 +85,10 @@ class S3Session:
         self.ignores_checksums = self.tags_are_md5 = False  # until it is probed
         self._renewing = Lock()
         session = botocore.session.get_session()
+        session.set_default_client_config(_sts_config(endpoint, patience))
+        if not session.get_config_variable("region"):
+            # botocore does not read AWS_REGION, and the STS of us-east-1 is not for all regions.
+            session.set_config_variable("region", region)
         secret.install(session)
         try:
             session.get_scoped_config()
@@ -103,6 +112,10 @@ class S3Session:
                     fix="set both of them, or neither",
                 )
             ) from None
+        except StoreUnavailableError as error:
+            raise explain_waiting(error) from error.__cause__
+        except _CHAIN_ERRORS as error:
+            raise explain_chain(error, "fetch AWS credentials") from error
         with_boto3 = boto3.session.Session(botocore_session=session)
         session.register_component("data_loader", _service_loader())  # after boto3 has set its own
         self.client = with_boto3.client(
@@ -114,6 +127,7 @@ class S3Session:
                 signature_version="s3v4",
                 connect_timeout=CONNECT_SECONDS,
                 read_timeout=patience.silence,
+                ignore_configured_endpoint_urls=False,
                 max_pool_connections=64,
                 retries={"total_max_attempts": 1},  # our own retries have a deadline
                 request_checksum_calculation="when_required",
@@ -125,8 +139,9 @@ class S3Session:
             ),
         )
         self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _disable_redirects)
+        self.client.meta.events.register("before-call.s3", self._add_headers)
         bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
-        self.fast_put = FastPut(self.client, bundle)
+        self.fast_put = FastPut(self.client, bundle, self.options.headers)
 
     @cached_property
     def lanes(self) -> ThreadPoolExecutor:
@@ -172,11 +187,13 @@ class S3Session:
             StepError: The call failed; the class tells what the user can do.
         """
         _check_bucket(self.client.meta.endpoint_url, address.bucket)
-        used_keys, guessed = None, False
+        used_keys, guessed, has_keys = None, False, False
 
         def attempt() -> Result:
-            nonlocal used_keys
-            used_keys = self._keys()
+            nonlocal used_keys, has_keys
+            has_keys = False
+            used_keys = self._keys(action)
+            has_keys = True
             return call()
 
         def is_transient(error: Exception) -> bool:
@@ -185,31 +202,41 @@ class S3Session:
             # An error without a reason may not be about the keys, so new keys are tried once.
             if code in RENEWABLE or (code in WORDLESS and not guessed):
                 guessed = True
-                if self._renew_keys(used_keys):
+                if self._renew_keys(used_keys, action):
                     return True
             return transient(error)
 
         try:
             return self.patience.run(action, attempt, is_transient)
         except StoreUnavailableError as error:
-            raise explain_unavailable(error) from error.__cause__
+            explained = explain_unavailable(error) if has_keys else explain_waiting(error)
+            raise explained from error.__cause__
         except (ClientError, BotoCoreError) as error:
             raise explain(error, action, address, self.endpoint) from error
 
-    def _keys(self) -> Any:
-        credentials = self.client._get_credentials()
-        return credentials and credentials.get_frozen_credentials()
+    def _add_headers(self, params: dict[str, Any], **_: Any) -> None:
+        params["headers"].update(self.options.headers)
 
-    def _renew_keys(self, rejected: Any) -> bool:
+    def _keys(self, action: str) -> Any:
+        """Return the current keys; fetch them if they are about to expire."""
+        credentials = self.client._get_credentials()
+        try:
+            return credentials and credentials.get_frozen_credentials()
+        except _CHAIN_ERRORS as error:
+            if transient(error):
+                raise
+            raise explain_chain(error, action) from error
+
+    def _renew_keys(self, rejected: Any, action: str) -> bool:
         """Fetch the keys again and return whether they differ from the rejected ones."""
         with self._renewing:  # threads that were rejected together fetch once
             credentials = self.client._get_credentials()
-            if self._keys() == rejected and hasattr(credentials, "_expiry_time"):
+            if self._keys(action) == rejected and hasattr(credentials, "_expiry_time"):
                 # By our clock the cached keys have not expired, but the store rejected them.
                 fetcher = getattr(credentials._refresh_using, "__self__", None)
                 getattr(fetcher, "_cache", {}).clear()
                 credentials._expiry_time = datetime.now(UTC)
-            return self._keys() != rejected
+            return self._keys(action) != rejected
 
 
 def _check_bucket(endpoint: str, bucket: str) -> None:
@@ -228,6 +255,21 @@ def _check_bucket(endpoint: str, bucket: str) -> None:
             path="storage_endpoint",
             suggestion=f"{url.scheme}://{host}",
         )
+    )
+
+
+def _sts_config(endpoint: str, patience: Patience) -> Config:
+    """Return the configuration of the client that exchanges a service account's token for keys.
+
+    Replicas have storage_endpoint as AWS_ENDPOINT_URL, which botocore would use for STS too. The
+    same URL is right for a store that is its own STS, such as MinIO, but not for a host of AWS.
+    """
+    return Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=patience.silence,
+        retries={"total_max_attempts": 1},
+        ignore_configured_endpoint_urls=is_aws(endpoint)
+        and "AWS_ENDPOINT_URL_STS" not in os.environ,
     )
 
 

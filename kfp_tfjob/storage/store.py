@@ -39,7 +39,7 @@ from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.parts import PART, OpenFile, PartsUpload, read_ranges
 from kfp_tfjob.storage.probe import Probed, probe
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.s3_errors import code_of
+from kfp_tfjob.storage.s3_errors import WORDLESS, code_of
 from kfp_tfjob.storage.s3_session import S3Session, setting
 
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
@@ -249,9 +249,7 @@ class Store:
         head = self._call(
             f"check {address}",
             address,
-            lambda: self._client.head_object(
-                Bucket=address.bucket, Key=address.key, ChecksumMode="ENABLED"
-            ),
+            lambda: self._head(address, ChecksumMode="ENABLED"),
         )
         size, checksum = head["ContentLength"], of_all_bytes(head)
         checksum = checksum or read_ranges(self.session, address, size, head["ETag"]).base64
@@ -332,7 +330,7 @@ class Store:
         return self._call(
             f"check {address}",
             address,
-            lambda: self._client.head_object(Bucket=address.bucket, Key=address.key),
+            lambda: self._head(address),
         )
 
     def has(self, address: S3Address) -> bool:
@@ -435,6 +433,17 @@ class Store:
 
     def _get(self, address: S3Address, **extra: str) -> dict[str, Any]:
         return self._client.get_object(Bucket=address.bucket, Key=address.key, **extra)
+
+    def _head(self, address: S3Address, **extra: str) -> dict[str, Any]:
+        at = {"Bucket": address.bucket, "Key": address.key, **extra}
+        try:
+            return self._client.head_object(**at)
+        except ClientError as error:
+            if code_of(error) not in WORDLESS:
+                raise
+        # A reply to HEAD has no body, so only the refusal of GET says whether it is transient.
+        self._get(address)["Body"].close()
+        return self._client.head_object(**at)
 
     def _put(
         self, address: S3Address, body: Body, condition: dict[str, str], content_type: str = ""

@@ -8,6 +8,8 @@ import fcntl
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from kfp_tfjob.storage.errors import StepError
 from tests.cluster.binaries import sources
 from tests.cluster.cluster import STATE, Cluster
@@ -16,9 +18,11 @@ from tests.cluster.processes import wait_until
 _KSERVE, _KEDA = "github.com/kserve/kserve", "github.com/kedacore/keda/v2"
 _KARPENTER, _ON_AWS = "sigs.k8s.io/karpenter", "github.com/aws/karpenter-provider-aws"
 _PROMETHEUS = "github.com/prometheus-operator/prometheus-operator"
+_ISTIO = "istio.io/api"
 _FILES = {
     "serving/kserve": [(_KSERVE, "config/crd/full/serving.kserve.io_inferenceservices.yaml")],
     "serving/keda": [(_KEDA, "config/crd/bases/keda.sh_scaledobjects.yaml")],
+    "optional/istio": [(_ISTIO, "kubernetes/customresourcedefinitions.gen.yaml")],
     "optional/karpenter": [
         (_KARPENTER, "pkg/apis/crds/karpenter.sh_nodepools.yaml"),
         (_ON_AWS, "pkg/apis/crds/karpenter.k8s.aws_ec2nodeclasses.yaml"),
@@ -28,6 +32,8 @@ _FILES = {
         for name in ("podmonitors", "prometheusrules")
     ],
 }
+# Of a file with many definitions, those that are needed.
+_NEEDED = {_ISTIO: ("AuthorizationPolicy", "PeerAuthentication")}
 _SECONDS = 600
 
 
@@ -47,10 +53,21 @@ def define(cluster: Cluster, folder: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for module, name in wanted:
             refused: list[str] = []
-            if not wait_until(
-                partial(_is_established, cluster, folders[module] / name, refused), _SECONDS
-            ):
+            file = _needed_of(folders[module] / name, _NEEDED.get(module, ()))
+            if not wait_until(partial(_is_established, cluster, file, refused), _SECONDS):
                 raise TimeoutError(f"{name} is not established: {refused}")
+
+
+def _needed_of(file: Path, kinds: tuple[str, ...]) -> Path:
+    """Return a file with only the definitions of these kinds; without any, the file itself."""
+    if not kinds:
+        return file
+    needed = STATE / f"custom-resources-{'-'.join(kinds)}.yaml"
+    definitions = yaml.load_all(file.read_text(), yaml.CSafeLoader)
+    needed.write_text(
+        yaml.safe_dump_all(it for it in definitions if it and it["spec"]["names"]["kind"] in kinds)
+    )
+    return needed
 
 
 def _is_established(cluster: Cluster, file: Path, refused: list[str]) -> bool:

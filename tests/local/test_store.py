@@ -150,11 +150,11 @@ def test_the_probe_leaves_nothing_behind_and_says_when_it_cannot(
     proxy: FaultProxy, base: S3Address
 ) -> None:
     store = Store(proxy.endpoint)
-    assert store.probe(base, read=True).deletes
+    assert store.probe(base, read=True).undeletable is None
     assert [seen.method for seen in proxy.seen] == ["PUT", "PUT", "GET", "DELETE"]
     assert list(store.list(base)) == []
     proxy.faults = [Fault(refuse(403, "AccessDenied"), "DELETE", times=float("inf"))]
-    assert not Store(proxy.endpoint).probe(base).deletes
+    assert Store(proxy.endpoint).probe(base).undeletable
 
 
 def test_a_store_that_overwrites_is_refused(proxy: FaultProxy, base: S3Address) -> None:
@@ -326,7 +326,7 @@ def test_an_agent_that_does_not_give_credentials_at_first(server: FaultProxy, mo
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.endpoint}/keys")
     monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)
     store = Store(server.endpoint, patience=Patience(seconds=30))
-    assert store.session._keys().access_key == "of-the-agent"
+    assert store.session._keys("test").access_key == "of-the-agent"
     assert [seen.target for seen in server.seen] == ["/keys"] * (_AGENT_TRIES + 1)
 
 

@@ -78,6 +78,7 @@ def test_no_file_is_completely_in_memory_on_the_way_through_a_proxy(world: World
     [
         ("STORAGE_ENCRYPTION", "AES512"),
         ("STORAGE_ADDRESSING", "host"),
+        ("STORAGE_REQUEST_PAYER", "me"),
     ],
 )
 def test_a_wrong_option_is_refused(store, monkeypatch, name, value):
@@ -184,8 +185,9 @@ def test_a_web_identity_is_renewed(proxy, s3, base, tmp_path, monkeypatch):
             token.write_text(f"token-{len(proxy.seen)}")
             return exchange.answer(403, "AccessDenied")
 
-        # Other keys are always available, and the keys are not the cause.
+        # Other keys are always available, and the keys are not the cause. HEAD is tried again after
+        # a GET that is not refused, and all of that once more with other keys.
         proxy.faults = [Fault(refuse, "HEAD", times=EVER)]
         with pytest.raises(ConfigurationError):
             store.head(base / "a")
-        assert len(proxy.of("HEAD")) == 2
+        assert len(proxy.of("HEAD")) == 4

@@ -135,3 +135,10 @@ def test_the_component_for_gpus_changes_the_server_of_tensorflow_serving() -> No
     assert changed["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     original = {it["newName"]: it["newTag"] for it in base["images"]}
     assert image["newTag"] == f"{original[image['name']]}-gpu"
+
+
+def test_the_nightly_comparison_has_no_proxy_that_outlives_it() -> None:
+    """Istio would add one in the namespace of a profile."""
+    job = yaml.safe_load((DEPLOY / "serving/monitor/cron-job.yaml").read_text())["spec"]
+    labels = job["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
+    assert labels == {"sidecar.istio.io/inject": "false"}

@@ -7,5 +7,6 @@ require (
 	github.com/kedacore/keda/v2 v2.21.0
 	github.com/kserve/kserve v0.20.0
 	github.com/prometheus-operator/prometheus-operator v0.85.0
+	istio.io/api v1.32.0
 	sigs.k8s.io/karpenter v1.9.0
 )
