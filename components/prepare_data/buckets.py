@@ -388,7 +388,7 @@ class SortedRows:
         """Return the rows of some bins of files, which are in the order of the source."""
         start, end = self._bins.buckets_with(first, last)
         streams = (
-            Streams(it.name, it.starts[start : end + 1].copy(), it.checksums[start:end].copy())
+            Streams(it.name, it.starts[start : end + 1], it.checksums[start:end])
             for it in (file.streams for file in files)
         )
         return RowRange(first, last, counts[first:last], tuple(streams))

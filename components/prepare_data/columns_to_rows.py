@@ -6,7 +6,7 @@ strings. It is invalid only if the rule of the column says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -110,13 +110,13 @@ class Converter:
         labels, codes, forms = _labels(chunk, self._label, self._label_format)
         rows = len(faults.lines)
         return Rows(
-            block.rows if is_whole and self._names else _columns(found[FLOATS], rows, np.float32),
+            block.rows if is_whole and self._names else as_matrix(found[FLOATS], rows, np.float32),
             labels,
             codes,
             faults.lines,
             faults,
             tuple(found[CODES]),
-            _columns(found[WHOLES], rows, np.int64),
+            as_matrix(found[WHOLES], rows, np.int64),
             forms,
         ).good
 
@@ -212,8 +212,8 @@ def _labels(
     return texts, codes, forms
 
 
-def _columns(columns: list[np.ndarray], rows: int, kind: type) -> np.ndarray:
-    """Return columns as the contiguous rows of a matrix."""
+def as_matrix(columns: Sequence[np.ndarray], rows: int, kind: type) -> np.ndarray:
+    """Return columns as the contiguous rows of a matrix, of shape [rows, columns]."""
     found = np.empty((rows, len(columns)), kind)
     for j, column in enumerate(columns):
         found[:, j] = column

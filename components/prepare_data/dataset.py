@@ -203,7 +203,8 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     job, files = scan.job, scan.summary.files
     vocabulary = _vocabulary(scan, label)
     rows = SortedRows(scan.executor.context.buckets, job.row_kind, job.bins, vocabulary)
-    sample = _sample(rows, job, files)
+    counts = rows.counts(files)
+    sample = _sample(rows, job, files, counts)
     counted, of_texts = scan.summary.counted
     if label.classes is not None:
         counted.merge(of_texts)
@@ -214,7 +215,7 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     bins = Distributions.of(coding, fitted.rows, of_label, label.name)
     classes = len(label.classes) if label.classes is not None else None
     splits = split_of(job.bins.edges, job.fractions)
-    shards = list(shards_of(rows, files, splits, encoder_of(job, classes).record_bytes))
+    shards = list(shards_of(rows, files, counts, splits, encoder_of(job, classes).record_bytes))
     by_class = (
         np.zeros((3, 0), np.int64) if label.classes is None else scan.labels.class_counts(label)
     )
@@ -235,11 +236,10 @@ def _vocabulary(scan: Scan, label: Label) -> Vocabulary:
     )
 
 
-def _sample(rows: SortedRows, job: Job, files: Sequence[BucketFile]) -> Sorted:
-    """Return the first rows of train."""
+def _sample(rows: SortedRows, job: Job, files: Sequence[BucketFile], counts: np.ndarray) -> Sorted:
+    """Return the first rows of train, given the rows of each bin."""
     wanted = max(fit_encoding.sample_rows(job.row_kind), sample_rows(job.row_kind))
     train = int(np.searchsorted(split_of(job.bins.edges, job.fractions), 1))
-    counts = rows.counts(files)
     last = min(int(np.searchsorted(np.cumsum(counts[:train]), wanted)) + 1, train)
     found = list(rows.read(rows.range(files, counts, 0, last)))
     whole = Sorted(

@@ -88,10 +88,13 @@ def encoder_of(job: Job, classes: int | None) -> Encoder:
 
 
 def shards_of(
-    rows: SortedRows, files: Sequence[BucketFile], splits: np.ndarray, record_bytes: int
+    rows: SortedRows,
+    files: Sequence[BucketFile],
+    counts: np.ndarray,
+    splits: np.ndarray,
+    record_bytes: int,
 ) -> Iterator[Shard]:
-    """Yield the shards, given the split of each bin and the bytes of a row in a shard."""
-    counts = rows.counts(files)
+    """Yield the shards, given the rows and the split of each bin, and the bytes of a record."""
     for split in range(len(SPLITS)):
         start, end = np.searchsorted(splits, [split, split + 1]).tolist()
         ends = np.cumsum(counts[start:end])

@@ -12,7 +12,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
-from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, as_matrix
 from kfp_tfjob.components.prepare_data.dictionary import (
     Dictionary,
     HashedStrings,
@@ -228,7 +228,7 @@ class _PartWriter:
             strings.add(column)
             for strings, column in zip(self._strings, converted.texts, strict=True)
         ]
-        string_hashes = _matrix([it.hashes for it in coded], len(converted.lines), np.uint64)
+        string_hashes = as_matrix([it.hashes for it in coded], len(converted.lines), np.uint64)
         hashes = row_hashes(
             converted.features, job.options.split.salt, string_hashes, converted.dates
         )
@@ -278,8 +278,3 @@ class _PartWriter:
             self._folder.write(name, self._overlap.to_bytes())
             self.summary.overlaps = [name]
         return self.summary
-
-
-def _matrix(columns: list[np.ndarray], rows: int, kind: type) -> np.ndarray:
-    """Return columns as an array of shape [rows, columns]."""
-    return np.stack(columns, axis=1) if columns else np.empty((rows, 0), kind)
