@@ -10,9 +10,10 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
 from kfp_tfjob.pipelines.kubeflow.runs import Run
@@ -82,6 +83,12 @@ class Records:
         url = endpoint_of(str(run.parameters.get("storage_endpoint") or ""), endpoint)
         region = str(run.parameters.get("storage_region", ""))
         self._store = self._open(open_store or (lambda: Store(url, region, patience=REACHABLE)))
+
+    def about(self, run: Run) -> Self:
+        """Return the records of the same run in another state; its store is not opened again."""
+        records = copy(self)
+        records._run = run
+        return records
 
     @cached_property
     def folder(self) -> RunLayout | None:

@@ -104,7 +104,7 @@ class HomeRuns:
 
     @contextmanager
     def _stores(self) -> Iterator[OpenStore]:
-        """Yield what opens a run's store; the embedded one is started once, if it is needed."""
+        """Yield what opens a run's store: each store once, and the embedded one if it is needed."""
         with ExitStack() as stack:
 
             @cache
@@ -114,11 +114,14 @@ class HomeRuns:
                 except StepError as error:
                     return error  # not started again for each run
 
+            @cache
+            def at(endpoint: str, region: str) -> Store:
+                return Store(endpoint, region, patience=REACHABLE)
+
             def open_store(values: Mapping[str, Any]) -> Store:
                 endpoint = self._endpoint or str(values.get("storage_endpoint") or "")
                 if endpoint:
-                    region = str(values.get("storage_region", ""))
-                    return Store(endpoint, region, patience=REACHABLE)
+                    return at(endpoint, str(values.get("storage_region", "")))
                 store = embedded()
                 if isinstance(store, StepError):
                     raise store
@@ -157,7 +160,7 @@ class HomeRuns:
                 was_cancelled=state == "canceled",
             )
         run = replace(run, steps=_steps(run, log, ended if run.is_over else time.time()))
-        return run, _HomeRecords(run, lambda: open_store(values))
+        return run, records.about(run)
 
     def _state(self, folder: Path, log: PipelineLog, records: _HomeRecords) -> str:
         """Return the state of a run; the store is read only if nothing on this machine tells it."""
