@@ -24,11 +24,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
-from urllib.parse import urlsplit
 
 from kfp_tfjob.registry import tracking
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.escaping import line, log_to, without_secrets
+from kfp_tfjob.storage.escaping import host_of, line, log_to, without_secrets
 from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.options import MLFLOW_KEY
 from kfp_tfjob.supervisor.kernel import die_with_parent
@@ -342,7 +341,7 @@ def main(path: str) -> None:
             return None
         return sys.stdin.readline()
 
-    host = _host(server)
+    host = host_of(server)
     session = Session(
         Follower(Path(description["progress"])),
         connect,
@@ -376,13 +375,6 @@ class _Settings:
     def hide(self, message: str) -> str:
         """Return a message without the credentials."""
         return without_secrets(message, [os.environ.get(name, "") for name in tracking.CREDENTIALS])
-
-
-def _host(server: str) -> str:
-    try:
-        return urlsplit(server).hostname or "its server"
-    except ValueError:
-        return "its server"
 
 
 if __name__ == "__main__":

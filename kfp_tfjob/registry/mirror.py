@@ -18,14 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypedDict
-from urllib.parse import urlsplit
 
 from kfp_tfjob.registry import tracking
 from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.history import reasons
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import line, without_secrets
+from kfp_tfjob.storage.escaping import host_of, line, without_secrets
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.options import MLFLOW_KEY
 from kfp_tfjob.storage.store import Store
@@ -172,7 +171,7 @@ def _sync(
     """Update one mirror in a process of its own, which ends at the time limit."""
     settings = {key: environment.get(key) or secret.get(key) for key in mirror.keys}
     variables = {mirror.server: server} | {key: value for key, value in settings.items() if value}
-    host = _host(server)
+    host = host_of(server)
 
     def outcome(done: bool, message: str) -> Outcome:
         # A client may repeat its address, with the password in it.
@@ -249,10 +248,3 @@ def _mirror_content(store: Store, layout: Layout, model_name: str) -> MirrorCont
         "champion": records[0].version,
         "versions": [versions[number] for number in sorted(versions)],
     }
-
-
-def _host(server: str) -> str:
-    try:
-        return urlsplit(server).hostname or "its server"
-    except ValueError:
-        return "its server"

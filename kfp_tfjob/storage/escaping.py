@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from typing import TextIO
+from urllib.parse import urlsplit
 
 MASK = "******"  # of one length, so that it does not show the secret's
 _SHORTEST_SECRET = 6  # characters; masking a shorter value would hide words and parts of words
@@ -54,6 +55,14 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, MASK)
     return text
+
+
+def host_of(server: str) -> str:
+    """Return the host of a server's URL, without a login or key that the URL may contain."""
+    try:
+        return urlsplit(server).hostname or "its server"
+    except ValueError:
+        return "its server"
 
 
 def line(text: object, most: int = MOST) -> str:
