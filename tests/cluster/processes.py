@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import psutil
 
@@ -132,6 +133,27 @@ def wait_until(true: Callable[[], object], seconds: float) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
+
+
+class Server(Protocol):
+    """A server with whatever it needs to be of use."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=Server)
+
+
+@contextlib.contextmanager
+def running(server: S) -> Iterator[S]:
+    """Start a server, and stop it at the end, even if it only half started."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 def answers(url: str, authority: Path | None = None) -> bool:

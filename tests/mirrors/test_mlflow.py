@@ -10,6 +10,7 @@ import pytest
 from kfp_tfjob.registry import mirror, prune_versions
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from tests.cluster.processes import running
 from tests.http_server import Handler, serving
 from tests.local.published import NAME, publish, roll_back
 from tests.mirrors.mlflow_server import Server
@@ -20,12 +21,8 @@ SECONDS = 120.0  # for what a time limit ends after mirror.RUN_SECONDS; only wha
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    found = Server(tmp_path)
-    try:
-        found.start()
-        yield found
-    finally:
-        found.stop()
+    with running(Server(tmp_path)) as server:
+        yield server
 
 
 @pytest.fixture

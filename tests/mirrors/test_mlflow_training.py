@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cluster.processes import running
 from tests.http_server import Handler, serving
 from tests.local.conftest import datasets, jobs  # noqa: F401
 from tests.local.trainer_jobs import Job, Start
@@ -47,12 +48,8 @@ SETTINGS = {"code": CODE, "MAX_RESTARTS": "3", "START_DEADLINE": "600"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    found = Server(tmp_path_factory.mktemp("mlflow"))
-    try:
-        found.start()
-        yield found
-    finally:
-        found.stop()
+    with running(Server(tmp_path_factory.mktemp("mlflow"))) as server:
+        yield server
 
 
 def go(job: Job, *epochs: int) -> None:

@@ -26,7 +26,7 @@ from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.parts import OpenFile, PartsUpload
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
-from tests.cluster.processes import Process, answers, end_marked
+from tests.cluster.processes import Process, answers, end_marked, running
 from tests.environments import ROOT, with_packages
 from tests.faults.proxy import Fault, FaultProxy
 from tests.faults.world import EVER
@@ -79,12 +79,8 @@ class Moto:
 
 @pytest.fixture(scope="module")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
-    server = Moto(tmp_path_factory.mktemp("moto"))
-    try:
-        server.start()
+    with running(Moto(tmp_path_factory.mktemp("moto"))) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
