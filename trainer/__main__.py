@@ -41,6 +41,9 @@ log = logging.getLogger("kfp_tfjob.trainer")
 # raises for other reasons.
 _PEER_ERRORS = ("UnavailableError", "AbortedError", "DeadlineExceededError", "CancelledError")
 _POSSIBLE_PEER_ERRORS = ("InternalError", "FailedPreconditionError", "UnknownError")
+# A chief that is back before the others notice that it was gone does not know them. This is an
+# InvalidArgumentError like many of a model's, but of a request that no model code makes.
+_UNKNOWN_PEER, _PEER_REQUEST = "InvalidArgumentError", "/tensorflow.CoordinationService/"
 # TensorFlow puts this before the text of an error from the Python code that reads rows.
 _DATA_ERROR_PREFIX = "DataError: "
 # The message of the operation that decodes images, if one is damaged.
@@ -258,7 +261,8 @@ def _lost_peer(error: BaseException) -> PeerLostError | None:
         ]
         if not reasons and cause is error and kind in _PEER_ERRORS:
             reasons = message_lines
-        if reasons and kind in _PEER_ERRORS + _POSSIBLE_PEER_ERRORS:
+        is_unknown = kind == _UNKNOWN_PEER and _PEER_REQUEST in str(cause)
+        if is_unknown or (reasons and kind in _PEER_ERRORS + _POSSIBLE_PEER_ERRORS):
             return PeerLostError(f"another replica was lost ({kind}: {reasons[0][:300]})")
         cause = cause.__cause__ or cause.__context__
     return None

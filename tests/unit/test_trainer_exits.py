@@ -63,9 +63,18 @@ def test_a_full_disk_is_told_as_one(kind: type[Exception]) -> None:
     assert "/job/output" in str(found) and "No space" in str(found)
 
 
+UNKNOWN = (  # of a chief that was back three seconds after it was killed
+    "Collective ops is aborted by: Task with task_name=/job:worker/replica:0/task:0 must be"
+    " registered before sending heartbeat messages. The service might have restarted, please"
+    " restart / reset and register again.\n\nRPC: /tensorflow.CoordinationService/Heartbeat"
+)
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "lost"),
     [
+        (tf.errors.InvalidArgumentError, UNKNOWN, True),
+        (tf.errors.InvalidArgumentError, "Collective ops is aborted by: shapes differ", False),
         (tf.errors.UnavailableError, "Collective ops is aborted by: Failed to send RPC", True),
         (tf.errors.UnavailableError, "gs://bucket/weights cannot be read", False),
         (ValueError, "no collective", False),
