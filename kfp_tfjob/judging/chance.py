@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 from statistics import NormalDist
 
 import numpy as np
@@ -134,15 +134,30 @@ def _enumerate_sums(
     """Return all sums of a few terms, ascending, and their probabilities."""
     points, probabilities = np.zeros(1), np.ones(1)
     for count, outcomes in zip(counts.tolist(), values, strict=True):
-        for _ in range(count):
-            points = np.add.outer(points, outcomes).ravel()
-            probabilities = np.multiply.outer(probabilities, shares).ravel()
-            # Equal terms have equal sums, so that count terms have count + 1 of them.
+        for kind_points, kind_probabilities in _sums_of_equal_terms(count, outcomes, shares):
+            points = np.add.outer(points, kind_points).ravel()
+            probabilities = np.multiply.outer(probabilities, kind_probabilities).ravel()
             order = np.argsort(points, kind="stable")
             points, probabilities = points[order], probabilities[order]
             starts = np.flatnonzero(np.diff(points, prepend=-np.inf) > 1e-9 * deviation)
             points, probabilities = points[starts], np.add.reduceat(probabilities, starts)
     return points, probabilities
+
+
+def _sums_of_equal_terms(
+    count: int, outcomes: _Floats, shares: _Floats
+) -> Iterator[tuple[_Floats, _Floats]]:
+    """Yield distributions, as points and probabilities, whose sum is that of `count` equal terms.
+
+    Terms with two outcomes follow a binomial distribution; others are yielded one by one.
+    """
+    if len(outcomes) != 2:
+        yield from repeat((outcomes, shares), count)
+        return
+    numbers = np.arange(count + 1)
+    ways = np.array([_log_choose(count, number) for number in numbers.tolist()])
+    logs = ways + (count - numbers) * math.log(shares[0]) + numbers * math.log(shares[1])
+    yield (count - numbers) * outcomes[0] + numbers * outcomes[1], np.exp(logs)
 
 
 def _compute_on_grid(

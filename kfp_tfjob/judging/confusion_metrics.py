@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from kfp_tfjob.judging.chance import LabelTerms
 from kfp_tfjob.judging.estimates import (
     Estimate,
-    label_shares,
     small_sample_correction,
     unknown,
     weights_of,
@@ -271,7 +270,7 @@ def _label_terms(predictions: ClassPredictions, cells: Cells, hits: _Floats) -> 
     if cells.classes > _MOST_RELABELED:
         return None
     predictions = with_positive_weight(predictions)
-    shares, spreads = label_shares(predictions)
+    shares, spreads = predictions.label_shares
     counts = np.bincount(predictions.predicted, minlength=cells.classes)
     guessed = np.flatnonzero(counts)
     values = np.zeros((len(guessed), cells.classes))

@@ -265,21 +265,6 @@ def with_positive_weight(predictions: Any) -> Any:
     return predictions[predictions.weights > 0]
 
 
-def label_shares(predictions: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the (classes,) shares of the rows' weight, and the shares of the squared weights.
-
-    Every row must have a weight above 0. The squared weights are in units of the squared mean
-    weight, so that both arrays are equal where all rows count the same.
-    """
-    sums = np.zeros((2, predictions.classes))
-    for chunk in predictions.chunks():
-        weights = weights_of(chunk)
-        sums[0] += np.bincount(chunk.labels, weights, predictions.classes)
-        sums[1] += np.bincount(chunk.labels, weights**2, predictions.classes)
-    total = sums[0].sum()
-    return sums[0] / total, sums[1] * predictions.rows / total**2
-
-
 def weights_of(chunk: Predictions) -> NDArray[np.float64]:
     """Return the (rows,) weights of a chunk; ones where all rows count the same."""
     if chunk.weights is None:

@@ -22,7 +22,6 @@ from kfp_tfjob.judging.confusion_metrics import MOST_SHOWN_CLASSES, Cells
 from kfp_tfjob.judging.estimates import (
     Estimate,
     Measured,
-    label_shares,
     mean,
     unknown,
     weights_of,
@@ -198,7 +197,7 @@ def _classification_terms(
     if predictions.scores.shape[1] == 0:
         return None  # only the probabilities of the true classes are kept
     predictions = with_positive_weight(predictions)
-    shares, spreads = label_shares(predictions)
+    shares, spreads = predictions.label_shares
 
     def blocks() -> Iterator[tuple[NDArray[np.int64], _Floats]]:
         for chunk in predictions.chunks():

@@ -55,6 +55,9 @@ class RowPredictions:
 
     def chunks(self: _RowPredictionsT, size: int = CHUNK) -> Iterator[_RowPredictionsT]:
         """Yield all rows in order."""
+        if 0 < self.rows <= size:
+            yield self  # a copy takes longer than what is done with a small chunk
+            return
         for start in range(0, self.rows, size):
             yield self[start : start + size]
 
@@ -167,6 +170,22 @@ class ClassPredictions(RowPredictions):
         if self.confidence is None or self.scores.shape[1]:
             return self.scores
         return np.stack([self.predicted, self.confidence], axis=1)
+
+    @cached_property
+    def label_shares(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The (classes,) shares of the rows' weight, and the shares of the squared weights.
+
+        Every row must have a weight above 0. The squared weights are in units of the squared mean
+        weight, so that both arrays are equal where all rows count the same.
+        """
+        sums = np.zeros((2, self.classes))
+        for chunk in self.chunks():
+            weights = np.ones(chunk.rows) if chunk.weights is None else chunk.weights
+            weights = weights.astype(np.float64)
+            sums[0] += np.bincount(chunk.labels, weights, self.classes)
+            sums[1] += np.bincount(chunk.labels, weights**2, self.classes)
+        total = sums[0].sum()
+        return sums[0] / total, sums[1] * self.rows / total**2
 
     @property
     def losses(self) -> NDArray[np.float64]:

@@ -19,7 +19,6 @@ from kfp_tfjob.judging.chance import LabelTerms
 from kfp_tfjob.judging.estimates import (
     Estimate,
     inner,
-    label_shares,
     small_sample_correction,
     unknown,
     weights_of,
@@ -342,7 +341,7 @@ def estimate(predictions: ClassPredictions, curves: list[Curve], metric: str) ->
 def _label_terms(predictions: ClassPredictions, curves: list[Curve], metric: str) -> LabelTerms:
     """Return the metric as a function of the labels."""
     predictions = with_positive_weight(predictions)
-    shares, spreads = label_shares(predictions)
+    shares, spreads = predictions.label_shares
     means, variances = zip(*(curve.chance_mean(metric) for curve in curves), strict=True)
     expected, extra_variance = float(np.mean(means)), math.fsum(variances) / len(curves) ** 2
     scale = 1 / len(curves) / predictions.rows
