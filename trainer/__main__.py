@@ -230,7 +230,7 @@ def _translate_error(error: Exception | SystemExit, processes: int, output: Path
                 "an image in the dataset cannot be decoded",
                 received=damaged[0],
                 expected="images whose pixels are intact, not only their headers",
-                fix='find the file with data_options={"pictures": {"verify": "decode"}}; with'
+                fix='find the file with data_options={"images": {"verify": "decode"}}; with'
                 " on_bad_row=drop, it is dropped",
             )
         )

@@ -29,8 +29,8 @@ _IMAGES_PROBLEM = Problem(
 _IMAGE_SIZE_PROBLEM = Problem(
     "the size of images is not a hyperparameter",
     received="height, width or channels in model_hyperparameters",
-    expected="these keys in data_options.pictures, because images are resized before the model",
-    fix="move them to data_options.pictures",
+    expected="these keys in data_options.images, because images are resized before the model",
+    fix="move them to data_options.images",
     path="model_hyperparameters",
 )
 

@@ -422,7 +422,7 @@ def _output(model: keras.Model, dataset: Dataset) -> Any:
         )
         image_words = (
             ", values from 0 to 255",
-            "start with keras.Input(dataset.input_shape); data_options.pictures sets the size",
+            "start with keras.Input(dataset.input_shape); data_options.images sets the size",
         )
         meaning, fix = image_words if dataset.picture else table_words
         raise ConfigurationError(

@@ -152,7 +152,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         label,
         [SchemaFeature(it.name, it.schema_type) for it in features],
         options,
-        scan.split_rule,
+        scan.job.split_rules.comparable,
         "packed",
         {
             split: SchemaSplit(rows[split], tuple(f"{stem}.tfrecord" for stem in found))

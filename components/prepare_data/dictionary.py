@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.column_profile import MOST_TEXTS
-from kfp_tfjob.components.prepare_data.hashes import text_hash
+from kfp_tfjob.components.prepare_data.hashes import bytes_hash
 from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.features.types.string import bins_of
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -24,6 +24,11 @@ class TooManyTextsError(DataError):
     """The strings of all categories do not fit into schema.json."""
 
 
+def string_hashes(strings: Iterable[str]) -> np.ndarray:
+    """Return the BLAKE2b of each string: uint64 of shape [strings]."""
+    return np.array([bytes_hash(string.encode()) for string in strings], np.uint64)
+
+
 def _no_hashes() -> np.ndarray:
     return np.zeros(1, np.uint64)
 
@@ -35,7 +40,7 @@ class CodedStrings:
     Attributes:
         codes: int32, the code of each string in the next bucket file; 0 for a missing value.
         counted: int32, the code or 1 + the bin by which rows are counted; 0 for a missing value.
-        hashes: uint64, the `text_hash` of each string; 0 for a missing value.
+        hashes: uint64, the BLAKE2b of each string; 0 for a missing value.
         new_bytes: About how many bytes the strings have that were not in the file yet.
     """
 
@@ -86,7 +91,7 @@ class Dictionary:
             none = np.zeros(rows, np.int32)
             return CodedStrings(none, none, np.zeros(rows, np.uint64), 0)
         new = list(islice(self.codes, before, None))
-        self._hashes = np.append(self._hashes, np.array([*map(text_hash, new)], np.uint64))
+        self._hashes = np.append(self._hashes, string_hashes(new))
         found = np.array([0, *codes], np.int32)[column.codes]
         return CodedStrings(found, found, self._hashes[found], sum(map(len, new)))
 
@@ -153,11 +158,10 @@ class HashedStrings:
         codes, before = self._codes, len(self._codes)
         rows = np.array([0, *(codes.setdefault(it, len(codes) + 1) for it in column.texts)])
         bins = bins_of([text.encode() for text in column.texts], self._bins)
-        hashes = [text_hash(text) for text in column.texts]
         return CodedStrings(
             rows.astype(np.int32)[column.codes],
             np.array([0, *(bins + 1)], np.int32)[column.codes],
-            np.array([0, *hashes], np.uint64)[column.codes],
+            np.append(np.uint64(0), string_hashes(column.texts))[column.codes],
             sum(map(len, islice(codes, before, None))),
         )
 

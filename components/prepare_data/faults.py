@@ -50,7 +50,7 @@ RULES = {
     "truncated": "truncated",
     "broken": "damaged",
     "coding": "a JPEG that is neither baseline nor progressive with 8 bits",
-    "pixels": "more pixels than data_options.pictures.max_megapixels allows",
+    "pixels": "more pixels than data_options.images.max_megapixels allows",
     "bytes": "a file that is too large for a record",
     "channels": "four inks (CMYK), which cannot become one channel",
     "format": "not in the format that data_options.types names",

@@ -73,18 +73,6 @@ class Scan:
         """The kinds of the features, and the columns that were omitted."""
         return self.job.kinds
 
-    @property
-    def split_rule(self) -> dict[str, str | int]:
-        """What decides about the split besides salt and fractions.
-
-        Without the revision, a champion of an earlier version would be evaluated on rows that it
-        was trained on.
-        """
-        revision = (
-            {"group_revision": split_rules.GROUP_REVISION} if self.job.options.split.group else {}
-        )
-        return self.job.split_rules.rule | revision
-
     def also_in_train(self) -> dict[str, int] | None:
         """Return the rows of validation and test that are in train; None if there cannot be any."""
         return (

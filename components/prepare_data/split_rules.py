@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,13 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
 from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
-from kfp_tfjob.components.prepare_data.hashes import limits_of, split_of
+from kfp_tfjob.components.prepare_data.hashes import (
+    ROW_HASH_REVISION,
+    bytes_hash,
+    limits_of,
+    scaled,
+    split_of,
+)
 from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns
@@ -66,9 +71,25 @@ class SplitRules:
         by_folder = _by_folder(source, options)
         self._given = {file.name: file.split for file in source.files} if by_folder else {}
         self.folders = source.folder_splits if by_folder else frozenset()
-        self.rule = {**options.split.extra, **({"folders": True} if by_folder else {})}
+        self.rule: dict[str, str | int] = {
+            **options.split.extra,
+            **({"folders": True} if by_folder else {}),
+        }
         self.is_needed = bool(self.rule)
         self.forms: dict[str, str] = {}
+
+    @property
+    def comparable(self) -> dict[str, str | int]:
+        """The rule with the revision of the hash that decides, for schema.json.
+
+        Without the revision, a champion of an earlier version would be evaluated on rows that it
+        was trained on.
+        """
+        if self._options.group:
+            return self.rule | {"group_revision": GROUP_REVISION}
+        if not self.rule or (self.folders and len(self.folders) < len(SPLITS)):
+            return self.rule | {"row_revision": ROW_HASH_REVISION}
+        return self.rule
 
     def splits(self, file: SourceFile, chunk: Chunk) -> np.ndarray:
         """Return the split of each row, -1 for that of its hash; mark rows that have none."""
@@ -93,9 +114,8 @@ class SplitRules:
 
     def _grouped(self, chunk: Chunk, name: str) -> np.ndarray:
         texts, codes = texts_of(chunk, name, self._format_of(name))
-        groups, key = values_as_texts(texts), self._options.salt.encode()
-        digests = [blake2b(text.encode(), digest_size=8, key=key).digest() for text in groups]
-        hashes = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
+        groups, salt = values_as_texts(texts), self._options.salt
+        hashes = np.array([bytes_hash(group.encode(), salt) for group in groups], np.uint64)
         return split_of(hashes, self._fractions).astype(np.int8)[codes]
 
     def as_times(self, chunk: Chunk, name: str) -> np.ndarray:
@@ -134,7 +154,7 @@ def place(
     for i in range(len(SPLITS)):
         mask = splits == i
         width = limits[i + 1] - limits[i]
-        placed[mask] = np.uint64(limits[i]) + _scaled(hashes[mask], width)
+        placed[mask] = np.uint64(limits[i]) + scaled(hashes[mask], width)
     return placed
 
 
@@ -274,11 +294,6 @@ def _inner_words(name: str) -> tuple[str, ...]:
     """
     words = (_OF_DATA.sub("", word) for word in _WORD.findall(name.lower()))
     return tuple(WORDS[word] for word in words if word in WORDS)
-
-
-def _scaled(hashes: np.ndarray, width: int) -> np.ndarray:
-    """Return hashes * width / 2**64, rounded down; the product has 128 bits."""
-    return np.array([hash_ * width >> 64 for hash_ in hashes.tolist()], np.uint64)
 
 
 _BINS = 64

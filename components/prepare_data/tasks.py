@@ -5,6 +5,7 @@ Its result has everything but the rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
-from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, as_matrix
+from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.dictionary import (
     Dictionary,
     HashedStrings,
@@ -22,7 +23,7 @@ from kfp_tfjob.components.prepare_data.dictionary import (
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
-from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
+from kfp_tfjob.components.prepare_data.hashes import number_words, row_hashes, split_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, columns_of
 from kfp_tfjob.components.prepare_data.labels import Labels
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
@@ -31,7 +32,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTa
 from kfp_tfjob.components.prepare_data.source.readers.open_table import Part, open_table
 from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules, place
 from kfp_tfjob.components.prepare_data.weights import read as read_weights
-from kfp_tfjob.features.types.base import CODES, FIELDS
+from kfp_tfjob.features.types.base import CODES, FIELDS, FLOATS, WHOLES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import setting
@@ -228,10 +229,7 @@ class _PartWriter:
             strings.add(column)
             for strings, column in zip(self._strings, converted.texts, strict=True)
         ]
-        string_hashes = as_matrix([it.hashes for it in coded], len(converted.lines), np.uint64)
-        hashes = row_hashes(
-            converted.features, job.options.split.salt, string_hashes, converted.dates
-        )
+        hashes = self._row_hashes(converted, [strings.hashes for strings in coded])
         if splits is not None:
             placed = place(hashes, splits[keep], job.fractions, job.split_rules.folders)
             if self._overlap:
@@ -252,6 +250,16 @@ class _PartWriter:
         self._buckets.add(rows, sum(it.new_bytes for it in coded))
         if self._buckets.is_full:
             self._flush()
+
+    def _row_hashes(self, rows: Rows, string_hashes: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the hashes of rows, given the hashes of each column of strings."""
+        words = {
+            FLOATS: iter(number_words(rows.features).T),
+            CODES: iter(string_hashes),
+            WHOLES: iter(rows.dates.view(np.uint64).T),
+        }
+        columns = (next(words[feature.type.field]) for feature in self._job.kinds.features)
+        return row_hashes(columns, len(rows.lines), self._job.options.split.salt)
 
     def _count(self, rows: np.ndarray, codes: list[np.ndarray], split: np.ndarray) -> None:
         """Add the rows of train to the counts of dates and of strings."""

@@ -8,9 +8,15 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Discriminator, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from kfp_tfjob.options import pictures as picture_options
 from kfp_tfjob.options.contract import Contract
@@ -21,18 +27,6 @@ from kfp_tfjob.storage.layout import CODEC_VERSION
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
-# Keys omitted from the digest at their default: datasets made before a key existed keep their name.
-_LATER_KEYS = (
-    "encoding",
-    "weight",
-    "types",
-    "missing",
-    "min_count",
-    "hash_bins",
-    "pictures",
-    "names",
-)
-_LATER_SPLIT_KEYS = ("column", "group", "time", "folders")
 # Spreadsheets and pandas write these for a missing value.
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
 
@@ -243,6 +237,8 @@ _Type = Annotated[
 class DataOptions(Group):
     """The keys of `data_options`."""
 
+    former_keys: ClassVar[Mapping[str, str]] = {picture_options.FORMER_NAME: "images"}
+
     task: Literal["auto", "classification", "regression"] = option(
         "auto", "Whether to predict classes or numbers; `auto` decides by the label's values."
     )
@@ -275,7 +271,7 @@ class DataOptions(Group):
     format: Literal["auto", *_FORMAT_NAMES, picture_options.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",
         "Format of the files. `auto` decides by each file's first bytes; a folder with images and"
-        " no table is `pictures`.",
+        " no table is `images`.",
     )
     null_values: Texts = option(
         NULL_VALUES,
@@ -333,7 +329,12 @@ class DataOptions(Group):
         " `tls://scheduler:8786`; empty to use processes in the step's pod.",
     )
 
-    pictures: Pictures = option(Pictures(), "How images are checked and converted for the model.")
+    images: Pictures = option(Pictures(), "How images are checked and converted for the model.")
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _format(cls, name: Any) -> Any:
+        return picture_options.FORMAT if name == picture_options.FORMER_NAME else name
 
     @field_validator("columns", "drop", "names")
     @classmethod
@@ -475,12 +476,6 @@ class DataOptions(Group):
         del options["contract"]  # it checks the data and does not change it
         del options["dask"]  # the same rows result, wherever the work is done
         del options["header"]  # it permits a file and does not change the rows
-        for name in _LATER_KEYS:
-            if getattr(self, name) == type(self).model_fields[name].default:
-                del options[name]
-        for key, declared in Split.model_fields.items():
-            if key in _LATER_SPLIT_KEYS and getattr(self.split, key) == declared.default:
-                del options["split"][key]
         options["drop"] = sorted(options["drop"])
         options["null_values"] = sorted(set(options["null_values"]))
         body = {"source": source_digest, "label": label, "options": options, "codec": CODEC_VERSION}

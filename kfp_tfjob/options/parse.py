@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic
 
@@ -25,9 +25,14 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class Group(pydantic.BaseModel):
-    """The typed form of a dict parameter: immutable, and closed to unknown keys."""
+    """The typed form of a dict parameter: immutable, and closed to unknown keys.
+
+    Attributes:
+        former_keys: Today's names of keys by names that earlier versions had, which are still read.
+    """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    former_keys: ClassVar[Mapping[str, str]] = {}
 
 
 class NotOneOfError(ValueError):
@@ -97,12 +102,20 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
                 path=name,
             )
         )
-    options = whole_numbers(value)
+    options = {
+        _current_key(group, key, value): option for key, option in whole_numbers(value).items()
+    }
     ConfigurationError.raise_if(bad_texts(name, options))
     try:
         return group.model_validate(options)
     except pydantic.ValidationError as error:
         raise ConfigurationError(*_problems(group, name, options, error)) from None
+
+
+def _current_key(group: type[Group], key: str, given: Mapping[str, Any]) -> str:
+    """Return today's name of a key; a former one beside it stays as it is, and is unknown."""
+    current = group.former_keys.get(key, key)
+    return key if current in given else current
 
 
 def bad_texts(name: str, value: Any) -> Iterator[Problem]:

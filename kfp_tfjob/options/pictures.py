@@ -1,4 +1,4 @@
-"""The typed form of `data_options.pictures`."""
+"""The typed form of `data_options.images`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from kfp_tfjob.options.parse import Group, option
 
 PICTURE = "picture"  # the column of an image dataset: its type, its name, and its key in a record
 
-FORMAT = "pictures"  # of data_options.format
+FORMAT = "images"  # of data_options.format
+FORMER_NAME = "pictures"  # of the format, and of this key of data_options
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
 

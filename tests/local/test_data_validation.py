@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples import people
-from kfp_tfjob.components.prepare_data import leaks, reference, sample
+from kfp_tfjob.components.prepare_data import leaks, reference, sample, split_rules
 from kfp_tfjob.components.prepare_data.data_validation import Validation, validate
 from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.engine import run
@@ -165,6 +165,18 @@ def test_every_change_is_named_with_its_remedy(data: Data) -> None:
     assert len(validation.comparison.changes) == 7
     text = page(done, validation)
     assert "it differs" in text and html("'age'") in text
+
+
+def test_a_champion_whose_rows_another_version_divided(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No option restores its split, so none is suggested."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(split_rules, "ROW_HASH_REVISION", 1)
+        data.publish(data.prepare(data.table(seed=1)))
+    (problem,) = data.validate(data.prepare(data.table(seed=2))).comparison.changes
+    assert "in another way" in problem.what and not problem.path
+    assert (problem.received, problem.expected) == ('{"row_revision": 2}', '{"row_revision": 1}')
 
 
 def test_order_label_and_task(data: Data) -> None:

@@ -143,7 +143,7 @@ def test_evaluate_feeds_the_files(store: Store, folder: Path) -> None:
 def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
     with pytest.raises(ConfigurationError, match="use kfp_tfjob.trainer.models:cnn"):
         models.mlp(dataset)
-    with pytest.raises(ConfigurationError, match="data_options.pictures"):
+    with pytest.raises(ConfigurationError, match="data_options.images"):
         models.cnn(dataset, height=24)
 
     def flat(dataset: Dataset) -> keras.Model:

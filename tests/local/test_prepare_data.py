@@ -14,7 +14,7 @@ from kfp import dsl
 
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.prepare_data.engine import run
-from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
+from kfp_tfjob.components.prepare_data.hashes import number_words, row_hashes, split_of
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.resolve import (
     check_header,
@@ -220,7 +220,8 @@ def test_bad_rows_are_dropped_up_to_a_share(step, store, tmp_path, caplog):
 
 
 WHOLE = "a,y\n" + "".join(f"{i},{'uv'[i % 2]}\n" for i in range(200))
-_SPLITS = split_of(row_hashes(np.arange(200, dtype=np.float32)[:, None], "0"), [0.7, 0.15, 0.15])
+_WORDS = number_words(np.arange(200, dtype=np.float32))
+_SPLITS = split_of(row_hashes([_WORDS], 200, "0"), [0.7, 0.15, 0.15])
 _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
 
 

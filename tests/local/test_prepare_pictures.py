@@ -132,7 +132,7 @@ def test_pixels_are_checked_if_asked(store: Store, base: S3Address, tmp_path: Pa
     tree(tmp_path / "p", animals(40) | {"cat/damaged.png": bytes(damaged)})
     assert sum(prepared(store, base, tmp_path / "p").rows.values()) == 81
     with pytest.raises(DataError, match=r"cat/damaged.png: damaged"):
-        prepared(store, base, tmp_path / "p", pictures={"verify": "decode"})
+        prepared(store, base, tmp_path / "p", images={"verify": "decode"})
 
 
 def test_modes_sizes_and_copies_are_reported(store: Store, base: S3Address, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_modes_sizes_and_copies_are_reported(store: Store, base: S3Address, tmp_
     for words in ("1 of 85 images: an alpha", "16 bits", "different label", "half as large"):
         assert words in said
     with pytest.raises(DataError, match=r"dog/cmyk.jpg"):
-        prepared(store, base, tmp_path / "p", pictures={"channels": 1})
+        prepared(store, base, tmp_path / "p", images={"channels": 1})
 
 
 def test_classes_in_two_spellings_are_named_beside_the_verdict(

@@ -62,7 +62,7 @@ def test_the_size_of_images_is_an_option(pictures: Dataset) -> None:
     size = {"height": 12, "width": 12}
     assert problem_of(models.cnn, pictures, **size).path == "model_hyperparameters"
     assert models.cnn(pictures)
-    assert parse(DataOptions, "data_options", {"pictures": size})
+    assert parse(DataOptions, "data_options", {"images": size})
 
 
 def test_a_monitor_with_a_mode_works(mixed: Dataset, tmp_path: Path) -> None:

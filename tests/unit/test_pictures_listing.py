@@ -142,7 +142,7 @@ def test_options_of_tables_are_refused(tmp_path: Path, given: dict, expected: st
 def test_a_table_among_pictures_is_a_table(tmp_path: Path) -> None:
     tree(tmp_path, {"plots/1.png": ONE, "rows.csv": b"a,b\n1,2\n"})
     assert listed(tmp_path).pictures is None
-    assert listed(tmp_path, format="pictures").pictures.classes == ("plots",)
+    assert listed(tmp_path, format="images").pictures.classes == ("plots",)
     assert "data_label" in problems(tmp_path)
 
 
@@ -167,9 +167,9 @@ def test_a_picture_is_no_table(tmp_path: Path) -> None:
 
 def test_what_cannot_be_listed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no images"):
-        listed(tmp_path, format="pictures")
+        listed(tmp_path, format="images")
     with pytest.raises(DataError, match="no images"):
-        listed(tree(tmp_path / "f", {"a.jpg": ONE}) / "a.jpg", format="pictures")
+        listed(tree(tmp_path / "f", {"a.jpg": ONE}) / "a.jpg", format="images")
     tree(tmp_path / "broken", {"cat/1.jpg": ONE})
     (tmp_path / "broken" / "cat" / "2.jpg").symlink_to("nowhere")
     with pytest.raises(DataError, match="links to.*cat/2.jpg"):
@@ -192,10 +192,10 @@ def test_the_digest_depends_on_names_and_bytes(tmp_path: Path) -> None:
 def test_the_size_of_the_input() -> None:
     for given in ({"height": 32}, {"height": -1, "width": 2}, {"channels": 2}, {"resize": "zoom"}):
         with pytest.raises(ConfigurationError):
-            options(pictures=given)
+            options(images=given)
     plain = DataOptions()
-    assert plain.dataset_digest("s", "l") == DataOptions(pictures={}).dataset_digest("s", "l")
-    other = options(pictures={"channels": 1})
+    assert plain.dataset_digest("s", "l") == DataOptions(images={}).dataset_digest("s", "l")
+    other = options(images={"channels": 1})
     assert plain.dataset_digest("s", "l") != other.dataset_digest("s", "l")
 
 
@@ -232,7 +232,7 @@ def test_images_in_another_format_are_to_be_converted(tmp_path, ending, content,
 def test_images_whose_names_do_not_say_so_are_read_as_images(tmp_path: Path, ending: str) -> None:
     tree(tmp_path, {name.removesuffix(".jpg") + ending: it for name, it in animals(12).items()})
     problem = problem_of(listed, tmp_path, kind=DataError)
-    assert (problem.path, problem.suggestion) == ("data_options.format", "pictures")
+    assert (problem.path, problem.suggestion) == ("data_options.format", "images")
     assert listed(tmp_path, format=problem.suggestion).pictures.classes == ("cat", "dog")
 
 

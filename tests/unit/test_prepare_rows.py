@@ -1,5 +1,6 @@
 """Split, order, labels and statistics of rows."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 
@@ -26,7 +27,13 @@ from kfp_tfjob.components.prepare_data.column_warnings import label_warnings
 from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.fit_encoding import Counted
-from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
+from kfp_tfjob.components.prepare_data.hashes import (
+    bytes_hash,
+    number_words,
+    row_hashes,
+    scaled,
+    split_of,
+)
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.labels import Label, Labels
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
@@ -37,31 +44,71 @@ from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
 
-HASHES = ["6332619312a04bdb", "0b1a49afdc52cd27"]  # hashlib.blake2b(row, digest_size=8, key=b"0")
+WORD = (1 << 64) - 1
 FRACTIONS = [0.7, 0.15, 0.15]
 _floats = st.floats(allow_nan=False, allow_infinity=False, width=32)
 _matrix = arrays.arrays(np.float32, st.tuples(st.integers(1, 30), st.just(3)), elements=_floats)
 
 
+def hash_numbers(rows: np.ndarray, salt: str = "0") -> np.ndarray:
+    """Return the hashes of float32 rows."""
+    return row_hashes(number_words(rows).T, len(rows), salt)
+
+
+def fmix64(word: int) -> int:
+    """The last step of MurmurHash3, as its author wrote it."""
+    word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & WORD
+    word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & WORD
+    return word ^ word >> 33
+
+
 def test_the_hash_is_what_any_language_computes():
-    """Keyed BLAKE2b-64 of the little-endian float32 bytes, read as a big-endian number."""
-    rows = np.array([[1, 2], [0.0, 5]], np.float32)
-    assert [f"{value:016x}" for value in row_hashes(rows, "0").tolist()] == HASHES
+    numbers = np.array([1.5, -0.0, np.nan, -np.nan], np.float32)
+    number = [0x3FC00000, 0, 0x7FC00000, 0x7FC00000]
+    dates = np.array([0, -1, -(2**63), 1], np.int64)
+    text = int.from_bytes(hashlib.blake2b("grün".encode(), digest_size=8).digest(), "big")
+    strings = np.array([text, 0, text, 0], np.uint64)
+    seed = int.from_bytes(hashlib.blake2b(digest_size=8, key=b"salt").digest(), "big")
+
+    expected = [
+        fmix64(fmix64(fmix64(seed ^ word) ^ string) ^ date & WORD)
+        for word, string, date in zip(number, strings.tolist(), dates.tolist(), strict=True)
+    ]
+
+    columns = [number_words(numbers), strings, dates.view(np.uint64)]
+    assert row_hashes(columns, 4, "salt").tolist() == expected
+    assert bytes_hash("grün".encode()) == text
+
+
+@given(st.lists(st.integers(0, WORD)), st.integers(0, WORD))
+def test_scaled_hashes_are_those_of_whole_numbers(hashes, width):
+    expected = [hash_ * width >> 64 for hash_ in hashes]
+    assert scaled(np.array(hashes, np.uint64), width).tolist() == expected
+
+
+@pytest.mark.parametrize("columns", [1, 2, 30])
+def test_every_bit_of_a_value_moves_half_of_the_hash(columns):
+    """Each bit of the hash is 1 in half of the rows, also for numbers that differ in one bit."""
+    rows = np.repeat(np.arange(20_000, dtype=np.float32)[:, None], columns, axis=1)
+    hashes = hash_numbers(rows)
+    assert len(np.unique(hashes)) == len(rows)
+    bits = np.unpackbits(hashes.view(np.uint8).reshape(len(rows), 8), axis=1).mean(axis=0)
+    assert np.abs(bits - 0.5).max() < 0.02
 
 
 @settings(max_examples=60, deadline=None)
 @given(old=_matrix, new=_matrix, salt=st.text(min_size=1, max_size=8))
 def test_adding_rows_moves_no_old_row(old, new, salt):
     together = np.concatenate([new, old, new])
-    before = split_of(row_hashes(old, salt), FRACTIONS)
-    after = split_of(row_hashes(together, salt), FRACTIONS)
+    before = split_of(hash_numbers(old, salt), FRACTIONS)
+    after = split_of(hash_numbers(together, salt), FRACTIONS)
     assert before.tolist() == after[len(new) : len(new) + len(old)].tolist()
     assert after[: len(new)].tolist() == after[-len(new) :].tolist()  # equal rows stay together
 
 
 def test_the_fractions_are_those_asked_for():
     rows = np.random.default_rng(0).normal(size=(20_000, 2)).astype(np.float32)
-    shares = np.bincount(split_of(row_hashes(rows, "0"), FRACTIONS)) / len(rows)
+    shares = np.bincount(split_of(hash_numbers(rows), FRACTIONS)) / len(rows)
     assert np.abs(shares - FRACTIONS).max() < 0.015
 
 
@@ -112,7 +159,7 @@ def test_buckets_are_read_in_the_order_of_the_hashes(
     folder = BucketFolder(tmp_path_factory.mktemp("buckets"))
     kind, bins, count = kind_of(3, codes=1, dates=1), HashBins.of(size, FRACTIONS), len(features)
     rows = np.zeros(count, kind)
-    rows["hash"], rows["features"] = row_hashes(features, "0"), features
+    rows["hash"], rows["features"] = hash_numbers(features), features
     rows["code"], rows["dates"][:, 0] = np.arange(count) % 2, np.arange(count)
     rows["number"] = np.where(rows["hash"] % np.uint64(3) == 0, np.nan, 1)
     rows["codes"][:, 0] = np.arange(count) % 3  # 0 is a missing string

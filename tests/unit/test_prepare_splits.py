@@ -53,7 +53,7 @@ def test_a_column_names_the_split_and_any_other_word_is_a_fault(tmp_path: Path) 
     split = {"column": "part"}
     assert check(tmp_path / "f.csv", split=split) == []
     found, splits = scanned(tmp_path / "f.csv", split=split)
-    assert names_of(found) == ["a"] and found.split_rule == {"column": "part"}
+    assert names_of(found) == ["a"] and found.job.split_rules.comparable == {"column": "part"}
     assert splits[0] == [(i,) for i in range(500) if i % 5 in (0, 3)]
     assert splits[1] == [(i,) for i in range(500) if i % 5 in (1, 4)]
     assert splits[2] == [(i,) for i in range(500) if i % 5 == 2]
@@ -142,7 +142,7 @@ def test_folders_are_splits_and_duplicates_are_counted_and_not_moved(tmp_path: P
         rows = [(100 * i + j, j % 2) for j in range(50)] + [(7, 1)] * i
         write(tmp_path / "data" / name / "f.csv", "a,y", rows)
     found, splits = scanned(tmp_path / "data")
-    assert found.split_rule == {"folders": True}
+    assert found.job.split_rules.comparable == {"folders": True}
     assert [len(rows) for rows in splits] == [50, 51, 52]
     assert found.also_in_train() == {"validation": 1, "test": 2}
     _, by_hash = scanned(tmp_path / "data", split={"folders": False})

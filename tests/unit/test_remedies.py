@@ -21,6 +21,7 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet
@@ -46,6 +47,7 @@ from kfp_tfjob.components.prepare_data import (
     scan,
 )
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
+from kfp_tfjob.components.prepare_data.hashes import number_words, row_hashes
 from kfp_tfjob.components.prepare_data.images import engine
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
@@ -878,6 +880,8 @@ CODE = [
 
 Y = ["no", "yes", "no"] * 40
 ROWS = range(len(Y))
+_HASHES = row_hashes([number_words(np.arange(len(Y), dtype=np.float32))], len(Y), "0")
+_NOT_IN_TRAIN = int(_HASHES.argmax())  # the last row of test
 CITIES = ["Rome", "Oslo", "Bonn"] * 40
 ODD = 'a "b"'  # a name that JSON has to escape
 
@@ -975,9 +979,9 @@ def _after(option: str, fix: str) -> str:
     return re.split("[;, ]", fix.partition(option)[2])[0]
 
 
-def _rare(salt: int) -> list[str]:
+def _rare(row: int) -> list[str]:
     """Return labels of which one is rare."""
-    return ["7" if i == salt else str(i % 2) for i in ROWS]
+    return ["7" if i == row else str(i % 2) for i in ROWS]
 
 
 AMOUNTS = [f"{i + 1},{i:03}.5" for i in ROWS]
@@ -1263,7 +1267,7 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
     ),
     (
         Case(f"{PREPARE}/row_requirements:_not_in_train", table, data(), literal()),
-        lambda: file(y=_rare(2), a=ROWS),
+        lambda: file(y=_rare(_NOT_IN_TRAIN), a=ROWS),
     ),
     (
         Case(

@@ -4,8 +4,7 @@ Each file is read once: a task checks and hashes the files of its part, and writ
 a run, in the order of their hashes. From the index of all images follow the splits, the model's
 input and the shards. A shard is merged from one range of each run.
 
-The hash of an image is the keyed BLAKE2b of the SHA-256 of its bytes: 64 bits. As with tables, it
-determines split and order.
+The hash of an image is that of a row with one column (hashes.py), and determines split and order.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from hashlib import blake2b, sha256
 from uuid import uuid4
 
 import numpy as np
@@ -29,7 +27,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
     ProgressLog,
 )
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
-from kfp_tfjob.components.prepare_data.hashes import split_of
+from kfp_tfjob.components.prepare_data.hashes import bytes_hash, row_hashes, split_of
 from kfp_tfjob.components.prepare_data.images.folders import LABEL
 from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES, Unusable, check
 from kfp_tfjob.components.prepare_data.labels import Label
@@ -113,7 +111,7 @@ def prepare(
     row_requirements.check(
         plan.rows, label, plan.classes, plan.class_counts, options, rules.rule, "image"
     )
-    wanted = plan.input(options.pictures)
+    wanted = plan.input(options.images)
     shards = list(plan.shards(base))
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
     objects = []
@@ -126,7 +124,7 @@ def prepare(
         Label(label, "classification", plan.classes, np.empty(0, np.int32)),
         [SchemaFeature(PICTURE, PICTURE)],
         options,
-        rules.rule,
+        rules.comparable,
         "encoded",
         {
             split: SchemaSplit(
@@ -188,24 +186,25 @@ def read(context: Context, job: Job, part: Part) -> PartDone:
     folders, options = source.pictures, job.options
     assert folders
     label_of = {name: i for i, name in enumerate(folders.classes)}
-    encoder, key = PictureEncoder(len(label_of)), options.split.salt.encode()
+    encoder = PictureEncoder(len(label_of))
     faults, rows, records, splits = [], [], [], []
     for file, content in zip(part.files, source.contents(part.files), strict=True):
-        found = check(file, content, options.pictures)
+        found = check(file, content, options.images)
         if isinstance(found, Unusable):
             faults.append(Fault(file.name, 0, "", found.value, found.rule))
             continue
         assert content is not None
-        digest = blake2b(sha256(content).digest(), digest_size=8, key=key).digest()
-        content_hash, label = int.from_bytes(digest, "big"), label_of[folders.class_of(file.name)]
+        label = label_of[folders.class_of(file.name)]
         record = encoder.encode(label, content)
         length = sum(map(len, record))
-        row = (content_hash, content_hash, label, part.number, 0, length, len(content))
+        row = (0, bytes_hash(content), label, part.number, 0, length, len(content))
         format, mode = FORMATS.index(found.format), MODES.index(found.mode)
         rows.append((*row, found.width, found.height, format, mode, found.is_turned))
         records.append(record)
         splits.append(SPLITS.index(file.split) if part.folders else 0)
     index = np.array(rows, INDEX)
+    index["content"] = row_hashes([index["content"]], len(index), options.split.salt)
+    index["hash"] = index["content"]
     if part.folders:
         fractions = list(options.split.fractions.values())
         index["hash"] = place(index["content"], np.array(splits, np.int8), fractions, part.folders)

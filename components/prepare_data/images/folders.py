@@ -139,7 +139,7 @@ _OTHER_IMAGES = (".webp", ".avif", ".heic", ".heif", ".tif", ".tiff", ".gif", ".
 _SHOWN = 5
 # The options that do not apply to tables alone.
 _OF_IMAGES = frozenset(
-    {"task", "split", "on_bad_row", "max_bad_fraction", "format", "contract", "dask", "pictures"}
+    {"task", "split", "on_bad_row", "max_bad_fraction", "format", "contract", "dask", "images"}
 )
 
 
@@ -215,7 +215,7 @@ def _files(source: Source, options: DataOptions) -> list[Problem]:
         return []
     step = max(1, len(source.files) // _LOOKED)
     files = source.files[::step][:_LOOKED]
-    pictures = options.pictures.model_copy(update={"verify": "header"})
+    pictures = options.images.model_copy(update={"verify": "header"})
     faults = []
     for file, content in zip(files, source.contents(files), strict=True):
         found = check(file, content, pictures)

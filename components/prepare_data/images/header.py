@@ -89,7 +89,7 @@ def check(file: SourceFile, content: bytes | None, options: Pictures) -> Header 
     Args:
         file: Of the source.
         content: Its bytes; None if there are too many.
-        options: The typed `data_options.pictures`.
+        options: The typed `data_options.images`.
     """
     if content is None:
         expected = f"at most {LARGEST_CONTENT >> 20} MiB"
@@ -100,7 +100,7 @@ def check(file: SourceFile, content: bytes | None, options: Pictures) -> Header 
     if found.width * found.height > options.max_megapixels * 1e6:
         return Unusable("pixels", f"{found.width:,} x {found.height:,} pixels")
     if found.mode == CMYK and options.channels == 1:
-        return Unusable("channels", "data_options.pictures.channels is 1")
+        return Unusable("channels", "data_options.images.channels is 1")
     fault = decoding_fault(content) if options.verify == "decode" else ""
     return Unusable("broken", fault) if fault else found
 
@@ -195,7 +195,7 @@ def decoding_fault(content: bytes) -> str:
     """Return why an image whose size has been checked cannot be decoded; empty if it can."""
     from PIL import Image, ImageFile
 
-    Image.MAX_IMAGE_PIXELS = None  # the limit is data_options.pictures.max_megapixels
+    Image.MAX_IMAGE_PIXELS = None  # the limit is data_options.images.max_megapixels
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     try:
         with warnings.catch_warnings():
