@@ -7,6 +7,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+# Checking the whole project takes a minute of CPU time, which is ten beside much other load.
+pytestmark = pytest.mark.timeout(1800)
+
 WRONG = 'number: int = "text"\n'
 TOO_NEW = "match 1:\n    case _:\n        pass\n"  # Python 3.10
 FOLDERS = ("components", "examples", "images", "pipelines", "trainer", "uploader")
