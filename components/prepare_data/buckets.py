@@ -388,8 +388,8 @@ class SortedRows:
         """Return the rows of some bins of files, which are in the order of the source."""
         start, end = self._bins.buckets_with(first, last)
         streams = (
-            Streams(it.name, it.starts[start : end + 1], it.checksums[start:end])
-            for it in (file.streams for file in files)
+            Streams(streams.name, streams.starts[start : end + 1], streams.checksums[start:end])
+            for streams in (file.streams for file in files)
         )
         return RowRange(first, last, counts[first:last], tuple(streams))
 
@@ -410,11 +410,11 @@ class SortedRows:
                 pieces.append(bucket)
             # A large bucket has several groups, and of a large source, a group several buckets.
             while pieces and ends and ends[0] <= last:
-                whole = Sorted.joined(pieces)
-                place = self._place_of(whole, ends.popleft())
+                group = Sorted.joined(pieces)
+                place = self._place_of(group, ends.popleft())
                 if place:
-                    yield whole.cut(0, place)
-                pieces = [whole.cut(place, len(whole.rows))]
+                    yield group.cut(0, place)
+                pieces = [group.cut(place, len(group.rows))]
             while ends and ends[0] <= last:
                 ends.popleft()
 
@@ -485,10 +485,10 @@ class SortedRows:
             labels = np.array([classes[text] for text in strings.to_pylist()], np.int32)[codes]
         rows["code"] = 0 if classes is None else labels
         columns = []
-        for j, known in enumerate(self._vocabulary.columns):
+        for j, codes_of_column in enumerate(self._vocabulary.columns):
             codes, strings = _unified(batches, f"string {j}")
-            rows["codes"][:, j] = np.append(_codes_of(strings, known), np.int32(0))[codes]
-            if texts and isinstance(known, int):
+            rows["codes"][:, j] = np.append(_codes_of(strings, codes_of_column), np.int32(0))[codes]
+            if texts and isinstance(codes_of_column, int):
                 columns.append((codes, pa.concat_arrays([strings, pa.array([""])])))
         if classes is None:
             good = np.flatnonzero(~np.isnan(labels))

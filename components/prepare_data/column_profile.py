@@ -55,12 +55,12 @@ class DistinctTexts:
         if not self.is_lost:
             self._add(np.fromiter(map(_hash_of, texts), np.uint64, len(texts)))
 
-    def merge(self, later: DistinctTexts) -> None:
+    def merge(self, texts: DistinctTexts) -> None:
         """Add the strings of the next part of the source."""
-        if later.is_lost:
+        if texts.is_lost:
             self._lose()
         elif not self.is_lost:
-            self._add(later.hashes)
+            self._add(texts.hashes)
 
     def _add(self, hashes: np.ndarray) -> None:
         self.hashes = np.union1d(self.hashes, hashes)
@@ -79,12 +79,12 @@ def _hash_of(text: str) -> int:
 
 MOST_OTHERS = 2_000  # columns that are not numbers
 LONG, TEXT = "long", "text"  # the forms of strings that no type knows
-_FORMS = (*(form for it in TYPES.values() for form in it.forms), LONG, TEXT)
+_FORMS = (*(form for kind in TYPES.values() for form in kind.forms), LONG, TEXT)
 _INDEX = {form: i for i, form in enumerate(_FORMS)}
-_EXAMPLES = frozenset(form for it in TYPES.values() for form in it.odd_forms)
+_EXAMPLES = frozenset(form for kind in TYPES.values() for form in kind.odd_forms)
 _SAMPLED = [_INDEX[form] for form in _EXAMPLES]
 _MOST_SAMPLES = 200
-_PARSED = [_INDEX[form] for it in TYPES.values() for form in it.parsed_forms]
+_PARSED = [_INDEX[form] for kind in TYPES.values() for form in kind.parsed_forms]
 
 
 @dataclass
@@ -135,16 +135,16 @@ class ColumnProfile:
             form: (file, line + lines, text) for form, (file, line, text) in self.examples.items()
         }
 
-    def merge(self, later: ColumnProfile) -> None:
+    def merge(self, part: ColumnProfile) -> None:
         """Add the counts of the next part of the source."""
-        self.gaps += later.gaps
-        self.undecodable += later.undecodable
-        self.counts.update(later.counts)
-        self.examples = later.examples | self.examples
-        self._sample(later.samples)
-        self.only_bits &= later.only_bits
-        if self.texts is not None and later.texts is not None:
-            self.texts.merge(later.texts)
+        self.gaps += part.gaps
+        self.undecodable += part.undecodable
+        self.counts.update(part.counts)
+        self.examples = part.examples | self.examples
+        self._sample(part.samples)
+        self.only_bits &= part.only_bits
+        if self.texts is not None and part.texts is not None:
+            self.texts.merge(part.texts)
 
     def add_forms(self, forms: Mapping[str, int]) -> None:
         """Add values by form; a bit is a number, too."""
@@ -154,8 +154,8 @@ class ColumnProfile:
 
     def add(self, cells: Cells, file: str, lines: np.ndarray) -> None:
         """Count the values of a block of a file, given the line of each row."""
-        for known in BY_PRECEDENCE:
-            if (forms := known.count(cells)) is not None:
+        for column_type in BY_PRECEDENCE:
+            if (forms := column_type.count(cells)) is not None:
                 self.gaps += len(lines) - sum(forms.values())
                 self.add_forms(forms)
                 return
@@ -172,8 +172,8 @@ class ColumnProfile:
         self, cells: Cells, rows: np.ndarray, codes: np.ndarray, file: str, lines: np.ndarray
     ) -> None:
         """Count the different strings of a block: the rows of each, and the string of each row."""
-        words, known = cells.words, self.forms
-        forms = np.array([known.get(text, -1) for text in words])
+        words, known_forms = cells.words, self.forms
+        forms = np.array([known_forms.get(text, -1) for text in words])
         new = np.flatnonzero(forms < 0)
         if len(new):
             forms[new] = _forms_of(cells.distinct[0].take(pa.array(new)))
@@ -187,8 +187,8 @@ class ColumnProfile:
         used = new[rows[new] > 0]
         sampled = used[np.isin(forms[used], _SAMPLED)][:_MOST_SAMPLES]
         self._sample(words[i] for i in sampled.tolist())
-        for i in used[: max(_MOST_FORMS - len(known), 0)].tolist():
-            known[words[i]] = int(forms[i])
+        for i in used[: max(_MOST_FORMS - len(known_forms), 0)].tolist():
+            known_forms[words[i]] = int(forms[i])
         if self.texts is not None:
             tracked = used[~np.isin(forms[used], _PARSED)]
             self.texts.add([words[i] for i in tracked.tolist()])
@@ -206,14 +206,14 @@ def profile(columns: dict[str, ColumnProfile], chunk: Chunk) -> None:
     Raises:
         DataError: Too many columns are not numbers.
     """
-    block, others = chunk.numbers, 0
+    block, other_columns = chunk.numbers, 0
     for name, column in columns.items():
         if name in block.places:
             column.counts[NUMBER] += len(block.rows)
             continue
         column.add(chunk.cells(name), chunk.faults.file, chunk.faults.lines)
-        others += not Number.is_usual(column.votes)
-        DataError.raise_if([too_many_others(others)] if others > MOST_OTHERS else [])
+        other_columns += not Number.is_usual(column.votes)
+        DataError.raise_if([too_many_others(other_columns)] if other_columns > MOST_OTHERS else [])
     may_be = [name for name in block.names if name in columns and columns[name].only_bits]
     if may_be:
         part = block.rows[:, [block.places[name] for name in may_be]]
@@ -247,10 +247,10 @@ def too_many_others(columns: int) -> Problem:
 
 def _forms_of(texts: pa.Array) -> np.ndarray:
     """Return the form of each string, as an index of _FORMS: int64 of shape [texts]."""
-    found = np.full(len(texts), _INDEX[TEXT])
+    forms = np.full(len(texts), _INDEX[TEXT])
     long = pc.utf8_length(texts).to_numpy(zero_copy_only=False) > LONGEST
-    found[long] = _INDEX[LONG]
-    for known in TYPES.values():
-        for form, mask in known.forms_of(texts, ~long):
-            found[mask] = _INDEX[form]
-    return found
+    forms[long] = _INDEX[LONG]
+    for column_type in TYPES.values():
+        for form, mask in column_type.forms_of(texts, ~long):
+            forms[mask] = _INDEX[form]
+    return forms

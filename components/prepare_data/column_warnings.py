@@ -46,14 +46,18 @@ def column_warnings(
         )
         for item in kinds.left_out
     ]
-    padded = [it.name for it in kinds.features if it.name in kinds.padded and it.type.is_direct]
+    padded = [
+        feature.name
+        for feature in kinds.features
+        if feature.name in kinds.padded and feature.type.is_direct
+    ]
     if padded:
         types = dict.fromkeys(padded[:_MOST_WARNED], "category")
         warnings.append(
             f"whole numbers with leading zeros, like codes: {_some(padded)}; to keep the zeros, set"
             f" {setting('data_options.types', types)}"
         )
-    at = {it.name: at for it, at in zip(coding.features, coding.places, strict=True)}
+    at = {feature.name: at for feature, at in zip(coding.features, coding.places, strict=True)}
     return [*warnings, *_feature_warnings(features, lambda name: sampled(at[name]))]
 
 
@@ -70,7 +74,9 @@ def _feature_warnings(
     if constant:
         yield f"the same value in every row of train: {_some(constant)}"
     for kind, type in TYPES.items():
-        columns = {name: it for name, it in features.items() if it.kind == kind}
+        columns = {
+            name: statistics for name, statistics in features.items() if statistics.kind == kind
+        }
         yield from type.warnings(columns, {name: sampled(name) for name in columns})
 
 
@@ -90,8 +96,8 @@ def label_warnings(
         for texts in padded[:_MOST_WARNED]
     ]
     for i, split in enumerate(SPLITS[1:], 1):
-        found = zip(classes, counts[i], strict=True)
-        if lacking := [name for name, count in found if not count]:
+        counts_of_classes = zip(classes, counts[i], strict=True)
+        if lacking := [name for name, count in counts_of_classes if not count]:
             warnings.append(f"{split} has no row of these classes: {_some(lacking)}")
     return [*warnings, *_missing_classes(classes), *alike_classes(classes)]
 
@@ -100,10 +106,12 @@ def label_suspicions(label: Label) -> list[str]:
     """Return what classes may be that is not what the label says."""
     classes = label.classes or ()
     # A and a are two letters.
-    alike = alike_classes(classes) if alike_classes([it for it in classes if len(it) > 1]) else []
+    alike = (
+        alike_classes(classes) if alike_classes([name for name in classes if len(name) > 1]) else []
+    )
     missing = _missing_classes(classes)
-    others = [name for name in classes if not _is_like_missing(name)]
-    return [*(missing if are_booleans(others) else []), *alike, *label.suspicions]
+    usual_names = [name for name in classes if not _is_like_missing(name)]
+    return [*(missing if are_booleans(usual_names) else []), *alike, *label.suspicions]
 
 
 def _missing_classes(classes: Sequence[str]) -> list[str]:

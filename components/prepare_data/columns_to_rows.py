@@ -92,12 +92,12 @@ class Converter:
     def rows(self, chunk: Chunk) -> Rows:
         """Return the good rows of a chunk that has all features and the label."""
         faults = chunk.faults
-        found: dict[Field, list] = {FLOATS: [], CODES: [], WHOLES: []}
+        columns: dict[Field, list] = {FLOATS: [], CODES: [], WHOLES: []}
         block = chunk.numbers
         is_whole = self._names == block.names and self._direct.issuperset(self._names)
         for feature in () if is_whole else self._kinds.features:
             if feature.name in self._direct and feature.name in block.places:
-                found[FLOATS].append(block.rows[:, block.places[feature.name]])
+                columns[FLOATS].append(block.rows[:, block.places[feature.name]])
                 continue
             column = self.column(chunk, feature)
             if not feature.takes_missing:
@@ -106,17 +106,19 @@ class Converter:
                 faults.mark(
                     missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
                 )
-            found[feature.type.field].append(column)
+            columns[feature.type.field].append(column)
         labels, codes, forms = _labels(chunk, self._label, self._label_format)
         rows = len(faults.lines)
         return Rows(
-            block.rows if is_whole and self._names else as_matrix(found[FLOATS], rows, np.float32),
+            block.rows
+            if is_whole and self._names
+            else as_matrix(columns[FLOATS], rows, np.float32),
             labels,
             codes,
             faults.lines,
             faults,
-            tuple(found[CODES]),
-            as_matrix(found[WHOLES], rows, np.int64),
+            tuple(columns[CODES]),
+            as_matrix(columns[WHOLES], rows, np.int64),
             forms,
         ).good
 
@@ -138,8 +140,8 @@ class Converter:
             cells = cells.rewritten(plain)
         values, invalid = feature.type.parse(cells)
         for rule, rows in invalid.items():
-            other = kind_in(feature.format) == feature.kind and rule in ("text", "date")
-            rule = "format" if other else rule
+            is_other_format = kind_in(feature.format) == feature.kind and rule in ("text", "date")
+            rule = "format" if is_other_format else rule
             chunk.faults.mark(rows, rule, feature.name, lambda i: shown(cells.column, i))
         return values
 
@@ -181,10 +183,10 @@ def _plain(chunk: Chunk, name: str, format: str, texts: list[str], codes: np.nda
     is_typed = temporal(kind) or (numeric(kind) and not patterns_of(format))
     if not format or is_typed:
         return texts
-    known, nulls = TYPES[kind_in(format)], set(chunk.nulls.to_pylist())
-    plain = known.plain(pa.array(texts, pa.string()), format)
+    column_type, nulls = TYPES[kind_in(format)], set(chunk.nulls.to_pylist())
+    plain = column_type.plain(pa.array(texts, pa.string()), format)
     present = np.array([bool(text) and text not in nulls for text in texts], bool)
-    for wrong in known.parse(Cells(plain, chunk.nulls)).invalid.values():
+    for wrong in column_type.parse(Cells(plain, chunk.nulls)).invalid.values():
         rows = (wrong & present)[codes]
         chunk.faults.mark(rows, "format", name, lambda i: texts[codes[i]])
     return plain.to_pylist()
@@ -197,24 +199,24 @@ def _labels(
 
     The labels of a named format are also counted by the form that the file has.
     """
-    others = chunk.faults.rows["missing"]
+    missing_before = chunk.faults.rows["missing"]
     written, codes = _written(chunk, name, format)
     rows = np.bincount(codes, minlength=len(written)).tolist() if format else []
     forms = votes_of(dict(zip(written, rows, strict=True))).forms if format else {}
     texts = _plain(chunk, name, format, written, codes)
-    chunk.faults.unlabelled += chunk.faults.rows["missing"] - others
+    chunk.faults.unlabelled += chunk.faults.rows["missing"] - missing_before
     long = [len(text) > LONGEST for text in texts]
     huge = [is_number(text) and parse_number(text) is None for text in texts]
-    for rule, found in (("long", long), ("not finite", huge)):
-        if any(found):
-            mask = np.array(found, bool)[codes]
+    for rule, masks in (("long", long), ("not finite", huge)):
+        if any(masks):
+            mask = np.array(masks, bool)[codes]
             chunk.faults.mark(mask, rule, name, lambda i: texts[codes[i]])
     return texts, codes, forms
 
 
 def as_matrix(columns: Sequence[np.ndarray], rows: int, kind: type) -> np.ndarray:
     """Return columns as the contiguous rows of a matrix, of shape [rows, columns]."""
-    found = np.empty((rows, len(columns)), kind)
+    matrix = np.empty((rows, len(columns)), kind)
     for j, column in enumerate(columns):
-        found[:, j] = column
-    return found
+        matrix[:, j] = column
+    return matrix

@@ -92,16 +92,16 @@ class Validation:
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics that the pipeline shows."""
-        found: dict[str, float] = {"suspicious_columns": len(self.suspicious)}
+        metrics: dict[str, float] = {"suspicious_columns": len(self.suspicious)}
         if self.comparison:
-            found["champion_version"] = self.comparison.reference.version
-            found["contract_problems"] = len(self.comparison.changes + self.comparison.beyond)
+            metrics["champion_version"] = self.comparison.reference.version
+            metrics["contract_problems"] = len(self.comparison.changes + self.comparison.beyond)
             drift = self.comparison.drift
             for name in sorted(drift, key=lambda name: -drift[name].psi)[:_MOST_METRICS]:
-                found[f"psi/{short(name, _LONGEST_NAME)}"] = drift[name].psi
+                metrics[f"psi/{short(name, _LONGEST_NAME)}"] = drift[name].psi
             if label := self.comparison.label:
-                found["psi_label"] = label.psi
-        return {name: float(value) for name, value in found.items()}
+                metrics["psi_label"] = label.psi
+        return {name: float(value) for name, value in metrics.items()}
 
 
 def validate(
@@ -111,14 +111,14 @@ def validate(
     options = parse(DataOptions, "data_options", data_options).contract
     base, schema = S3Address.parse(prepared.dataset_uri), prepared.schema
     rows = _rows(step.store, base, schema)
-    found = reference.find(step, model_name)
+    champion = reference.find(step, model_name)
     comparison = None
-    if isinstance(found, Reference):
-        if found.dataset_digest == prepared.dataset_digest:
-            found = f"the data is the same as that of {found.name}"
+    if isinstance(champion, Reference):
+        if champion.dataset_digest == prepared.dataset_digest:
+            champion = f"the data is the same as that of {champion.name}"
         else:
-            comparison = _compare(found, prepared, rows, options)
-    alone = "" if isinstance(found, Reference) else str(found)
+            comparison = _compare(champion, prepared, rows, options)
+    alone = "" if isinstance(champion, Reference) else str(champion)
     counts = reference.distributions(step.store, base)
     suspicious = leaks.find(schema, rows["train"]) if rows else []
     validation = Validation(counts, comparison, alone, suspicious, options.max_psi)
@@ -127,8 +127,8 @@ def validate(
     if text := _sentences(prepared, suspicious):
         step.store.write(base / SUSPICIOUS, text.encode(), "text/plain")
     errors = _report(validation, options)
-    if isinstance(found, Problem) and "fail" in (options.changes, options.limits):
-        errors.append(found)  # a contract that cannot be checked is not kept
+    if isinstance(champion, Problem) and "fail" in (options.changes, options.limits):
+        errors.append(champion)  # a contract that cannot be checked is not kept
     return replace(validation, errors=errors)
 
 
@@ -147,41 +147,43 @@ def _rows(store: Store, base: S3Address, schema: Schema) -> dict[str, Sample]:
 
 
 def _compare(
-    found: Reference, prepared: Prepared, rows: Mapping[str, Sample], options: Contract
+    reference: Reference, prepared: Prepared, rows: Mapping[str, Sample], options: Contract
 ) -> Comparison:
-    changes = contracts.changes(found, prepared.schema)
-    if not rows or not found.schema.has_columns:
-        label = _label_drift(found, prepared, None)
-        beyond = list(_drifted(found, options, {}, label, prepared.schema.label.name))
+    changes = contracts.changes(reference, prepared.schema)
+    if not rows or not reference.schema.has_columns:
+        label = _label_drift(reference, prepared, None)
+        beyond = list(_drifted(reference, options, {}, label, prepared.schema.label.name))
         if prepared.schema.has_columns:
-            beyond.append(_unknown(found, "one of the two has rows without columns"))
-        return Comparison(found, changes, beyond, label=label, obstacle="no columns to compare")
-    before, now = (contracts.gap_shares(it.statistics) for it in (found, prepared))
+            beyond.append(_unknown(reference, "one of the two has rows without columns"))
+        return Comparison(reference, changes, beyond, label=label, obstacle="no columns to compare")
+    before, now = (contracts.gap_shares(data.statistics) for data in (reference, prepared))
     gaps = {name: (before[name], now[name]) for name in now if name in before}
-    beyond = list(contracts.beyond_limits(found, options, prepared.schema, rows["train"], gaps))
+    beyond = list(contracts.beyond_limits(reference, options, prepared.schema, rows["train"], gaps))
     drift: dict[str, Drift] = {}
     counts, obstacle = None, ""
-    if found.distributions is None:
-        obstacle = f"{found.name} has no {DISTRIBUTIONS}"
+    if reference.distributions is None:
+        obstacle = f"{reference.name} has no {DISTRIBUTIONS}"
         if options.max_psi is not None:
-            beyond.append(_unknown(found, obstacle))
+            beyond.append(_unknown(reference, obstacle))
     else:
-        over = Distributions.of_file(found.distributions, prepared.schema.encoding)
+        over = Distributions.of_file(reference.distributions, prepared.schema.encoding)
         for split, part in rows.items():
             over.add(split, part.rows, part.labels)
         counts = over.document()
-        drift = _moved(found.distributions, counts)
-    label = _label_drift(found, prepared, counts)
-    fixed = {it.name for it in prepared.schema.features if not it.column_type.moves_on}
-    judged = {name: it for name, it in drift.items() if name in fixed}
-    beyond += _drifted(found, options, judged, label, prepared.schema.label.name)
-    return Comparison(found, changes, beyond, gaps, drift, label, counts, obstacle)
+        drift = _moved(reference.distributions, counts)
+    label = _label_drift(reference, prepared, counts)
+    fixed = {
+        feature.name for feature in prepared.schema.features if not feature.column_type.moves_on
+    }
+    judged = {name: moved for name, moved in drift.items() if name in fixed}
+    beyond += _drifted(reference, options, judged, label, prepared.schema.label.name)
+    return Comparison(reference, changes, beyond, gaps, drift, label, counts, obstacle)
 
 
-def _unknown(found: Reference, why: str) -> Problem:
+def _unknown(reference: Reference, why: str) -> Problem:
     """Return the problem of limits that cannot be checked, and so are not kept."""
     return Problem(
-        f"cannot tell whether the data has drifted from that of {found.name}",
+        f"cannot tell whether the data has drifted from that of {reference.name}",
         received=why,
         expected="rows of both datasets, to check the limits of data_options.contract",
         fix="publish a model with this version of the project; until then, set"
@@ -201,33 +203,33 @@ def _moved(before: DistributionsDocument, now: DistributionsDocument) -> dict[st
 
 
 def _label_drift(
-    found: Reference, prepared: Prepared, counts: DistributionsDocument | None
+    reference: Reference, prepared: Prepared, counts: DistributionsDocument | None
 ) -> Drift | None:
     """Return how far the label has moved; None if the tasks differ or the counts are gone."""
-    old, new = found.statistics.label.counts, prepared.statistics.label.counts
+    old, new = reference.statistics.label.counts, prepared.statistics.label.counts
     if old and new:
         names = dict.fromkeys([*old["train"], *new["train"]])
         pairs = [(old["train"].get(name, 0), new["train"].get(name, 0)) for name in names]
         return measure(*zip(*pairs, strict=True))
-    before = found.distributions.label if found.distributions else None
+    before = reference.distributions.label if reference.distributions else None
     if old or new or not counts or not counts.label or not before:
         return None
     return measure(before.rows("train"), counts.label.rows("train"))
 
 
 def _drifted(
-    found: Reference,
+    reference: Reference,
     options: Contract,
     drift: Mapping[str, Drift],
     label: Drift | None,
     label_name: str,
 ) -> Iterator[Problem]:
     """Yield a problem for the limit that columns, or the label, are beyond."""
-    shown = {name: name for name in drift} | {label_name: f"the label {label_name}"}
+    nouns = {name: name for name in drift} | {label_name: f"the label {label_name}"}
     columns = {**drift, label_name: label} if label else drift
     limit = math.inf if options.max_psi is None else options.max_psi
     far = [
-        (item.psi, shown[name], name)
+        (item.psi, nouns[name], name)
         for name, item in columns.items()
         if item.psi > limit and not item.is_chance and name not in options.ignore
     ]
@@ -236,7 +238,7 @@ def _drifted(
         listing = listed([f"{words} {value:.3g}" for value, words, _ in far], _MOST_NAMED)
         names = listed([json.dumps(name, ensure_ascii=False) for *_, name in far], _MOST_NAMED)
         yield Problem(
-            f"the data has drifted from that of {found.name}",
+            f"the data has drifted from that of {reference.name}",
             received=f"PSI of {listing}",
             expected=f"at most {limit:g} (data_options.contract.max_psi)",
             fix="look at these columns in data_report; if they are right, raise the limit, or add"
@@ -251,12 +253,15 @@ def _sentences(prepared: Prepared, suspicious: list[Suspicious]) -> str:
     return listed([first, *(text[:1].upper() + text[1:] for text in more)], _MOST_SUSPICIONS, ". ")
 
 
-def _suspicion(found: list[Suspicious]) -> str:
+def _suspicion(suspicious: list[Suspicious]) -> str:
     """Describe columns that alone predict the label."""
-    what = listed([f"{it.name!r} ({it.measure} {it.figure:.3f})" for it in found], _MOST_NAMED)
-    names = json.dumps([it.name for it in found[:_MOST_NAMED]], ensure_ascii=False)
+    columns = listed(
+        [f"{column.name!r} ({column.measure} {column.figure:.3f})" for column in suspicious],
+        _MOST_NAMED,
+    )
+    names = json.dumps([column.name for column in suspicious[:_MOST_NAMED]], ensure_ascii=False)
     return (
-        f"columns that alone predict the label: {what}; drop those that are not known when it is"
+        f"columns that alone predict the label: {columns}; drop those that are not known when it is"
         f" predicted, with data_options.drop={names}"
     )
 

@@ -98,12 +98,12 @@ class Prepared:
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics that the pipeline shows."""
-        found = {f"rows_{split}": count for split, count in self.rows.items()}
-        found["features"] = len(self.schema.features)
-        found["classes"] = len(self.schema.classes)
-        found["duplicate_rows"] = self.statistics.duplicates
-        found["bad_rows_dropped"] = self.statistics.bad_rows.dropped
-        return {name: float(value) for name, value in found.items()}
+        metrics = {f"rows_{split}": count for split, count in self.rows.items()}
+        metrics["features"] = len(self.schema.features)
+        metrics["classes"] = len(self.schema.classes)
+        metrics["duplicate_rows"] = self.statistics.duplicates
+        metrics["bad_rows_dropped"] = self.statistics.bad_rows.dropped
+        return {name: float(value) for name, value in metrics.items()}
 
 
 def find(store: Store, base: S3Address) -> Prepared | None:
@@ -113,13 +113,13 @@ def find(store: Store, base: S3Address) -> Prepared | None:
         DataError: The object at its manifest's address is not a manifest.
     """
     try:
-        found = store.read_manifest(base / MANIFEST)
+        manifest = store.read_manifest(base / MANIFEST)
     except ObjectNotFoundError:
         return None
     sizes = {item.address: item.size for item in store.list(base)}
-    lost = [item.key for item in found.objects if sizes.get(base / item.key) != item.size]
-    if lost:
-        log.warning("dataset %s lacks %s and is written again", base, ", ".join(lost[:5]))
+    missing = [item.key for item in manifest.objects if sizes.get(base / item.key) != item.size]
+    if missing:
+        log.warning("dataset %s lacks %s and is written again", base, ", ".join(missing[:5]))
         return None
     # They grow with the number of columns and labels, so the usual limit on a read does not apply.
     try:
@@ -141,7 +141,8 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     plan, shards, train = _planned(scan, label, base)
     summed, distributions, objects = _shards(scan, plan, shards)
-    DataError.raise_if(filter(None, [label.problem([it.column(0) for it in summed.labels])]))
+    label_moments = [moments.column(0) for moments in summed.labels]
+    DataError.raise_if(filter(None, [label.problem(label_moments)]))
     rows, faults = scan.rows(label), scan.faults
     stems = {
         split: [shard.stem for shard in shards if SPLITS[shard.split] == split] for split in SPLITS
@@ -150,16 +151,18 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     dropped = (LeftOut(name, "data_options.drop") for name in options.drop)
     schema = schema_of(
         label,
-        [SchemaFeature(it.name, it.schema_type) for it in features],
+        [SchemaFeature(feature.name, feature.schema_type) for feature in features],
         options,
         scan.job.split_rules.comparable,
         "packed",
         {
-            split: SchemaSplit(rows[split], tuple(f"{stem}.tfrecord" for stem in found))
-            for split, found in stems.items()
+            split: SchemaSplit(rows[split], tuple(f"{stem}.tfrecord" for stem in stems_of_split))
+            for split, stems_of_split in stems.items()
         },
-        coding=tuple(it.learned for it in features),
-        test_raw=() if plan.coding.is_identity else tuple(f"{it}.parquet" for it in stems["test"]),
+        coding=tuple(feature.learned for feature in features),
+        test_raw=()
+        if plan.coding.is_identity
+        else tuple(f"{stem}.parquet" for stem in stems["test"]),
         formats={item.name: item.format for item in scan.kinds.features if item.format},
         weight=None if options.weight is None else SchemaWeight(options.weight),
         left_out=(*scan.kinds.left_out, *dropped),
@@ -188,13 +191,13 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
 def _copied_files(source: Source, summed: Statistics, rows: Mapping[str, int]) -> list[str]:
     """Return a line if rows count several times because their file has a copy."""
     same = summed.duplicates - summed.conflicts
-    if same < _COPIED * sum(rows.values()) or not (found := copies(source)):
+    if same < _COPIED * sum(rows.values()) or not (copied := copies(source)):
         return []
-    for name, first in list(found.items())[:_MOST_FILES]:
+    for name, first in list(copied.items())[:_MOST_FILES]:
         log.warning("%s has the same content as %s", name, first)
     return [
-        f"{counted(len(found), 'file')} of data_uri {'has' if len(found) == 1 else 'have'} the same"
-        " content as another one, so the rows count several times: remove the copies"
+        f"{counted(len(copied), 'file')} of data_uri {'has' if len(copied) == 1 else 'have'} the"
+        " same content as another one, so the rows count several times: remove the copies"
     ]
 
 
@@ -209,7 +212,7 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     if label.classes is not None:
         counted.merge(of_texts)
     fitted = sample.cut(0, fit_encoding.sample_rows(job.row_kind))
-    texts = {name: found.texts for name, found in scan.dictionaries.items()}
+    texts = {name: dictionary.texts for name, dictionary in scan.dictionaries.items()}
     coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options)
     of_label = None if label.classes is not None else fitted.labels
     bins = Distributions.of(coding, fitted.rows, of_label, label.name)
@@ -238,15 +241,15 @@ def _vocabulary(scan: Scan, label: Label) -> Vocabulary:
 
 def _sample(rows: SortedRows, job: Job, files: Sequence[BucketFile], counts: np.ndarray) -> Sorted:
     """Return the first rows of train, given the rows of each bin."""
-    wanted = max(fit_encoding.sample_rows(job.row_kind), sample_rows(job.row_kind))
+    row_count = max(fit_encoding.sample_rows(job.row_kind), sample_rows(job.row_kind))
     train = int(np.searchsorted(split_of(job.bins.edges, job.fractions), 1))
-    last = min(int(np.searchsorted(np.cumsum(counts[:train]), wanted)) + 1, train)
-    found = list(rows.read(rows.range(files, counts, 0, last)))
-    whole = Sorted(
-        joined([np.empty(0, job.row_kind), *(part.rows for part in found)]),
-        np.concatenate([np.empty(0), *(part.labels for part in found)]),
+    last = min(int(np.searchsorted(np.cumsum(counts[:train]), row_count)) + 1, train)
+    pieces = list(rows.read(rows.range(files, counts, 0, last)))
+    sample = Sorted(
+        joined([np.empty(0, job.row_kind), *(part.rows for part in pieces)]),
+        np.concatenate([np.empty(0), *(part.labels for part in pieces)]),
     )
-    return whole.cut(0, wanted)
+    return sample.cut(0, row_count)
 
 
 def _shards(
@@ -259,11 +262,11 @@ def _shards(
     distributions = replace(plan.bins)
     objects: list[ManifestObject] = []
     results = scan.executor.map(_TASK, plan, shards)
-    for shard, found in zip(shards, results, strict=True):
+    for shard, done in zip(shards, results, strict=True):
         progress.add(shard.rows, shard.rows * record_bytes)
-        statistics.merge(found.statistics)
-        distributions.merge(found.distributions)
-        objects += found.objects
+        statistics.merge(done.statistics)
+        distributions.merge(done.distributions)
+        objects += done.objects
     progress.log()
     return statistics, distributions, objects
 
@@ -272,16 +275,16 @@ def note_overlap(
     statistics: StatisticsDocument,
     shared: dict[str, int],
     rows: dict[str, int],
-    what: str,
-    how: str,
+    noun: str,
+    overlap: str,
 ) -> StatisticsDocument:
     """Add to statistics.json what validation and test share with train, and warn of it."""
-    more = (
-        f"{count:,} of {rows[split]:,} {what} of {split} {how}; they stay where they are"
+    warnings = (
+        f"{count:,} of {rows[split]:,} {noun} of {split} {overlap}; they stay where they are"
         for split, count in shared.items()
         if count
     )
-    return replace(statistics, also_in_train=shared, warnings=(*statistics.warnings, *more))
+    return replace(statistics, also_in_train=shared, warnings=(*statistics.warnings, *warnings))
 
 
 def schema_of(
@@ -291,7 +294,7 @@ def schema_of(
     split_rule: Mapping[str, str | int],
     layout: str,
     splits: Mapping[str, SchemaSplit],
-    **more: Any,
+    **incomparable: Any,
 ) -> Schema:
     """Return schema.json with its digest; fields in `more` are not comparable.
 
@@ -304,7 +307,7 @@ def schema_of(
         split={"salt": options.split.salt, "fractions": options.split.fractions, **split_rule},
         codec={"version": CODEC_VERSION, "layout": layout},
         splits=splits,
-        **more,
+        **incomparable,
     )
     return replace(schema, schema_digest=schema.digest())
 
@@ -331,6 +334,6 @@ def complete(
         "features": len(schema.features),
         "schema_digest": schema.schema_digest,
     }
-    whole = Manifest.of("dataset", objects, details=details)
-    store.write(base / MANIFEST, whole.to_bytes(), "application/json")
+    manifest = Manifest.of("dataset", objects, details=details)
+    store.write(base / MANIFEST, manifest.to_bytes(), "application/json")
     return Prepared(str(base), base.name, schema, statistics, reused=False)

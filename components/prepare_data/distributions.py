@@ -87,10 +87,10 @@ class Bins:
     def _of_codes(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows by bin from the rows of each code."""
         codes = np.array(self.codes, np.int64)
-        known = (codes > 0) & (codes < len(rows))
-        found = np.where(known, rows[np.where(known, codes, 0)], 0)
+        is_coded = (codes > 0) & (codes < len(rows))
+        bins = np.where(is_coded, rows[np.where(is_coded, codes, 0)], 0)
         gaps, total = rows[0], rows.sum()
-        return np.array([gaps, *found, total - gaps - found.sum()], np.int64)
+        return np.array([gaps, *bins, total - gaps - bins.sum()], np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class DistributionsDocument:
     @property
     def by_name(self) -> dict[str, ColumnRows]:
         """The columns by their names."""
-        return {it.name: it for it in self.columns}
+        return {column.name: column for column in self.columns}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DistributionsDocument:
@@ -189,11 +189,11 @@ class Distributions:
 
         Columns that only one of the two has, or whose kinds differ, have no bins.
         """
-        there = file.by_name
+        columns_of_file = file.by_name
         columns = tuple(
-            there[coded.name].bins(place, coded.strings)
+            columns_of_file[coded.name].bins(place, coded.strings)
             for coded, (_, place) in zip(coding.features, coding.places, strict=True)
-            if coded.name in there and there[coded.name].kind == coded.kind
+            if coded.name in columns_of_file and columns_of_file[coded.name].kind == coded.kind
         )
         return cls(columns, file.label and file.label.bins(-1, ()))
 
@@ -207,10 +207,10 @@ class Distributions:
             elif labels is not None:
                 counts[at] += bins.counted(labels.astype(np.float32))
 
-    def merge(self, later: Sequence[np.ndarray]) -> None:
+    def merge(self, counts_of_part: Sequence[np.ndarray]) -> None:
         """Add the counts of other rows over the same bins."""
-        for counts, more in zip(self.counts, later, strict=True):
-            counts += more
+        for counts, added in zip(self.counts, counts_of_part, strict=True):
+            counts += added
 
     def document(self) -> DistributionsDocument:
         """Return the content of distributions.json."""
@@ -233,8 +233,8 @@ def _bins_of(coded: ColumnType, field: Field, place: int, sample: np.ndarray) ->
 
 
 def _codes_of(values: tuple[str, ...], dictionary: tuple[str, ...]) -> tuple[int, ...]:
-    wanted = set(values)
-    codes = {text: 1 + i for i, text in enumerate(dictionary) if text in wanted}
+    values_with_bin = set(values)
+    codes = {text: 1 + i for i, text in enumerate(dictionary) if text in values_with_bin}
     return tuple(codes.get(value, 0) for value in values)
 
 
@@ -244,8 +244,8 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
     The first edge is just below the smallest value and the last one is the largest value, so values
     beyond those of `column` are in bins of their own.
     """
-    whole = column.dtype.kind == "i"
-    present = np.sort(column[column != NO_DATE] if whole else column[~np.isnan(column)])
+    is_whole = column.dtype.kind == "i"
+    present = np.sort(column[column != NO_DATE] if is_whole else column[~np.isnan(column)])
     least = present[:1]
     # np.unique would hash all values, which takes three times as long as the sort.
     edges = present[np.append(least == least, present[1:] != present[:-1])]
@@ -254,10 +254,10 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
         places = [-(-len(present) * i // most) - 1 for i in range(1, most + 1)]
         edges = np.unique(present[places])
     # No subnormal number below 0: some libraries let the processor treat it as 0.
-    below = least - 1 if whole else np.minimum(np.nextafter(least, _F32.min), least - _F32.tiny)
+    below = least - 1 if is_whole else np.minimum(np.nextafter(least, _F32.min), least - _F32.tiny)
     edges = np.unique([*below, *edges])
     # The shortest decimal that is the same float32.
-    return tuple(edges.tolist() if whole else (float(str(edge)) for edge in edges))
+    return tuple(edges.tolist() if is_whole else (float(str(edge)) for edge in edges))
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,15 @@ RULES = {
     "format": "not in the format that data_options.types names",
 }
 # The types whose `parse` marks an invalid value by their name.
-_BY_KIND = {it.kind: it for it in TYPES.values() if it.parsed_forms and it.kind not in RULES}
-RULES |= {kind: f"not {it.nouns[0]} such as {it.example}" for kind, it in _BY_KIND.items()}
+_BY_KIND = {
+    column_type.kind: column_type
+    for column_type in TYPES.values()
+    if column_type.parsed_forms and column_type.kind not in RULES
+}
+RULES |= {
+    kind: f"not {column_type.nouns[0]} such as {column_type.example}"
+    for kind, column_type in _BY_KIND.items()
+}
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
 _LEFT_OUT = 255
 ENCODING = (
@@ -71,7 +78,9 @@ _NO_BLANK = (
 _GAP = "add the string to data_options.null_values if it means a missing value"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
-_WITH_TYPES = tuple(ending for it in FORMATS if it.name != "csv" for ending in it.suffixes)
+_WITH_TYPES = tuple(
+    ending for format in FORMATS if format.name != "csv" for ending in format.suffixes
+)
 _DEFAULTS = DataOptions()
 # Of the columns that options name.
 _EXPECTED_OF = {
@@ -146,20 +155,20 @@ class Faults:
         """Add a number of lines to the lines of the faults."""
         self.examples = [fault.shifted(lines) for fault in self.examples]
 
-    def merge(self, later: Faults) -> None:
+    def merge(self, faults: Faults) -> None:
         """Add the faults of the next block, or of the next part of the source."""
-        self.seen += later.seen
-        self.unlabelled += later.unlabelled
-        self.left_out.update(later.left_out)
-        self.values = later.values | self.values
-        self.rows.update(later.rows)
-        self.cells.update(later.cells)
-        self.examples = _of_each([*self.examples, *later.examples])
+        self.seen += faults.seen
+        self.unlabelled += faults.unlabelled
+        self.left_out.update(faults.left_out)
+        self.values = faults.values | self.values
+        self.rows.update(faults.rows)
+        self.cells.update(faults.cells)
+        self.examples = _of_each([*self.examples, *faults.examples])
 
     @classmethod
-    def of_files(cls, seen: int, faults: list[Fault]) -> Faults:
+    def of_files(cls, files: int, faults: list[Fault]) -> Faults:
         """Return the faults of files that are rows."""
-        return cls(seen, Counter(fault.rule for fault in faults), examples=faults)
+        return cls(files, Counter(fault.rule for fault in faults), examples=faults)
 
     def counts(self) -> dict[str, int]:
         """Return the bad rows by rule, in the order of RULES."""
@@ -167,13 +176,13 @@ class Faults:
 
     def quote_problem(self) -> Problem | None:
         """Describe the first line with misplaced quotes."""
-        found = sorted(fault for fault in self.examples if fault.rule in ("quotes", "blank"))
-        if not found:
+        faults = sorted(fault for fault in self.examples if fault.rule in ("quotes", "blank"))
+        if not faults:
             return None
-        is_blank = found[0].rule == "blank"
+        is_blank = faults[0].rule == "blank"
         return Problem(
-            f"{found[0].file}, line {found[0].line}: {RULES[found[0].rule]}",
-            received=repr(found[0].value),
+            f"{faults[0].file}, line {faults[0].line}: {RULES[faults[0].rule]}",
+            received=repr(faults[0].value),
             expected="a delimiter or the line's start before a quote"
             if is_blank
             else "a closing quote, followed by a delimiter or the end of the line",
@@ -211,21 +220,21 @@ class Faults:
         drop = f"drop it with {setting('data_options.drop', [column])}"
         avoid = "choose a different data_label" if is_label else drop
         if rules == ["missing"]:
-            other = f"drop the rows without one with {self._dropping()}"
+            alternative = f"drop the rows without one with {self._dropping()}"
         elif rules[0] in ("text", "date") and any(map(str.isdigit, value)):
-            known = Number if rules[0] == "text" else Date
-            other = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
-            if instead := known.oddity_of([value])[1]:
-                other += f"; {instead}"
-            if formats := known.named_formats(column, [value], self.options):
-                other += f", or name the format: {formats}"
+            column_type = Number if rules[0] == "text" else Date
+            alternative = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
+            if replacement := column_type.oddity_of([value])[1]:
+                alternative += f"; {replacement}"
+            if formats := column_type.named_formats(column, [value], self.options):
+                alternative += f", or name the format: {formats}"
         elif rules == ["list"]:
-            other = f"write {_expected(rules)}"
+            alternative = f"write {_expected(rules)}"
         elif is_label:
-            other = "correct data_options.task"
+            alternative = "correct data_options.task"
         else:
-            other = f"set its type with {setting('data_options.types', {column: 'category'})}"
-        return f"{avoid}, or {other}"
+            alternative = f"set its type with {setting('data_options.types', {column: 'category'})}"
+        return f"{avoid}, or {alternative}"
 
     def _option_of(self, column: str) -> str:
         """Return the option that names a column which is no feature; empty for none."""
@@ -235,21 +244,21 @@ class Faults:
 
     def _other_column(self, option: str, column: str, value: str, rules: list[str]) -> str:
         """Return what to do with a column that an option names and that does not suit it."""
-        other = f"name a different column in data_options.{option}"
+        fix = f"name a different column in data_options.{option}"
         if rules == ["missing"]:
-            return f"{other}, or drop the rows without a value with {self._dropping()}"
+            return f"{fix}, or drop the rows without a value with {self._dropping()}"
         formats = Date.named_formats(column, [value], self.options)
         if option == "split.time" and formats:
-            other += f", or name the format: {formats}"
-        return f"write {_EXPECTED_OF.get(option) or _expected(rules)}, or {other}"
+            fix += f", or name the format: {formats}"
+        return f"write {_EXPECTED_OF.get(option) or _expected(rules)}, or {fix}"
 
     def _other_format(self, column: str, value: str) -> str:
         """Return what to do with a value that is not in the format of data_options.types."""
-        for known in TYPES.values():
-            formats = known.named_formats(column, [value], self.options)
-            _, instead = known.oddity_of([value])
-            if formats or instead:
-                return "; or ".join(filter(None, [formats, instead]))
+        for column_type in TYPES.values():
+            formats = column_type.named_formats(column, [value], self.options)
+            _, replacement = column_type.oddity_of([value])
+            if formats or replacement:
+                return "; or ".join(filter(None, [formats, replacement]))
         return "correct data_options.types"
 
     def shape_problem(self, fix: str = "") -> Problem | None:
@@ -269,12 +278,12 @@ class Faults:
 
     def order_problem(self) -> Problem | None:
         """Describe files that were joined although their columns are in different orders."""
-        found = next((fault for fault in self.examples if fault.rule == "order"), None)
-        if found is None:
+        fault = next((fault for fault in self.examples if fault.rule == "order"), None)
+        if fault is None:
             return None
         return Problem(
-            f"{found.file}, line {found.line}: {RULES['order']}",
-            received=repr(found.value),
+            f"{fault.file}, line {fault.line}: {RULES['order']}",
+            received=repr(fault.value),
             expected="one order of the columns in each file",
             fix="do not join the files: data_uri may be a folder, in which each has its own header",
             path="data_uri",
@@ -286,15 +295,17 @@ class Faults:
             # A quote that was opened by mistake may have swallowed the names of the header.
             return [problem for problem in (self.quote_problem(), shape) if problem]
         columns = self.column_problems()
-        rest = [fault for fault in self.examples if fault.column not in columns]
-        shown = first_columns(columns)
+        faults = [fault for fault in self.examples if fault.column not in columns]
+        problems = first_columns(columns)
         if self.unlabelled and self.label not in columns:
-            unlabelled = [it for it in rest if (it.column, it.rule) == (self.label, "missing")]
-            rest = [fault for fault in rest if fault not in unlabelled]
-            shown += [self._without_label(), *(fault.example() for fault in unlabelled)]
-        if rest or not shown:
-            shown.append(self._invalid_rows())
-        return [*shown, *(fault.example() for fault in rest)]
+            unlabelled = [
+                fault for fault in faults if (fault.column, fault.rule) == (self.label, "missing")
+            ]
+            faults = [fault for fault in faults if fault not in unlabelled]
+            problems += [self._without_label(), *(fault.example() for fault in unlabelled)]
+        if faults or not problems:
+            problems.append(self._invalid_rows())
+        return [*problems, *(fault.example() for fault in faults)]
 
     @property
     def _are_dropped(self) -> bool:
@@ -338,27 +349,31 @@ class Faults:
             fixes.append(f"drop these rows with {self._dropping()}")
         if any(columns[name] for name in columns if name != self.label):
             fixes.append("drop a column with data_options.drop")
-        where = [f"{name!r} {count:,}" for name, count in columns.most_common(10) if count]
+        columns_named = [f"{name!r} {count:,}" for name, count in columns.most_common(10) if count]
         return Problem(
             f"{self.bad - self.unlabelled:,} of {self.seen:,} rows are invalid"
             f"{' and dropped' * self._are_dropped} ({counts})",
-            received=f"invalid values by column: {', '.join(where)}" if where else None,
+            received=f"invalid values by column: {', '.join(columns_named)}"
+            if columns_named
+            else None,
             fix=f"{', '.join(fixes[:-1])}, or {fixes[-1]}" if len(fixes) > 1 else fixes[0],
         )
 
     def _null_values(self) -> str:
         """Return the option by which strings mean a missing value; with those that often occur."""
-        values = Counter(it.value for it in self.examples if it.rule in _MAY_BE_GAPS)
-        often = [value for value, count in values.items() if count > 1]
-        if not often:
+        values = Counter(fault.value for fault in self.examples if fault.rule in _MAY_BE_GAPS)
+        frequent = [value for value, count in values.items() if count > 1]
+        if not frequent:
             return _GAP
-        kept = self.options.null_values
+        null_values = self.options.null_values
         # The usual strings do not mean a missing value in a file with types.
-        if all(it.file.lower().endswith(_WITH_TYPES) for it in self.examples) or {*often} & {*kept}:
-            kept = kept if {*kept} != {*NULL_VALUES} else ("",)
-        option = setting("data_options.null_values", [*kept, *often])
-        means = f"{listed(map(repr, often), 5)} {'means' if len(often) == 1 else 'mean'}"
-        return f"set {option} if {means} a missing value"
+        if all(fault.file.lower().endswith(_WITH_TYPES) for fault in self.examples) or {
+            *frequent
+        } & {*null_values}:
+            null_values = null_values if {*null_values} != {*NULL_VALUES} else ("",)
+        option = setting("data_options.null_values", [*null_values, *frequent])
+        meaning = f"{listed(map(repr, frequent), 5)} {'means' if len(frequent) == 1 else 'mean'}"
+        return f"set {option} if {meaning} a missing value"
 
     def _dropping(self) -> str:
         """Return the options that drop the rows as text."""
@@ -375,7 +390,7 @@ class Faults:
     def image_problems(self) -> list[Problem]:
         """Describe files that cannot be used as images: the counts, and ten of them."""
         counts = "; ".join(f"{RULES[rule]}: {count:,}" for rule, count in self.counts().items())
-        whole = Problem(
+        summary = Problem(
             f"{self.bad:,} of {self.seen:,} images are invalid"
             f"{' and dropped' * self._are_dropped} ({counts})",
             expected="complete JPEG or PNG files with nothing after the image",
@@ -383,14 +398,14 @@ class Faults:
             + f", or drop them with {self._dropping()}" * (not self._are_dropped)
             + f"; {CONVERT}" * bool(self.rows["picture"]),
         )
-        return [whole, *(fault.example() for fault in self.examples)]
+        return [summary, *(fault.example() for fault in self.examples)]
 
     def _by_column(self) -> Counter[str]:
         """Return the bad values of each column."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for (column, _), count in self.cells.items():
-            found[column] += count
-        return found
+            counts[column] += count
+        return counts
 
 
 class BlockFaults(Faults):
@@ -460,9 +475,9 @@ def first_columns(problems: Mapping[str, Problem]) -> list[Problem]:
 
 def _of_each(faults: list[Fault]) -> list[Fault]:
     """Return ten faults, sorted: the first of each column and rule, then the second, and so on."""
-    seen: Counter[tuple[str, str]] = Counter()
+    ranks: Counter[tuple[str, str]] = Counter()
     ranked = []
     for fault in sorted(faults):
-        ranked.append((seen[fault.column, fault.rule], fault))
-        seen[fault.column, fault.rule] += 1
+        ranked.append((ranks[fault.column, fault.rule], fault))
+        ranks[fault.column, fault.rule] += 1
     return sorted(fault for _, fault in sorted(ranked)[:MOST_EXAMPLES])

@@ -57,11 +57,11 @@ class Ends:
         least, most = np.where(gaps, _LATEST, values).min(0), values.max(0)
         self.merge(Ends(len(values) - gaps.sum(0), least, most))
 
-    def merge(self, later: Ends) -> None:
+    def merge(self, ends: Ends) -> None:
         """Add those of other rows."""
-        self.count = self.count + later.count
-        self.minimum = np.minimum(self.minimum, later.minimum)
-        self.maximum = np.maximum(self.maximum, later.maximum)
+        self.count = self.count + ends.count
+        self.minimum = np.minimum(self.minimum, ends.minimum)
+        self.maximum = np.maximum(self.maximum, ends.maximum)
 
 
 @dataclass
@@ -98,10 +98,10 @@ class Counted:
         for j, column in enumerate(codes):
             self.codes[j] = added(self.codes[j], np.bincount(column))
 
-    def merge(self, later: Counted, codes: Mapping[str, np.ndarray] = _SAME_CODES) -> None:
+    def merge(self, part: Counted, codes: Mapping[str, np.ndarray] = _SAME_CODES) -> None:
         """Add the rows of a later part; `codes` has the code here of each code there."""
-        self.dates.merge(later.dates)
-        for j, (name, rows) in enumerate(zip(self.names, later.codes, strict=True)):
+        self.dates.merge(part.dates)
+        for j, (name, rows) in enumerate(zip(self.names, part.codes, strict=True)):
             if name in codes:
                 here = codes[name]
                 size = min(len(here), len(rows))  # of a lost dictionary, there are no codes
@@ -109,12 +109,12 @@ class Counted:
             self.codes[j] = added(self.codes[j], rows)
 
 
-def added(counts: np.ndarray, more: np.ndarray) -> np.ndarray:
+def added(counts: np.ndarray, others_counts: np.ndarray) -> np.ndarray:
     """Return the sum of two arrays of counts of different lengths."""
-    found = np.zeros(max(len(counts), len(more)), np.int64)
-    found[: len(counts)] += counts
-    found[: len(more)] += more
-    return found
+    total = np.zeros(max(len(counts), len(others_counts)), np.int64)
+    total[: len(counts)] += counts
+    total[: len(others_counts)] += others_counts
+    return total
 
 
 def learn(
@@ -134,8 +134,8 @@ def learn(
         field = feature.type.field
         at[field] += 1
         if field is CODES:
-            known, rows = texts.get(feature.name, ()), counted.codes[at[field]]
-            values = TrainValues(feature.gaps, np.zeros(0), dictionary=known, rows=rows)
+            strings, rows = texts.get(feature.name, ()), counted.codes[at[field]]
+            values = TrainValues(feature.gaps, np.zeros(0), dictionary=strings, rows=rows)
         else:
             values = _values(feature, counted, sample[field.name][:, at[field]], at[field])
         columns.append(feature.type.fit(feature.name, values, options))
@@ -144,8 +144,8 @@ def learn(
 
 def _values(feature: Feature, counted: Counted, column: np.ndarray, j: int) -> TrainValues:
     """Return the values of a column with floats or whole numbers, which is column `j` of these."""
-    found = np.sort(column[~missing_in(column)])
+    present = np.sort(column[~missing_in(column)])
     if feature.type.field is WHOLES:
         first = int(counted.dates.minimum[j]) if counted.dates.count[j] else 0
-        return TrainValues(feature.gaps, found, first)
-    return TrainValues(feature.gaps, found.astype(np.float64))
+        return TrainValues(feature.gaps, present, first)
+    return TrainValues(feature.gaps, present.astype(np.float64))

@@ -44,7 +44,7 @@ from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOp
 from kfp_tfjob.storage.errors import Example, Problem, first
 from kfp_tfjob.storage.formatting import listed, setting
 
-_HASHED = next(it.kind for it in TYPES.values() if it.is_hashed)
+_HASHED = next(column_type.kind for column_type in TYPES.values() if column_type.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log
 _MOST_PROBLEMS = 20  # columns
 _MOST_EXAMPLES = 4  # values, one of each form
@@ -109,22 +109,30 @@ class Kinds:
 
     def give_rows_of(self, assumed: Kinds) -> bool:
         """Return whether rows that were read with other kinds are the same with these."""
-        mine, theirs = self.features, assumed.features
-        return len(mine) == len(theirs) and all(
-            it == replace(other, missing=it.missing, gaps=other.gaps if it.missing else it.gaps)
-            for it, other in zip(mine, theirs, strict=True)
+        features, assumed_features = self.features, assumed.features
+        return len(features) == len(assumed_features) and all(
+            feature
+            == replace(
+                assumed_feature,
+                missing=feature.missing,
+                gaps=assumed_feature.gaps if feature.missing else feature.gaps,
+            )
+            for feature, assumed_feature in zip(features, assumed_features, strict=True)
         )
 
     def with_rules(self, options: DataOptions) -> Kinds:
         """Return the same with a rule for missing values also where there are none so far."""
-        features = (replace(it, gaps=options.gaps(it.name, it.kind)) for it in self.features)
+        features = (
+            replace(feature, gaps=options.gaps(feature.name, feature.kind))
+            for feature in self.features
+        )
         return replace(self, features=tuple(features))
 
-    def without(self, lost: Iterable[LeftOut]) -> Kinds:
+    def without(self, dropped: Iterable[LeftOut]) -> Kinds:
         """Return the same with these columns left out."""
-        more = {item.name: item for item in lost}
-        kept = tuple(item for item in self.features if item.name not in more)
-        return replace(self, features=kept, left_out=(*self.left_out, *more.values()))
+        left_out = {column.name: column for column in dropped}
+        features = tuple(column for column in self.features if column.name not in left_out)
+        return replace(self, features=features, left_out=(*self.left_out, *left_out.values()))
 
     def in_field(self, field: Field) -> list[Feature]:
         """Return the features with a value in a field of a row, in order."""
@@ -150,79 +158,83 @@ def all_hashed(names: Iterable[str]) -> Kinds:
 
 
 def _decide(
-    seen: ColumnProfile, options: DataOptions, odd: str, is_whole: bool
+    profile: ColumnProfile, options: DataOptions, odd: str, is_whole: bool
 ) -> Feature | LeftOut | Problem:
     """Return what becomes of a column; `odd` says why its dictionary makes no category."""
-    name = seen.name
-    if not seen.count and not seen.undecodable:
+    name = profile.name
+    if not profile.count and not profile.undecodable:
         return LeftOut(name, NO_VALUE)
-    kind = options.kind_of(name) or _kind(seen, options, is_whole)
+    kind = options.kind_of(name) or _kind(profile, options, is_whole)
     if isinstance(kind, Problem):
         return kind
     gaps = options.gaps(name, kind)
     if problem := _gaps_problem(name, kind, gaps):
         return problem
-    if TYPES[kind].has_dictionary and (reason := odd or _unusable(seen)):
+    if TYPES[kind].has_dictionary and (reason := odd or _unusable(profile)):
         if not is_wanted(name, options):
             return LeftOut(name, reason)
         if reason == TOO_MANY_TEXTS:
             return too_many(name)
-    format = options.format_of(name) or TYPES[kind].format_in(seen.votes)
-    sign, mixture = TYPES[kind].sign_of_most(seen.votes) if options.format_of(name) else (None, "")
+    format = options.format_of(name) or TYPES[kind].format_in(profile.votes)
+    sign, mixture = (
+        TYPES[kind].sign_of_most(profile.votes) if options.format_of(name) else (None, "")
+    )
     if mixture:
-        return _unclear(seen, TYPES[kind], mixture, options)
-    return Feature(name, kind, gaps, seen.gaps, format, sign)
+        return _unclear(profile, TYPES[kind], mixture, options)
+    return Feature(name, kind, gaps, profile.gaps, format, sign)
 
 
-def _kind(seen: ColumnProfile, options: DataOptions, is_whole: bool) -> str | Problem:
+def _kind(profile: ColumnProfile, options: DataOptions, is_whole: bool) -> str | Problem:
     """Return the type that fits a column; a problem if it may be of one that would be a guess."""
-    votes = seen.votes
-    *usual, last = (it for it in BY_PRECEDENCE if it.fits(votes))
-    first = usual[0] if usual else last
-    if first is last:
-        for known in BY_PRECEDENCE:
-            if what := known.unclear(votes):
-                if not is_whole and known.may_be_proven(list(seen.samples)):
+    votes = profile.votes
+    *usual, fallback = (column_type for column_type in BY_PRECEDENCE if column_type.fits(votes))
+    fitting = usual[0] if usual else fallback
+    if fitting is fallback:
+        for column_type in BY_PRECEDENCE:
+            if reason := column_type.unclear(votes):
+                if not is_whole and column_type.may_be_proven(list(profile.samples)):
                     break
-                return _unclear(seen, known, what, options)
-    return first.kind
+                return _unclear(profile, column_type, reason, options)
+    return fitting.kind
 
 
-def _unusable(seen: ColumnProfile) -> str:
+def _unusable(profile: ColumnProfile) -> str:
     """Return why a category is omitted; empty if it is used."""
-    if seen.counts[LONG] > (1 - MOST) * seen.count:
+    if profile.counts[LONG] > (1 - MOST) * profile.count:
         return f"strings of more than {LONGEST:,} characters"
-    if seen.texts is not None and seen.texts.is_lost:
+    if profile.texts is not None and profile.texts.is_lost:
         return TOO_MANY_TEXTS
-    return ALL_DIFFERENT if seen.count >= FEWEST_IDS and seen.all_different else ""
+    return ALL_DIFFERENT if profile.count >= FEWEST_IDS and profile.all_different else ""
 
 
 def _unclear(
-    seen: ColumnProfile, like: type[ColumnType], what: str, options: DataOptions
+    profile: ColumnProfile, column_type: type[ColumnType], reason: str, options: DataOptions
 ) -> Problem:
     """Describe a column whose values are of a type, but in a form that it does not prove."""
-    forms, name, texts = like.odd_forms, seen.name, list(seen.samples)
-    file, line, value = next(seen.examples[it] for it in forms if it in seen.examples)
-    readings = like.readings_of(texts, seen.votes)
-    oddity, instead = like.oddity_of(texts)
-    received = f"{value!r}, and {seen.votes.of(*forms):,} of {seen.count:,} values like it"
-    if mixture := like.sign_of_most(seen.votes)[1]:
-        readings, oddity, instead = [], mixture, "write all of them in the same way"
-        examples = (seen.examples[form][2] for form in reversed(forms) if form in seen.examples)
+    forms, name, texts = column_type.odd_forms, profile.name, list(profile.samples)
+    file, line, value = next(profile.examples[form] for form in forms if form in profile.examples)
+    readings = column_type.readings_of(texts, profile.votes)
+    oddity, replacement = column_type.oddity_of(texts)
+    received = f"{value!r}, and {profile.votes.of(*forms):,} of {profile.count:,} values like it"
+    if mixture := column_type.sign_of_most(profile.votes)[1]:
+        readings, oddity, replacement = [], mixture, "write all of them in the same way"
+        examples = (
+            profile.examples[form][2] for form in reversed(forms) if form in profile.examples
+        )
         received = listed(map(repr, examples), _MOST_EXAMPLES)
     if len(readings) > 1:
-        oddity = f"{oddity or what}, which may be read in several ways"
-    settings = [options.types_with({name: it.format}) for it in readings]
+        oddity = f"{oddity or reason}, which may be read in several ways"
+    settings = [options.types_with({name: reading.format}) for reading in readings]
     fixes = [
-        f"data_options.types={setting} for {it.example}"
-        for setting, it in zip(settings, readings, strict=True)
+        f"data_options.types={setting} for {reading.example}"
+        for setting, reading in zip(settings, readings, strict=True)
     ]
-    fix = f"name the format: {' or '.join(fixes)}" if fixes else f"write {like.expected}"
+    fix = f"name the format: {' or '.join(fixes)}" if fixes else f"write {column_type.expected}"
     return Problem(
-        f"column {name!r} has {oddity or what} ({file}, line {line})",
+        f"column {name!r} has {oddity or reason} ({file}, line {line})",
         received=received,
-        expected=like.expected,
-        fix=(f"{instead}; or {fix}" if instead and fixes else instead or fix)
+        expected=column_type.expected,
+        fix=(f"{replacement}; or {fix}" if replacement and fixes else replacement or fix)
         + f"; or drop the column with {setting('data_options.drop', [name])}; for codes rather than"
         f" amounts or dates: data_options.types={options.types_with({name: 'category'})}",
         path="data_options.types",
@@ -232,10 +244,11 @@ def _unclear(
 
 def _at_once(problems: Sequence[Problem], options: DataOptions) -> Iterator[Problem]:
     """Yield the option that names the formats of several columns, which replaces `types`."""
-    settings = [it.suggestion for it in problems if it.path == "data_options.types"]
+    settings = [problem.suggestion for problem in problems if problem.path == "data_options.types"]
     formats = [json.loads(setting) for setting in settings if setting]
     if len(formats) > 1:
-        types = options.types_with({name: it for known in formats for name, it in known.items()})
+        named = {name: format for types in formats for name, format in types.items()}
+        types = options.types_with(named)
         yield Example("the formats of these columns at once", fix=f"data_options.types={types}")
 
 
@@ -283,38 +296,44 @@ def columns_of(kinds: Kinds, label: str, extra: tuple[str, ...] = ()) -> Columns
     wrong.
     """
     features = kinds.features
-    parsed = {it.name: it.type for it in features if it.type.arrow_type and not it.format}
-    texts = frozenset(it.name for it in features if it.type.repeats and it.name not in parsed)
-    names = tuple(it.name for it in features)
-    may_lack = any(it.missing or not it.type.is_direct for it in features)
+    parsed = {
+        feature.name: feature.type
+        for feature in features
+        if feature.type.arrow_type and not feature.format
+    }
+    texts = frozenset(
+        feature.name for feature in features if feature.type.repeats and feature.name not in parsed
+    )
+    names = tuple(feature.name for feature in features)
+    may_lack = any(feature.missing or not feature.type.is_direct for feature in features)
     return Columns(names, label, parsed, extra, texts, may_lack)
 
 
 def described(kinds: Kinds) -> Iterator[str]:
     """Yield lines for the log: the columns of each kind, and those that are omitted."""
     for kind in TYPES:
-        if names := [item.name for item in kinds.features if item.kind == kind]:
+        if names := [feature.name for feature in kinds.features if feature.kind == kind]:
             yield f"{kind}: {listed(names, _MOST_NAMED)}"
-    for format in dict.fromkeys(item.format for item in kinds.features if item.format):
-        names = [item.name for item in kinds.features if item.format == format]
+    for format in dict.fromkeys(feature.format for feature in kinds.features if feature.format):
+        names = [feature.name for feature in kinds.features if feature.format == format]
         yield f"read in the format {format}: {listed(names, _MOST_NAMED)}"
-    for item in kinds.left_out:
-        yield f"dropped: {item.name!r}, {item.reason}"
+    for column in kinds.left_out:
+        yield f"dropped: {column.name!r}, {column.reason}"
 
 
 def odd_dictionaries(dictionaries: Mapping[str, Dictionary]) -> dict[str, str]:
     """Return why categories are omitted unless the options name them, by their dictionaries."""
-    found = {}
+    reasons = {}
     for name, dictionary in dictionaries.items():
         if dictionary.is_lost:
-            found[name] = TOO_MANY_TEXTS
+            reasons[name] = TOO_MANY_TEXTS
         elif dictionary.all_different and dictionary.rows >= FEWEST_IDS:
-            found[name] = ALL_DIFFERENT
-    return found
+            reasons[name] = ALL_DIFFERENT
+    return reasons
 
 
 def decide(
-    seen: Iterable[ColumnProfile],
+    profiles: Iterable[ColumnProfile],
     options: DataOptions,
     dictionaries: Mapping[str, Dictionary] = MappingProxyType({}),
     is_whole: bool = True,
@@ -322,24 +341,24 @@ def decide(
     """Return the kinds of all columns, and the problems of those that have none.
 
     Args:
-        seen: Their values.
+        profiles: The columns' values, counted.
         options: The typed `data_options`.
         dictionaries: Of the categories.
         is_whole: Whether these are all values. Otherwise, later ones may prove a format.
     """
     odd = odd_dictionaries(dictionaries)
-    found = [_decide(column, options, odd.get(column.name, ""), is_whole) for column in seen]
-    features = tuple(item for item in found if isinstance(item, Feature))
-    others = sum(not item.type.is_direct for item in features)
-    if others > MOST_OTHERS:
-        return NO_KINDS, [too_many_others(others)]
-    if all(_is_complete(item, options) for item in features):
+    outcomes = [_decide(column, options, odd.get(column.name, ""), is_whole) for column in profiles]
+    features = tuple(outcome for outcome in outcomes if isinstance(outcome, Feature))
+    indirect = sum(not feature.type.is_direct for feature in features)
+    if indirect > MOST_OTHERS:
+        return NO_KINDS, [too_many_others(indirect)]
+    if all(_is_complete(feature, options) for feature in features):
         # The model of such a table takes float32, and no missing value.
-        features = tuple(replace(item, gaps=None) for item in features)
-    left_out = tuple(item for item in found if isinstance(item, LeftOut))
-    problems = [item for item in found if isinstance(item, Problem)]
-    shown = first(problems, _MOST_PROBLEMS, "columns are like these")
-    return Kinds(features, left_out), [*shown, *_at_once(problems, options)]
+        features = tuple(replace(feature, gaps=None) for feature in features)
+    left_out = tuple(outcome for outcome in outcomes if isinstance(outcome, LeftOut))
+    problems = [outcome for outcome in outcomes if isinstance(outcome, Problem)]
+    shown_problems = first(problems, _MOST_PROBLEMS, "columns are like these")
+    return Kinds(features, left_out), [*shown_problems, *_at_once(problems, options)]
 
 
 def _is_complete(feature: Feature, options: DataOptions) -> bool:
@@ -347,6 +366,6 @@ def _is_complete(feature: Feature, options: DataOptions) -> bool:
 
     A rule in data_options.missing that fills missing values makes a model that accepts them.
     """
-    asked = feature.name in options.missing or EVERY_COLUMN in options.missing
-    filled = feature.imputed and (feature.missing or asked)
-    return feature.type.is_direct and not (feature.format or filled)
+    has_rule = feature.name in options.missing or EVERY_COLUMN in options.missing
+    is_filled = feature.imputed and (feature.missing or has_rule)
+    return feature.type.is_direct and not (feature.format or is_filled)

@@ -167,19 +167,19 @@ class Labels:
         """Add a number of lines to the lines of the faults."""
         self.text_faults = [fault.shifted(lines) for fault in self.text_faults]
 
-    def merge(self, later: Labels) -> None:
+    def merge(self, part: Labels) -> None:
         """Add the labels of the next part of the source."""
-        codes = np.array([self._code(text) for text in later.codes], np.int32)
-        self.overflowed |= later.overflowed
-        self.forms.update(later.forms)
-        self._lose(later.lost)
-        self.text_rows += later.text_rows
-        self.number_rows += later.number_rows
-        self.text_faults = [*self.text_faults, *later.text_faults][:MOST_EXAMPLES]
+        codes = np.array([self._code(text) for text in part.codes], np.int32)
+        self.overflowed |= part.overflowed
+        self.forms.update(part.forms)
+        self._lose(part.lost)
+        self.text_rows += part.text_rows
+        self.number_rows += part.number_rows
+        self.text_faults = [*self.text_faults, *part.text_faults][:MOST_EXAMPLES]
         if self.overflowed:
             self.counts = _no_counts()
         elif len(codes):
-            self._count(later.counts, codes)
+            self._count(part.counts, codes)
 
     def _lose(self, labels: Iterable[str]) -> None:
         """Keep labels of omitted rows, as long as these may be the classes."""

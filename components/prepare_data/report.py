@@ -65,18 +65,18 @@ def sections(statistics: StatisticsDocument, validation: Validation) -> list[Sec
     by_kind: dict[str, list[str]] = {kind: [] for kind in TYPES}
     for name, column in statistics.features.items():
         by_kind[column.kind].append(name)
-    left, found = MOST_COLUMNS, []
+    room, shown_sections = MOST_COLUMNS, []
     entries = _entries(validation)
     for kind, names in by_kind.items():
         if names:
             of = TYPES[kind]
-            rows = [_row(name, of, statistics, validation, entries) for name in names[:left]]
-            left -= len(rows)
+            rows = [_row(name, of, statistics, validation, entries) for name in names[:room]]
+            room -= len(rows)
             heads = of.figures or ("values",)
             has_shape = hasattr(statistics.features[names[0]], "histogram")
             has = any(row.plot for row in rows), has_shape
-            found.append(Section(of.nouns[1].capitalize(), heads, *has, rows, len(names)))
-    return found
+            shown_sections.append(Section(of.nouns[1].capitalize(), heads, *has, rows, len(names)))
+    return shown_sections
 
 
 def figure(value: float) -> str:
@@ -100,14 +100,14 @@ def _entries(validation: Validation) -> _Entries:
     """Return by column the counts of this data, and those of the champion's over the same bins."""
     if not validation.distributions:
         return {}
-    found: dict[str, tuple[ColumnRows, ColumnRows | None]] = {
-        it.name: (it, None) for it in validation.distributions.columns
+    entries: dict[str, tuple[ColumnRows, ColumnRows | None]] = {
+        column.name: (column, None) for column in validation.distributions.columns
     }
     comparison = validation.comparison
     if comparison and comparison.now and comparison.reference.distributions:
         old = comparison.reference.distributions.by_name
-        found |= {it.name: (it, old[it.name]) for it in comparison.now.columns}
-    return found
+        entries |= {column.name: (column, old[column.name]) for column in comparison.now.columns}
+    return entries
 
 
 def _row(
@@ -202,7 +202,7 @@ def render(
         consequence=consequence(comparison.reference).parts
         if comparison and comparison.changes
         else None,
-        problems=[it.parts for it in first(problems, _MOST_PROBLEMS, "differences")],
+        problems=[problem.parts for problem in first(problems, _MOST_PROBLEMS, "differences")],
         suspicious=suspicious[:MOST_LISTED],
         all_suspicious=len(suspicious),
         rows=sum(schema.rows.values()),
@@ -233,7 +233,7 @@ def _verdict(
     dropped: list[tuple[str, str]],
 ) -> Iterator[tuple[str, str]]:
     """Yield badges: the class of the style, and the words; the most urgent first."""
-    found = (
+    counts_of_problems = (
         ("bad", len(problems), "difference", " from the champion's data"),
         ("bad", len(suspicious), "suspicious column", ""),
         ("warning", len(statistics.warnings), "warning", ""),
@@ -241,10 +241,10 @@ def _verdict(
         ("note", len(dropped), "item", " dropped"),
     )
     urgent = False
-    for style, count, noun, rest in found:
+    for style, count, noun, consequence in counts_of_problems:
         if count:
             urgent = urgent or style != "note"
-            yield style, counted(count, noun) + rest
+            yield style, counted(count, noun) + consequence
     if not urgent:
         yield "good", "nothing else stands out" if dropped else "nothing stands out"
 

@@ -40,14 +40,14 @@ def decide(scan: Scan) -> Label:
     if label.classes is None and labels.text_rows.any():
         count = int(labels.text_rows.sum())
         cells = Counter({(label.name, "text"): count})
-        found = labels.text_faults
-        values = {label.name: found[0].value}
-        texts = Faults(0, Counter(text=count), cells, examples=found, values=values)
+        text_faults = labels.text_faults
+        values = {label.name: text_faults[0].value}
+        texts = Faults(0, Counter(text=count), cells, examples=text_faults, values=values)
         faults.merge(texts)  # their rows are among those that were seen
     check_bad(faults, faults.problems, options)
     for name, rows in faults.left_out.items():
-        shown = counted(rows, "row")
-        log.info("%s without a value in %r dropped, as data_options.missing says", shown, name)
+        row_count = counted(rows, "row")
+        log.info("%s without a value in %r dropped, as data_options.missing says", row_count, name)
     if options.task == "auto":
         log.info("the values of the label mean %s; data_options.task sets another task", label.task)
     counts = None if label.classes is None else labels.class_counts(label)
@@ -96,13 +96,13 @@ def check(
         rule: What decides about the split besides the hash of the rows.
         noun: What a row is.
     """
-    shown = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+    counts_shown = ", ".join(f"{name} {count:,}" for name, count in rows.items())
     by = ", ".join(f"{key} {value!r}" for key, value in rule.items())
     if not all(rows.values()):
         raise DataError(
             Problem(
                 "a split has no rows",
-                received=f"{shown}, with the fractions {options.split.fractions}"
+                received=f"{counts_shown}, with the fractions {options.split.fractions}"
                 + (f", divided by {by}" if by else ""),
                 expected=f"rows in {listed(SPLITS, 3)}",
                 fix="provide rows for it, or change data_options.split"
@@ -133,7 +133,7 @@ def _not_in_train(
     alike = {
         name: in_train[plain_spelling(name)] for name in lacking if plain_spelling(name) in in_train
     }
-    shown = [
+    classes_shown = [
         f"{name!r} ({counted(rows[name], noun)}"
         + (f"; train has {alike[name]!r})" if name in alike else ")")
         for name in lacking
@@ -153,7 +153,7 @@ def _not_in_train(
         fixes.append(provide)
     return Problem(
         f"train has no {noun} of {len(lacking)} of the {len(classes)} classes of {label!r}",
-        received=listed(shown, 10),
+        received=listed(classes_shown, 10),
         expected=f"{noun}s of every class in train",
         fix="; ".join(fixes),
     )

@@ -128,7 +128,9 @@ class RawRows:
 
     def __init__(self, path: Path, coding: Coding, label: Label, weight: str | None = None) -> None:
         self._coding, self._label = coding, label
-        fields = [(it.name, pa.type_for_alias(it.raw_types[0])) for it in coding.features]
+        fields = [
+            (feature.name, pa.type_for_alias(feature.raw_types[0])) for feature in coding.features
+        ]
         kind = pa.float32() if label.classes is None else pa.int64()
         weights = [] if weight is None else [(weight, pa.float32())]
         self._schema = pa.schema([*fields, *weights, (label.name, kind)])
@@ -140,8 +142,10 @@ class RawRows:
         """Add rows, with the strings of each hashed column."""
         hashed = iter(texts)
         columns = [
-            next(hashed) if it.is_hashed else it.raw_column(rows[field.name][:, place])
-            for it, (field, place) in zip(self._coding.features, self._coding.places, strict=True)
+            next(hashed) if feature.is_hashed else feature.raw_column(rows[field.name][:, place])
+            for feature, (field, place) in zip(
+                self._coding.features, self._coding.places, strict=True
+            )
         ]
         if (weights := weights_of(rows)) is not None:
             columns.append(pa.array(weights))
@@ -177,38 +181,38 @@ class ShardDone:
     distributions: list[np.ndarray]
 
 
-def shard(context: Context, plan: Plan, wanted: Shard) -> ShardDone:
+def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     """Write one shard of a plan to the store."""
     encoder = plan.encoder
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
-    path = context.folder / f"{wanted.stem}.tfrecord"
-    raw_path = context.folder / f"{wanted.stem}.parquet"
+    path = context.folder / f"{shard_plan.stem}.tfrecord"
+    raw_path = context.folder / f"{shard_plan.stem}.parquet"
     raw = None
-    if wanted.split == _TEST and not plan.coding.is_identity:
+    if shard_plan.split == _TEST and not plan.coding.is_identity:
         raw = RawRows(raw_path, plan.coding, plan.label, plan.job.options.weight)
     with open(path, "wb") as file:
-        left, skipped = wanted.rows, wanted.skipped
+        remaining, skipped = shard_plan.rows, shard_plan.skipped
         waiting: list[Sorted] = []
         most = max(_FEWEST_COUNTED, _COUNTED_BYTES // plan.job.row_kind.itemsize)
         rows = SortedRows(context.buckets, plan.job.row_kind, plan.job.bins, plan.vocabulary)
         texts = raw is not None and bool(plan.job.kinds.hashed)
-        for found in rows.read(wanted.bins, texts):
-            start = min(skipped, len(found.rows))
-            part = found.cut(start, start + left)
-            skipped, left = skipped - start, left - len(part.rows)
+        for piece in rows.read(shard_plan.bins, texts):
+            start = min(skipped, len(piece.rows))
+            part = piece.cut(start, start + remaining)
+            skipped, remaining = skipped - start, remaining - len(part.rows)
             _encode(encoder, part, file)
-            statistics.add(part.rows, wanted.split, part.labels, plan.coding)
+            statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
             waiting.append(part)
             if sum(len(part.rows) for part in waiting) >= most:
-                distributions.add(SPLITS[wanted.split], *_joined(waiting))
+                distributions.add(SPLITS[shard_plan.split], *_joined(waiting))
                 waiting = []
             if raw:
                 raw.add(part.rows, part.labels, part.texts)
     if waiting:
-        distributions.add(SPLITS[wanted.split], *_joined(waiting))
-    if left:
-        raise RuntimeError(f"{wanted.stem} lacks {left} of {wanted.rows} rows")
+        distributions.add(SPLITS[shard_plan.split], *_joined(waiting))
+    if remaining:
+        raise RuntimeError(f"{shard_plan.stem} lacks {remaining} of {shard_plan.rows} rows")
     objects = [_sent(context.store, plan, path)]
     if raw:
         raw.close()
@@ -218,7 +222,7 @@ def shard(context: Context, plan: Plan, wanted: Shard) -> ShardDone:
 
 def _joined(parts: list[Sorted]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and the labels of several groups."""
-    return joined([it.rows for it in parts]), np.concatenate([it.labels for it in parts])
+    return joined([part.rows for part in parts]), np.concatenate([part.labels for part in parts])
 
 
 def _encode(encoder: Encoder, part: Sorted, file: IO[bytes]) -> None:

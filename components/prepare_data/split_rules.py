@@ -107,10 +107,12 @@ class SplitRules:
     def _named(self, chunk: Chunk, name: str) -> np.ndarray:
         texts, codes = texts_of(chunk, name)
         words = [WORDS.get(text.strip().lower()) for text in texts]
-        known = np.array([SPLITS.index(word) if word else _BY_HASH for word in words], np.int8)
-        found = known[codes]
-        chunk.faults.mark(found == _BY_HASH, "split", name, lambda i: texts[codes[i]])
-        return np.maximum(found, 0)
+        splits_of_words = np.array(
+            [SPLITS.index(word) if word else _BY_HASH for word in words], np.int8
+        )
+        splits = splits_of_words[codes]
+        chunk.faults.mark(splits == _BY_HASH, "split", name, lambda i: texts[codes[i]])
+        return np.maximum(splits, 0)
 
     def _grouped(self, chunk: Chunk, name: str) -> np.ndarray:
         texts, codes = texts_of(chunk, name, self._format_of(name))
@@ -147,8 +149,8 @@ def place(
     if folders and (absent := {i for i, word in enumerate(SPLITS) if word not in folders}):
         among = sorted({_TRAIN, *absent})
         shares = [fractions[i] for i in among]
-        found = split_of(hashes, [share / sum(shares) for share in shares])
-        splits = np.where(splits == _TRAIN, np.array(among, np.int8)[found], splits)
+        chosen = split_of(hashes, [share / sum(shares) for share in shares])
+        splits = np.where(splits == _TRAIN, np.array(among, np.int8)[chosen], splits)
     limits = [0, *limits_of(fractions), 2**64]
     placed = hashes.copy()
     for i in range(len(SPLITS)):
@@ -191,11 +193,11 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
     if not rows:
         return np.zeros(2)
     fractions = list(options.split.fractions.values())
-    found = np.memmap(path, np.float64, "r+", shape=(rows,))
-    found.sort()  # on local disk
+    times = np.memmap(path, np.float64, "r+", shape=(rows,))
+    times.sort()  # on local disk
     places = [sum(fractions[: i + 1]) * rows for i in range(2)]
-    limits = found[[min(int(round(place)), rows - 1) for place in places]].copy()
-    del found
+    limits = times[[min(int(round(place)), rows - 1) for place in places]].copy()
+    del times
     path.unlink()
     log.info("validation begins at %s of %r, test at %s", limits[0], name, limits[1])
     return limits
@@ -203,18 +205,18 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
 
 def values_as_texts(texts: list[str]) -> list[str]:
     """Return the same text for every spelling of a value: 7 and 7.0, or one time in two zones."""
-    found, column = list(texts), pa.array(texts, pa.string())
+    spellings, column = list(texts), pa.array(texts, pa.string())
     days, is_day = parse_forms(column)
     for i in np.flatnonzero(is_day).tolist():
-        found[i] = shown_date(int(days[i]))
+        spellings[i] = shown_date(int(days[i]))
     as_it_is = pc.match_substring_regex(column, _AS_IT_IS)
     odd = pc.and_not(pc.match_substring_regex(column, NUMBER), as_it_is)
     for i in np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist():
-        found[i] = number_as_text(texts[i])
+        spellings[i] = number_as_text(texts[i])
     flag = pc.is_in(pc.utf8_lower(column), value_set=pa.array(["true", "false"]))
     for i in np.flatnonzero(flag.to_numpy(zero_copy_only=False)).tolist():
-        found[i] = texts[i].lower()
-    return found
+        spellings[i] = texts[i].lower()
+    return spellings
 
 
 def _by_folder(source: Source, options: DataOptions) -> bool:
@@ -329,7 +331,7 @@ def count_overlap(folder: BucketFolder, names: Sequence[str]) -> dict[str, int]:
     """Return the rows of validation and of test that are also in train, from the parts' files."""
     head = 8 * _BINS
     ends = [np.frombuffer(folder.read(name, 0, head), "<i8") for name in names]
-    found = np.zeros(len(SPLITS), np.int64)
+    overlap = np.zeros(len(SPLITS), np.int64)
     for i in range(_BINS):
         pieces = [np.empty(0, _KIND)]
         for name, places in zip(names, ends, strict=True):
@@ -337,7 +339,7 @@ def count_overlap(folder: BucketFolder, names: Sequence[str]) -> dict[str, int]:
             at = (head + start * _KIND.itemsize, head + end * _KIND.itemsize)
             pieces.append(np.frombuffer(folder.read(name, *at), _KIND))
         rows = np.concatenate(pieces)
-        train, others = rows["hash"][rows["split"] == 0], rows[rows["split"] > 0]
-        shared = others["split"][np.isin(others["hash"], train)]
-        found += np.bincount(shared, minlength=len(SPLITS))
-    return dict(zip(SPLITS[1:], found[1:].tolist(), strict=True))
+        train, tested = rows["hash"][rows["split"] == 0], rows[rows["split"] > 0]
+        shared = tested["split"][np.isin(tested["hash"], train)]
+        overlap += np.bincount(shared, minlength=len(SPLITS))
+    return dict(zip(SPLITS[1:], overlap[1:].tolist(), strict=True))

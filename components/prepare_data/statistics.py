@@ -99,17 +99,17 @@ class Moments:
             part[gaps] = 0
         self.merge(Moments(count, zeros, mean, part.sum(0), low.min(0), high.max(0)))
 
-    def merge(self, later: Moments) -> None:
+    def merge(self, moments: Moments) -> None:
         """Add the moments of later rows."""
-        both = np.maximum(self.count + later.count, 1)
-        delta = np.where(later.count > 0, later.mean - self.mean, 0)
-        self.squares += later.squares
-        self.squares += delta**2 * (self.count * later.count / both)
-        self.mean = self.mean + delta * (later.count / both)
-        self.zeros += later.zeros
-        self.count = self.count + later.count
-        self.minimum = np.minimum(self.minimum, later.minimum)
-        self.maximum = np.maximum(self.maximum, later.maximum)
+        total = np.maximum(self.count + moments.count, 1)
+        delta = np.where(moments.count > 0, moments.mean - self.mean, 0)
+        self.squares += moments.squares
+        self.squares += delta**2 * (self.count * moments.count / total)
+        self.mean = self.mean + delta * (moments.count / total)
+        self.zeros += moments.zeros
+        self.count = self.count + moments.count
+        self.minimum = np.minimum(self.minimum, moments.minimum)
+        self.maximum = np.maximum(self.maximum, moments.maximum)
 
     def column(self, i: int) -> ColumnMoments:
         """Return the moments of one column, zeros if it has no value."""
@@ -204,18 +204,18 @@ class Statistics:
                 lists = rows["features"], rows["codes"].astype(np.int64), rows["dates"]
                 self.packed.add(coding.pack_numbers(*lists), coding.width)
 
-    def merge(self, later: Statistics) -> None:
+    def merge(self, part: Statistics) -> None:
         """Add the statistics of the rows that follow."""
-        self.floats.merge(later.floats)
-        if self.packed and later.packed:
-            self.packed.merge(later.packed)
-        for mine, others in zip(self.labels, later.labels, strict=True):
-            mine.merge(others)
-        for sums, more in zip(self.weights, later.weights, strict=True):
-            sums.merge(more)
-        self.duplicates += later.duplicates
-        self.conflicts += later.conflicts
-        self._follow(later.ends)
+        self.floats.merge(part.floats)
+        if self.packed and part.packed:
+            self.packed.merge(part.packed)
+        for moments, moments_of_part in zip(self.labels, part.labels, strict=True):
+            moments.merge(moments_of_part)
+        for sums, sums_of_part in zip(self.weights, part.weights, strict=True):
+            sums.merge(sums_of_part)
+        self.duplicates += part.duplicates
+        self.conflicts += part.conflicts
+        self._follow(part.ends)
 
     def _follow(self, ends: list[tuple[int, float]]) -> None:
         """Compare the last row so far with the first one of those that follow."""
@@ -249,7 +249,7 @@ def sample_rows(kind: np.dtype) -> int:
 
 
 def described(
-    found: Statistics,
+    totals: Statistics,
     train: Train,
     coding: Coding,
     kinds: Kinds,
@@ -267,7 +267,7 @@ def described(
     """
     features, suspected = {}, []
     for coded, place in zip(coding.features, coding.places, strict=True):
-        summary = found.summary(place, train)
+        summary = totals.summary(place, train)
         about = {"count": summary.count, "missing": rows["train"] - summary.count}
         features[coded.name] = replace(coded.describe(summary), kind=coded.kind, **about)
         suspected += coded.suspicions(summary, features[coded.name], options)
@@ -275,19 +275,19 @@ def described(
     warnings = column_warnings(kinds, coding, features, train.sampled)
     warnings += label_warnings(label.classes or (), train.classes, label.padded)
     warnings += [text for text in suspected if text not in warnings]
-    if found.conflicts:
+    if totals.conflicts:
         warnings.append(
             "rows with the same features as an earlier row but a different label:"
-            f" {found.conflicts:,}"
+            f" {totals.conflicts:,}"
         )
     bad = faults.counts()
     return StatisticsDocument(
         features=features,
-        packed=tuple(_packed(found, coding)),
-        label=_label(found, train, label),
+        packed=tuple(_packed(totals, coding)),
+        label=_label(totals, train, label),
         rows={"read": faults.seen, **rows},
-        duplicates=found.duplicates,
-        conflicts=found.conflicts,
+        duplicates=totals.duplicates,
+        conflicts=totals.conflicts,
         bad_rows=BadRows(sum(bad.values()), bad),
         warnings=tuple(warnings),
         suspicions=tuple(suspected) or None,
@@ -295,22 +295,22 @@ def described(
     )
 
 
-def _packed(found: Statistics, coding: Coding) -> Iterator[PackedColumn]:
+def _packed(totals: Statistics, coding: Coding) -> Iterator[PackedColumn]:
     """Yield mean and deviation of each value that the model gets; codes stay as they are."""
-    moments = found.packed or found.floats
+    moments = totals.packed or totals.floats
     for i, name in enumerate(coding.names):
         column = moments.column(i) if i < coding.numbers else _OF_CODES
         yield PackedColumn(name, column.mean, column.std)
 
 
-def _label(found: Statistics, known: Train, label: Label) -> LabelStatistics:
+def _label(totals: Statistics, train_rows: Train, label: Label) -> LabelStatistics:
     if label.classes is not None:
-        return LabelStatistics.of_classes(label.name, label.classes, known.classes)
-    train, validation, test = (it.column(0) for it in found.labels)
+        return LabelStatistics.of_classes(label.name, label.classes, train_rows.classes)
+    train, validation, test = (moments.column(0) for moments in totals.labels)
     return LabelStatistics(
         **vars(train),
         name=label.name,
-        histogram=bars_of(known.labels.astype(np.float64), train.min, train.max),
+        histogram=bars_of(train_rows.labels.astype(np.float64), train.min, train.max),
         train=train,
         validation=validation,
         test=test,

@@ -111,35 +111,35 @@ class RowSummary:
     def empty(cls, job: Job) -> RowSummary:
         """Return the summary of no rows."""
         dictionaries = {name: Dictionary() for name in job.kinds.with_dictionaries}
-        seen = {
+        profiles = {
             name: ColumnProfile(name, texts=None if name in dictionaries else DistinctTexts())
             for name in (job.columns.features if job.assumed else ())
         }
         counted = [Counted.empty(job.kinds) for _ in range(GROUPS)]
-        return cls(Labels(job.label), counted, dictionaries, seen)
+        return cls(Labels(job.label), counted, dictionaries, profiles)
 
-    def merge(self, later: RowSummary, lines: int) -> None:
+    def merge(self, part: RowSummary, lines: int) -> None:
         """Add the rows of the next part, after some lines of its file.
 
         Raises:
             TooManyTextsError: Of all categories together.
         """
-        later.faults.shift(lines)
-        later.labels.shift(lines)
-        self.faults.merge(later.faults)
-        for name, column in later.seen.items():
+        part.faults.shift(lines)
+        part.labels.shift(lines)
+        self.faults.merge(part.faults)
+        for name, column in part.seen.items():
             column.shift(lines)
             self.seen[name].merge(column)
-        self.labels.merge(later.labels)
+        self.labels.merge(part.labels)
         codes = {
-            name: dictionary.merge(later.dictionaries[name])
+            name: dictionary.merge(part.dictionaries[name])
             for name, dictionary in self.dictionaries.items()
         }
         TooManyTextsError.raise_if(filter(None, [too_large(self.dictionaries)]))
-        for counted, more in zip(self.counted, later.counted, strict=True):
-            counted.merge(more, codes)
-        self.files += later.files
-        self.overlaps += later.overlaps
+        for counts, counts_of_part in zip(self.counted, part.counted, strict=True):
+            counts.merge(counts_of_part, codes)
+        self.files += part.files
+        self.overlaps += part.overlaps
 
 
 def rows(context: Context, job: Job, part: Part) -> RowSummary:
@@ -165,9 +165,11 @@ def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
         problems.append(_other_columns(job, file.name, columns))
     DataError.raise_if(problems)
     assert columns is not None
-    wanted = columns_of(job.kinds, job.label, columns.extra)
+    columns_to_read = columns_of(job.kinds, job.label, columns.extra)
     # While kinds are assumed, those that may be left out are counted too.
-    return replace(wanted, features=job.columns.features) if job.assumed else wanted
+    return (
+        replace(columns_to_read, features=job.columns.features) if job.assumed else columns_to_read
+    )
 
 
 def _read_columns(columns: Columns) -> set[str]:
@@ -176,23 +178,27 @@ def _read_columns(columns: Columns) -> set[str]:
 
 
 def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
-    others = _read_columns(job.columns)
-    more = sorted(_read_columns(columns) - others)
-    fewer = sorted(others - _read_columns(columns))
-    spellings = {text.lower(): text for text in more}
-    alike = [(text, spellings[text.lower()]) for text in fewer if text.lower() in spellings]
-    fix = "".join(f"write {one!r} and {other!r} in the same way; or " for one, other in alike[:5])
-    option, is_short = "data_options.drop", len(more) + len(fewer) <= _MOST_NAMED
+    expected = _read_columns(job.columns)
+    additional = sorted(_read_columns(columns) - expected)
+    missing = sorted(expected - _read_columns(columns))
+    spellings = {text.lower(): text for text in additional}
+    respelled = [(text, spellings[text.lower()]) for text in missing if text.lower() in spellings]
+    fix = "".join(
+        f"write {name!r} and {spelling!r} in the same way; or " for name, spelling in respelled[:5]
+    )
+    drop = "data_options.drop"
+    if len(additional) + len(missing) <= _MOST_NAMED:
+        drop = setting(drop, [*job.options.drop, *additional, *missing])
     return Problem(
         f"{name} does not have the columns of {job.source.files[0].name}",
         received="; ".join(
             f"{kind} {', '.join(map(repr, names[:10]))}"
-            for kind, names in (("additional", more), ("missing", fewer))
+            for kind, names in (("additional", additional), ("missing", missing))
             if names
         ),
         expected="the same columns in every file, in any order",
         fix=f"{fix}list the features in data_options.columns, or drop the columns that some files"
-        f" lack with {setting(option, [*job.options.drop, *more, *fewer]) if is_short else option}",
+        f" lack with {drop}",
     )
 
 
@@ -244,10 +250,10 @@ class _PartWriter:
         rows["dates"] = converted.dates
         if weights is not None:
             rows["weight"] = weights[keep]
-        self._count(rows, [it.counted for it in coded], split)
+        self._count(rows, [column.counted for column in coded], split)
         for j, column in enumerate(coded):
             rows["codes"][:, j] = column.codes
-        self._buckets.add(rows, sum(it.new_bytes for it in coded))
+        self._buckets.add(rows, sum(column.new_bytes for column in coded))
         if self._buckets.is_full:
             self._flush()
 
@@ -263,15 +269,17 @@ class _PartWriter:
 
     def _count(self, rows: np.ndarray, codes: list[np.ndarray], split: np.ndarray) -> None:
         """Add the rows of train to the counts of dates and of strings."""
-        if not any(counted.is_needed for counted in self.summary.counted):
+        if not any(counts.is_needed for counts in self.summary.counted):
             return
         is_train, is_other = split == 0, np.isnan(rows["number"])
-        for counted, mask in zip(self.summary.counted, (~is_other, is_other), strict=True):
+        for counts, mask in zip(self.summary.counted, (~is_other, is_other), strict=True):
             mask &= is_train
-            counted.add(rows["dates"][mask], [column[mask] for column in codes])
+            counts.add(rows["dates"][mask], [column[mask] for column in codes])
 
     def _flush(self) -> None:
-        self._buckets.flush(list(self.summary.labels.codes), [it.texts for it in self._strings])
+        self._buckets.flush(
+            list(self.summary.labels.codes), [strings.texts for strings in self._strings]
+        )
         for strings in self._strings:
             strings.written()
 

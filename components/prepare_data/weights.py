@@ -25,12 +25,12 @@ def read(chunk: Chunk, name: str) -> np.ndarray:
     if not (cells.is_numeric or textual(kind) or pa.types.is_binary(kind)):
         faults.mark(np.ones(len(cells.column), bool), "text", name, lambda i: f"the type {kind}")
         return np.zeros(len(cells.column), np.float32)
-    numbers, found = Number.parse(cells)
+    numbers, invalid = Number.parse(cells)
     assert isinstance(numbers, np.ndarray)
-    found |= {"missing": np.isnan(numbers), "weight": numbers < 0}
-    for rule, mask in found.items():
+    invalid |= {"missing": np.isnan(numbers), "weight": numbers < 0}
+    for rule, mask in invalid.items():
         faults.mark(mask, rule, name, lambda i: shown(cells.column, i))
-    bad = np.any(list(found.values()), axis=0)
+    bad = np.any(list(invalid.values()), axis=0)
     return np.where(bad, 0, numbers).astype(np.float32)
 
 
@@ -68,19 +68,19 @@ class WeightSums:
         self.most = max(self.most, float(weights.max()))
         exact = weights.astype(np.float64)
         if classes:
-            found = np.bincount(labels.astype(np.int64), exact, classes).tolist()
+            sums = np.bincount(labels.astype(np.int64), exact, classes).tolist()
         else:
-            found = [float((exact * labels).sum())]
-        self.labels = _added(self.labels, found)
+            sums = [float((exact * labels).sum())]
+        self.labels = _added(self.labels, sums)
 
-    def merge(self, later: WeightSums) -> None:
+    def merge(self, sums: WeightSums) -> None:
         """Add the sums of later rows."""
-        self.rows += later.rows
-        self.zeros += later.zeros
-        self.sum += later.sum
-        known = [least for least in (self.least, later.least) if least is not None]
-        self.least, self.most = min(known, default=None), max(self.most, later.most)
-        self.labels = _added(self.labels, later.labels)
+        self.rows += sums.rows
+        self.zeros += sums.zeros
+        self.sum += sums.sum
+        minima = [least for least in (self.least, sums.least) if least is not None]
+        self.least, self.most = min(minima, default=None), max(self.most, sums.most)
+        self.labels = _added(self.labels, sums.labels)
 
     def of_split(self, classes: Sequence[str] | None = None) -> SplitWeights:
         """Return what statistics.json has of a split."""
@@ -95,8 +95,8 @@ class WeightSums:
         return SplitWeights(self.rows, mean, self.least or 0.0, self.most, self.zeros, label)
 
 
-def _added(one: list[float], other: list[float]) -> list[float]:
-    return [a + b for a, b in zip_longest(one, other, fillvalue=0.0)]
+def _added(sums: list[float], more_sums: list[float]) -> list[float]:
+    return [a + b for a, b in zip_longest(sums, more_sums, fillvalue=0.0)]
 
 
 def check(name: str, splits: dict[str, WeightSums]) -> None:

@@ -102,10 +102,10 @@ def choose(
         "weight": weights,
     }
     problems = [] if label in names else [_no_label(header, label, options, file)]
-    there = set(names)
+    present = set(names)
     for key, used in uses.items():
-        others = elsewhere if key == "drop" else ()
-        unknown = (name for name in used if name not in there and name not in others)
+        names_elsewhere = elsewhere if key == "drop" else ()
+        unknown = (name for name in used if name not in present and name not in names_elsewhere)
         problems += [_unknown(key, name, used, names, file) for name in unknown]
     problems += _other_uses(label, options, uses)
     # A column that names the split or the group says nothing about a row that is new.
@@ -131,10 +131,10 @@ def choose(
 
 
 def _unusable_names(
-    names: list[str], features: tuple[str, ...], taken: set[str], file: str
+    names: list[str], features: tuple[str, ...], used: set[str], file: str
 ) -> Iterator[Problem]:
     """Yield what is wrong with the names of the columns that are read."""
-    repeated = Counter(name for name in names if name in taken)
+    repeated = Counter(name for name in names if name in used)
     if twice := [name for name, count in repeated.items() if count > 1]:
         yield Problem(
             f"{file} has several columns with the same name",
@@ -148,7 +148,7 @@ def _unusable_names(
             expected="a name for every feature",
             fix='name it in the header, or drop it with data_options.drop=[""]',
         )
-    if long := [name for name in taken if len(name) > _LONGEST_COLUMN]:
+    if long := [name for name in used if len(name) > _LONGEST_COLUMN]:
         yield Problem(
             f"{file} has columns with very long names",
             received=f"{len(long):,}, for example {min(long)[:100]!r}...",
@@ -181,16 +181,16 @@ def _used(what: str, name: str | None, key: str) -> Problem:
     )
 
 
-def _elements(wanted: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
+def _elements(requested: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
     """Return the names with the name of a list replaced by those of its elements."""
     lists = {name.removesuffix("[0]") for name in names if name.endswith("[0]")}.difference(names)
-    if not lists.intersection(wanted):
-        return wanted
-    found: list[str] = []
-    for name in wanted:
+    if not lists.intersection(requested):
+        return requested
+    elements: list[str] = []
+    for name in requested:
         of_list = [item for item in names if item.rpartition("[")[0] == name and item[-1] == "]"]
-        found += of_list if name in lists else [name]
-    return tuple(found)
+        elements += of_list if name in lists else [name]
+    return tuple(elements)
 
 
 def too_many_columns(file: str, columns: int) -> Problem:
@@ -229,14 +229,14 @@ def has_header(file: str, names: list[str]) -> Problem:
 def without_header(file: str, fields: Sequence[str], label: str) -> Problem:
     """Describe a file whose first line is a row, with these fields."""
     names = [f"column{i}" for i in range(1, len(fields) + 1)]
-    shown = names if len(names) <= _MOST_NAMED else [*names[:2], "...", names[-1]]
+    names_shown = names if len(names) <= _MOST_NAMED else [*names[:2], "...", names[-1]]
     also = f" and data_label={names[fields.index(label)]}" if label in fields else ""
     return Problem(
         f"{file} has no header: each field of its first line could be a value of its column",
         received=_listed(list(fields)),
         expected="the names of the columns on the first line",
         fix=f"name all {len(names):,} columns, for example data_options.names="
-        f"{json.dumps(shown)}{also}; if the first line is the header, set data_options.header=true",
+        f"{json.dumps(names_shown)}{also}; if the first line is the header, set data_options.header=true",
         path="data_options.names",
     )
 
@@ -281,7 +281,7 @@ def _no_label(header: Header, label: str, options: DataOptions, file: str) -> Pr
 def _unknown(key: str, name: str, used: Collection[str], names: list[str], file: str) -> Problem:
     meant = suggestion = nearest(name, _comparable(names))
     if key in ("columns", "drop") and meant:  # a list is set as a whole
-        better = [meant if it == name else it for it in used]
+        better = [meant if name_used == name else name_used for name_used in used]
         suggestion = json.dumps(better, ensure_ascii=False) if len(used) <= _MOST_TYPED else ""
     return Problem(
         f"data_options.{key} names {name!r}, which {file} does not have",
@@ -308,9 +308,9 @@ def other_delimiter(header: Header, options: DataOptions, label: str = "") -> st
         return ""
     fitting = []
     for delimiter, word in _DELIMITERS.items():
-        first, *rest = (_split(line, delimiter) for line in header.lines)
+        first, *rows = (_split(line, delimiter) for line in header.lines)
         is_other = delimiter != options.delimiter and len(first) > 1
-        is_even = all(len(row) == len(first) for row in rest)
+        is_even = all(len(row) == len(first) for row in rows)
         if options.names is not None:
             fits = len(first) == len(options.names)
         else:
@@ -323,10 +323,10 @@ def other_delimiter(header: Header, options: DataOptions, label: str = "") -> st
 
 def _below_header(header: Header, label: str, options: DataOptions, file: str) -> Problem | None:
     """Describe a file whose header is on a later line, or in quotes as a whole."""
-    first, *rest = header.lines or [""]
+    first, *lines = header.lines or [""]
     marked = _SEPARATOR_LINE.match(first)
     delimiter = marked[1] if marked else options.delimiter
-    rows = [_split(line, delimiter) for line in rest]
+    rows = [_split(line, delimiter) for line in lines]
     if len(header.names) == 1 and label in _split(header.names[0], options.delimiter):
         fix, path, suggestion = "write the lines without quotes around each of them", "", ""
     elif not any(len(row) > 1 and label in row for row in rows):
@@ -417,5 +417,5 @@ def _comparable(names: list[str]) -> list[str]:
 
 
 def _listed(names: list[str], meant: str = "") -> str:
-    shown = (repr(name[:_MOST_CHARACTERS]) for name in names)
-    return choices(shown, repr(meant[:_MOST_CHARACTERS]))
+    shortened = (repr(name[:_MOST_CHARACTERS]) for name in names)
+    return choices(shortened, repr(meant[:_MOST_CHARACTERS]))

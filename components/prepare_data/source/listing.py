@@ -60,15 +60,15 @@ _ONLY_HERE = "; a path works only in a run on this machine"
 
 def addresses_of(data_uri: str) -> list[str]:
     """Return the addresses in `data_uri`; a comma in the path of an existing file is its own."""
-    found = []
+    addresses = []
     for line in data_uri.splitlines():
         if "://" in line:
-            found += re.split(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", line)
+            addresses += re.split(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)", line)
         elif Path(line.strip()).expanduser().exists():
-            found.append(line)
+            addresses.append(line)
         else:
-            found += line.split(",")
-    return [address.strip() for address in found if address.strip()] or [data_uri]
+            addresses += line.split(",")
+    return [address.strip() for address in addresses if address.strip()] or [data_uri]
 
 
 def list_address(store: Store, address: str) -> Listing:
@@ -89,11 +89,11 @@ def list_address(store: Store, address: str) -> Listing:
                 path="data_uri",
             )
         )
-    found = _objects(store, address) if separator else _paths(address)
-    if wrong := [ascii(item.name) for item in found.files if not _is_utf8(item.name)]:
+    listing = _objects(store, address) if separator else _paths(address)
+    if wrong := [ascii(item.name) for item in listing.files if not _is_utf8(item.name)]:
         what, received = "data_uri contains names that are not UTF-8", listed(wrong, 5)
         raise DataError(Problem(what, received=received, fix="rename the files", path="data_uri"))
-    return found
+    return listing
 
 
 def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[SourceFile]:
@@ -106,21 +106,22 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
     Raises:
         DataError: An address has no file, or a file is there twice.
     """
-    found: list[SourceFile] = []
+    tables: list[SourceFile] = []
     for listing in listings:
         files, pattern = listing.files, listing.pattern
         if pattern is not None:
             files = [file for file in files if _is_table(file.name, pattern, endings)]
         if not files:
-            others = "" if pattern else listed([file.name for file in listing.files], 5)
+            other_names = "" if pattern else listed([file.name for file in listing.files], 5)
             raise DataError(
                 Problem(
                     "no file matches the pattern in data_uri"
                     if pattern
                     else "data_uri contains no data",
-                    received=repr(listing.address) + (f", which has {others}" if others else ""),
+                    received=repr(listing.address)
+                    + (f", which has {other_names}" if other_names else ""),
                     expected=_EXPECTED,
-                    fix=(_OTHERS if others else "")
+                    fix=(_OTHERS if other_names else "")
                     + "correct data_uri"
                     + ("" if "://" in listing.address else _ONLY_HERE),
                     path="data_uri",
@@ -132,10 +133,10 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
             files = [
                 replace(file, name=str(file.location), split=file.split or folder) for file in files
             ]
-        found += files
+        tables += files
     # A link has the tag of its file.
-    counts = Counter(_identity(file) for file in found)
-    if twice := [file.name for file in found if counts[_identity(file)] > 1]:
+    counts = Counter(_identity(file) for file in tables)
+    if twice := [file.name for file in tables if counts[_identity(file)] > 1]:
         raise DataError(
             Problem(
                 "data_uri names files more than once",
@@ -145,7 +146,7 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
                 path="data_uri",
             )
         )
-    return sorted(found, key=lambda file: file.name)
+    return sorted(tables, key=lambda file: file.name)
 
 
 def _identity(file: SourceFile) -> str | S3Address:
@@ -204,7 +205,7 @@ def _walk(top: Path) -> list[SourceFile]:
             )
         ) from error
 
-    found: list[SourceFile] = []
+    source_files: list[SourceFile] = []
     links: list[str] = []
     for folder, folders, files in os.walk(top, onerror=refuse):
         folders[:] = [name for name in folders if not _is_hidden(name)]
@@ -217,13 +218,15 @@ def _walk(top: Path) -> list[SourceFile]:
                 continue
             if stat.S_ISREG(status.st_mode):
                 name = Path(path).relative_to(top).as_posix()
-                found.append(SourceFile(name, status.st_size, path, mark(status), _split_of(name)))
+                source_files.append(
+                    SourceFile(name, status.st_size, path, mark(status), _split_of(name))
+                )
     if links:
         what = "data_uri contains links to folders, or to files that do not exist"
         fix = "remove them; name a linked folder itself in data_uri"
         received = listed(sorted(links), 5)
         raise DataError(Problem(what, received=received, fix=fix, path="data_uri"))
-    return found
+    return listing
 
 
 def _pattern(
@@ -260,13 +263,13 @@ def _below(parts: list[str], pattern: tuple[str, ...]) -> list[str] | None:
     """Return the parts of a name below what a pattern matches; None if it does not match."""
     if not pattern:
         return parts
-    first, rest = pattern[0], pattern[1:]
+    first, deeper = pattern[0], pattern[1:]
     if first != "**":
-        return _below(parts[1:], rest) if parts and fnmatchcase(parts[0], first) else None
-    if not rest:
+        return _below(parts[1:], deeper) if parts and fnmatchcase(parts[0], first) else None
+    if not deeper:
         return []
-    found = (_below(parts[i:], rest) for i in reversed(range(len(parts))))
-    return next((below for below in found if below is not None), None)
+    matches = (_below(parts[i:], deeper) for i in reversed(range(len(parts))))
+    return next((below for below in matches if below is not None), None)
 
 
 def _is_hidden(name: str) -> bool:

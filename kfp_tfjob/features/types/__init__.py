@@ -8,8 +8,10 @@ from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.data import COLUMN_TYPES
 
 TYPES: dict[str, type[ColumnType]] = {
-    it.name: getattr(import_module(f"kfp_tfjob.features.types.{it.module}"), it.class_name)
-    for it in COLUMN_TYPES
+    column_type.name: getattr(
+        import_module(f"kfp_tfjob.features.types.{column_type.module}"), column_type.class_name
+    )
+    for column_type in COLUMN_TYPES
 }
-BY_PRECEDENCE = sorted(TYPES.values(), key=lambda it: it.precedence)
-BY_SCHEMA_TYPE = {it.schema_type: it for it in TYPES.values()}
+BY_PRECEDENCE = sorted(TYPES.values(), key=lambda column_type: column_type.precedence)
+BY_SCHEMA_TYPE = {column_type.schema_type: column_type for column_type in TYPES.values()}

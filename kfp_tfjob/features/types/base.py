@@ -276,17 +276,18 @@ class ColumnType:
             votes: As for `readings_of`.
         """
         return " or ".join(
-            f"data_options.types={options.types_with({column: it.format})} for {it.example}"
-            for it in cls.readings_of(texts, votes)
+            f"data_options.types={options.types_with({column: reading.format})}"
+            f" for {reading.example}"
+            for reading in cls.readings_of(texts, votes)
         )
 
     @property
     def learned(self) -> Learned:
         """Its entry in `coding` of schema.json."""
-        found = {it.name: getattr(self, it.name) for it in fields(self)[1:]}
+        entry = {declared.name: getattr(self, declared.name) for declared in fields(self)[1:]}
         if self.missing:
-            found["missing"] = asdict(self.missing)
-        return {key: value for key, value in found.items() if value is not None}
+            entry["missing"] = asdict(self.missing)
+        return {key: value for key, value in entry.items() if value is not None}
 
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
@@ -306,8 +307,8 @@ class ColumnType:
             value = cls.constant(gaps.value or "")
         elif len(sample) and gaps.rule == "mean":
             numbers = sample.tolist()  # the sum of many dates does not fit into 64 bits
-            whole = cls.field is WHOLES
-            value = sum(numbers) // len(numbers) if whole else fsum(numbers) / len(numbers)
+            is_whole = cls.field is WHOLES
+            value = sum(numbers) // len(numbers) if is_whole else fsum(numbers) / len(numbers)
         elif len(sample) and gaps.rule == "most_frequent":
             distinct, counts = np.unique(sample, return_counts=True)
             value = distinct[counts.argmax()]  # the smallest of several
@@ -545,27 +546,27 @@ class ColumnType:
         Args:
             values: As JSON or the tensors of V2 have them.
         """
-        found, wrong = np.empty(len(values), object), []
+        values_read, wrong = np.empty(len(values), object), []
         for row, value in enumerate(values):
             try:
                 if value is None:
-                    found[row] = b""
+                    values_read[row] = b""
                 elif isinstance(value, str):
-                    found[row] = value.strip(BLANKS).encode()
+                    values_read[row] = value.strip(BLANKS).encode()
                 elif isinstance(value, bytes) and value.decode() is not None:
-                    found[row] = value.strip(BLANKS.encode())
+                    values_read[row] = value.strip(BLANKS.encode())
                 else:
                     wrong.append((row, f"{named(value)} instead of a string"))
             except UnicodeError:
                 wrong.append((row, "not UTF-8"))
-        return found, wrong
+        return values_read, wrong
 
     @classmethod
     def sample_column(cls, values: Sequence[Any]) -> pa.Array:
         """Return values of `read` as an Arrow array of `sample_type`; null is missing."""
         kind = pa.type_for_alias(cls.raw_types[0])
-        found = np.array(values, object if pa.types.is_string(kind) else kind.to_pandas_dtype())
-        return pa.array(found, mask=missing_in(found)).cast(kind).cast(cls.sample_type)
+        sampled = np.array(values, object if pa.types.is_string(kind) else kind.to_pandas_dtype())
+        return pa.array(sampled, mask=missing_in(sampled)).cast(kind).cast(cls.sample_type)
 
     @classmethod
     def shown(cls, value: Any) -> str:
@@ -601,6 +602,6 @@ def lookup_table(values: Mapping[str, float], default: float) -> Any:
     dtype = tf.int64 if isinstance(default, int) else tf.float64
     # A table cannot be empty; no string is looked up by this one.
     keys = [text.encode() for text in values] or [b""]
-    found = tf.constant(list(values.values()) or [default], dtype)
-    initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(keys), found)
+    numbers = tf.constant(list(values.values()) or [default], dtype)
+    initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(keys), numbers)
     return tf.lookup.StaticHashTable(initializer, tf.constant(default, dtype))

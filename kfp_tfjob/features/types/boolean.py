@@ -81,8 +81,11 @@ class Boolean(ColumnType):
         """Return which strings are words of which pair."""
         words = pc.utf8_lower(texts)
         return [
-            (f"{one} or {other}", pc.is_in(words, pa.array([one, other])).to_numpy(False))
-            for one, other in PAIRS
+            (
+                f"{true_text} or {false_text}",
+                pc.is_in(words, pa.array([true_text, false_text])).to_numpy(False),
+            )
+            for true_text, false_text in PAIRS
         ]
 
     @classmethod
@@ -104,12 +107,12 @@ class Boolean(ColumnType):
         if cells.is_temporal:
             return cells.refused("boolean", np.nan)
         if cells.is_numeric:
-            found, invalid = cells.floats, {}
+            truths, invalid = cells.floats, {}
         else:
             texts, codes, invalid = cells.written()
-            found = np.array([*(_TRUTH.get(text.lower(), 2) for text in texts), np.nan])[codes]
-        wrong = ~np.isnan(found) & (found != 0) & (found != 1)
-        return Parsed(np.where(wrong, 0, found), {**invalid, "boolean": wrong})
+            truths = np.array([*(_TRUTH.get(text.lower(), 2) for text in texts), np.nan])[codes]
+        wrong = ~np.isnan(truths) & (truths != 0) & (truths != 1)
+        return Parsed(np.where(wrong, 0, truths), {**invalid, "boolean": wrong})
 
     @classmethod
     def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
@@ -133,7 +136,10 @@ class Boolean(ColumnType):
         """Return b"true", b"false", or b"" if missing; the numbers 1 and 0 are booleans, too."""
         if isinstance(values, np.ndarray) and values.dtype == bool:
             return np.where(values, b"true", b"false").astype(object), []
-        literals = {"": b"", **{text: b"true" if it else b"false" for text, it in _TRUTH.items()}}
+        literals = {
+            "": b"",
+            **{text: b"true" if is_true else b"false" for text, is_true in _TRUTH.items()},
+        }
         words = list(map(_word, values))
         wrong = [
             (row, f"{named(values[row])} instead of true or false")

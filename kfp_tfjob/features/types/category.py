@@ -98,8 +98,8 @@ class Category(ColumnType):
         """Return the encoding; the vocabulary has the strings of train that are not rare."""
         counts = values.rows.tolist()[1:]
         pairs = zip(values.dictionary, counts, strict=False)
-        found = sorted((-count, text) for text, count in pairs if count >= options.min_count)
-        frequent = tuple(text for _, text in found)
+        frequent = sorted((-count, text) for text, count in pairs if count >= options.min_count)
+        frequent = tuple(text for _, text in frequent)
         return cls(name, dictionary=values.dictionary, vocabulary=frequent)
 
     @property
@@ -127,11 +127,11 @@ class Category(ColumnType):
         Raises:
             DamagedRecordError: A code is not in its dictionary.
         """
-        found = np.empty(values.shape, np.float32)
+        packed = np.empty(values.shape, np.float32)
         for j, column in enumerate(columns):
             refuse_foreign(column.name, values[:, j], len(column.dictionary))
-            found[:, j] = column._codes[values[:, j]]
-        return [found]
+            packed[:, j] = column._codes[values[:, j]]
+        return [packed]
 
     @classmethod
     def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
@@ -171,11 +171,11 @@ class Category(ColumnType):
         counts = column.rows.tolist()
         pairs = list(zip(self.dictionary, counts, strict=False))
         top = nsmallest(_MOST_TOP, ((-count, text) for text, count in pairs))
-        known = set(self.vocabulary)
+        with_code = set(self.vocabulary)
         return CategoryStatistics(
             distinct=int((column.rows > 0).sum()),
             vocabulary=len(self.vocabulary),
-            rare=sum(count for text, count in pairs if text not in known),
+            rare=sum(count for text, count in pairs if text not in with_code),
             top=[(text, -count) for count, text in top if count],
         )
 
@@ -187,58 +187,59 @@ class Category(ColumnType):
 
         Or numbers and one string that may stand for a missing value, or free text.
         """
-        found = []
+        warnings = []
         for name, column in columns.items():
             if isinstance(column, CategoryStatistics) and column.is_free_text:
-                found.append(
+                warnings.append(
                     f"most of the {column.distinct:,} strings of the category {name!r} occur once,"
                     f" so the model does not know them; if this is free text, drop it, or hash it"
                     f" with {setting('data_options.types', {name: 'text'})}"
                 )
             top = dict(column.top) if isinstance(column, CategoryStatistics) else {}
-            others = [text for text in top if not is_number(text)]
-            if top and not others and all(text.endswith(".0") for text in top):
+            words = [text for text in top if not is_number(text)]
+            if top and not words and all(text.endswith(".0") for text in top):
                 text = next(iter(top))
-                found.append(
+                warnings.append(
                     f"the values of the category {name!r} are written like {text}, as pandas writes"
                     f" whole numbers if one is missing; {text[:-2]} in other data would be another"
                     " category, so write them as whole numbers (in pandas, Int64)"
                 )
-            if len(others) == 1 and len(top) > 2:
-                found.append(
-                    f"the values of the category {name!r} are numbers, except {others[0]!r}"
-                    f" ({counted(top[others[0]], 'row')}); if it stands for a missing value, add"
+            if len(words) == 1 and len(top) > 2:
+                warnings.append(
+                    f"the values of the category {name!r} are numbers, except {words[0]!r}"
+                    f" ({counted(top[words[0]], 'row')}); if it stands for a missing value, add"
                     " it to data_options.null_values"
                 )
-        return found
+        return warnings
 
     def suspicions(
         self, values: Summary, column: ColumnStatistics, options: DataOptions
     ) -> list[str]:
         """Return how the strings look like numbers, dates, booleans or missing values."""
         rows = dict(zip(self.dictionary, values.rows.tolist(), strict=False))
-        found = list(self._several_spellings())
+        suspicions = list(self._several_spellings())
         if self.name not in options.types:
-            found += self._lookalikes({text: count for text, count in rows.items() if count})
-        return found
+            suspicions += self._lookalikes({text: count for text, count in rows.items() if count})
+        return suspicions
 
     def _several_spellings(self) -> Iterator[str]:
         """Yield that the strings of one number differ."""
         texts = set(self.dictionary)
         if twice := [text for text in self.dictionary if f"{text}.0" in texts and is_number(text)]:
-            shown = listed((f"{text} and {text}.0" for text in twice), _MOST_SHOWN)
+            pairs_shown = listed((f"{text} and {text}.0" for text in twice), _MOST_SHOWN)
             yield (
                 f"the category {self.name!r} has whole numbers in two spellings, which are two"
-                f" categories: {shown}; write them as whole numbers everywhere (in pandas, Int64)"
+                f" categories: {pairs_shown}; write them as whole numbers everywhere (in pandas,"
+                " Int64)"
             )
 
     def _lookalikes(self, rows: Mapping[str, int]) -> Iterator[str]:
         """Yield which other type the strings seem to have."""
         if nulls := [text for text in NULLS if text in rows]:
-            shown = ", ".join(f"{text!r} ({counted(rows[text], 'row')})" for text in nulls)
+            null_counts = ", ".join(f"{text!r} ({counted(rows[text], 'row')})" for text in nulls)
             yield (
-                f"the category {self.name!r} has {shown}, as programs write a missing value that"
-                " they take for a string; write missing values as null or empty"
+                f"the category {self.name!r} has {null_counts}, as programs write a missing value"
+                " that they take for a string; write missing values as null or empty"
             )
         if same := spellings(rows):
             yield (
@@ -246,18 +247,19 @@ class Category(ColumnType):
                 " write each in the same way"
                 + (f", or set {self._with_type('boolean')}" * are_booleans(rows))
             )
-        words, others = described(rows)
-        what = f"the values of the category {self.name!r} are {words}"
-        if others:
-            it = ("it stands", "it") if len(others) == 1 else ("they stand", "them")
+        words, plain_strings = described(rows)
+        claim = f"the values of the category {self.name!r} are {words}"
+        if plain_strings:
+            is_one = len(plain_strings) == 1
+            stand, them = ("it stands", "it") if is_one else ("they stand", "them")
             yield (
-                f"{what}; if {it[0]} for a missing value, add {it[1]} to data_options.null_values"
+                f"{claim}; if {stand} for a missing value, add {them} to data_options.null_values"
             )
         elif in_quotes(rows):
-            yield f"{what}; write them without quotes, or in double quotes that CSV removes"
+            yield f"{claim}; write them without quotes, or in double quotes that CSV removes"
         elif words:
             yield (
-                f"{what}, and categories have no order; write plain numbers, or, if these are"
+                f"{claim}, and categories have no order; write plain numbers, or, if these are"
                 f" codes, set {self._with_type(self.kind)}"
             )
 

@@ -167,8 +167,8 @@ class Date(ColumnType):
     @classmethod
     def constant(cls, text: str) -> int | None:
         """Return the date."""
-        found, good = parse_all(pa.array([text]))
-        return int(found[0]) if good[0] else None
+        dates, good = parse_all(pa.array([text]))
+        return int(dates[0]) if good[0] else None
 
     forms = (_DATE, _OTHER_FORM, _DOTTED_FORM)
     parsed_forms = (_DATE, _DOTTED_FORM)
@@ -180,16 +180,16 @@ class Date(ColumnType):
         """Return the dates of a temporal column, or of strings that all are of one form."""
         if cells.is_temporal:
             return {_DATE: len(cells.column) - cells.column.null_count}
-        if not cells.is_plain or (found := cells.once(parse_quickly)) is None:
+        if not cells.is_plain or (dates := cells.once(parse_quickly)) is None:
             return None
-        return {_DATE: int(np.count_nonzero(found != NO_DATE))}
+        return {_DATE: int(np.count_nonzero(dates != NO_DATE))}
 
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
         """Return the forms of dates."""
         dotted = matches(texts, _DOTTED)
         days = parse_forms(texts)[1]
-        masks = [(_OTHER_FORM, matches(texts, it) & short) for it in (_OTHER, _NAMED)]
+        masks = [(_OTHER_FORM, matches(texts, pattern) & short) for pattern in (_OTHER, _NAMED)]
         return [*masks, (_DATE, days), (_DOTTED_FORM, days & dotted)]
 
     @classmethod
@@ -208,14 +208,14 @@ class Date(ColumnType):
     @classmethod
     def readings_of(cls, texts: Sequence[str], votes: Votes | None = None) -> list[Reading]:
         """Return the patterns by which most strings are dates; of several forms, one for each."""
-        known = [text for text in texts if _candidates(text)]
-        if 2 * len(known) < len(texts) or not known:
+        readable = [text for text in texts if _candidates(text)]
+        if 2 * len(readable) < len(texts) or not readable:
             return []
         if votes:  # without their times, which are not known here
-            known += [text for form, text in _USUAL.items() if votes.of(form)]
+            readable += [text for form, text in _USUAL.items() if votes.of(form)]
         return [
             Reading({"date": patterns[0] if len(patterns) == 1 else patterns}, example)
-            for patterns, example in _readings(known)
+            for patterns, example in _readings(readable)
         ]
 
     @classmethod
@@ -249,12 +249,12 @@ class Date(ColumnType):
     def parse(cls, cells: Cells) -> Parsed:
         """Return microseconds since 1970, UTC."""
         if cells.is_temporal:
-            found, wrong = of_typed(cells.column)
-            return Parsed(np.where(wrong, 0, found), {"date": wrong})
+            dates, wrong = of_typed(cells.column)
+            return Parsed(np.where(wrong, 0, dates), {"date": wrong})
         if cells.is_numeric:
             return cells.refused("date", NO_DATE)
-        if known := cells.quickly(parse_quickly, NO_DATE):
-            return known
+        if quick := cells.quickly(parse_quickly, NO_DATE):
+            return quick
         days, good = parse_all(cells.distinct[0])
         return cells.parsed(np.where(good, days, 0), NO_DATE, {"date": ~good})
 
@@ -268,8 +268,8 @@ class Date(ColumnType):
     def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
         """Return the parts; seconds are since the origin, in float64 like in the graph."""
         origins = np.array([column.origin for column in columns], np.int64)
-        *parts, whole, rest = date_parts(values, origins)
-        return [*parts, whole.astype(float) + rest.astype(float) / SECOND]
+        *parts, days, seconds = date_parts(values, origins)
+        return [*parts, days.astype(float) + seconds.astype(float) / SECOND]
 
     @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
@@ -277,8 +277,8 @@ class Date(ColumnType):
         import tensorflow as tf
 
         origins = tf.constant([column.origin for column in columns], tf.int64)
-        *parts, whole, rest = date_parts(values, origins)
-        return [*parts, tf.cast(whole, tf.float64) + tf.cast(rest, tf.float64) / SECOND]
+        *parts, days, seconds = date_parts(values, origins)
+        return [*parts, tf.cast(days, tf.float64) + tf.cast(seconds, tf.float64) / SECOND]
 
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:
@@ -289,7 +289,7 @@ class Date(ColumnType):
         """
         texts = [text_of(value) for value in values]
         texts = [None if text is None else text.strip(BLANKS) for text in texts]
-        whole = {
+        whole_numbers = {
             row: int(value)
             for row, value in enumerate(values)
             if isinstance(value, int | np.integer) and not isinstance(value, bool)
@@ -297,13 +297,15 @@ class Date(ColumnType):
         wrong = [
             (row, f"{named(value)} instead of a date")
             for row, (value, text) in enumerate(zip(values, texts, strict=True))
-            if text is None and value is not None and not _is_microseconds(whole.get(row, 0))
+            if text is None
+            and value is not None
+            and not _is_microseconds(whole_numbers.get(row, 0))
         ]
-        found, good = parse_all(pa.array([text or "" for text in texts]))
+        dates, good = parse_all(pa.array([text or "" for text in texts]))
         wrong += [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
-        for row in whole.keys() - {row for row, _ in wrong}:
-            found[row] = whole[row]
-        return found, sorted(wrong)
+        for row in whole_numbers.keys() - {row for row, _ in wrong}:
+            dates[row] = whole_numbers[row]
+        return dates, sorted(wrong)
 
     def describe(self, column: Summary) -> DateStatistics:
         """Return the first and the last date, and a histogram."""
@@ -318,15 +320,15 @@ class Date(ColumnType):
         self, values: Summary, column: ColumnStatistics, options: DataOptions
     ) -> list[str]:
         """Return that years with two digits may be of another century."""
-        found = super().suspicions(values, column, options)
-        two_digits = any("%y" in it for it in patterns_of(options.format_of(self.name)))
+        suspicions = super().suspicions(values, column, options)
+        two_digits = any("%y" in pattern for pattern in patterns_of(options.format_of(self.name)))
         if two_digits and values.count and values.least < _OLD and values.most >= _FUTURE:
-            found.append(
+            suspicions.append(
                 f"{self.name!r} has dates from {shown_date(values.least)} to"
                 f" {shown_date(values.most)}, because years with two digits are read as 1969 to"
                 " 2068; if some are of the last century, write four digits"
             )
-        return found
+        return suspicions
 
     def usual(self, column: ColumnStatistics | None = None) -> int:
         """Return what stands for a missing value, or a day in 1973 if a server rejects that."""
@@ -408,20 +410,22 @@ def of_patterns(text: pa.Array, patterns: Sequence[str]) -> pa.Array:
     """
     encoded = text.dictionary_encode()
     # strptime would take the zone of this machine, such as EST, for UTC.
-    exact = dict.fromkeys(it.replace("%Z", zone) for it in patterns for zone in ("UTC", "GMT"))
+    exact = dict.fromkeys(
+        pattern.replace("%Z", zone) for pattern in patterns for zone in ("UTC", "GMT")
+    )
     # Arrow's own strptime takes 31.02.2024 for 2 March.
-    found = [_in_iso(it, exact) for it in encoded.dictionary.to_pylist()]
+    dates = [_in_iso(text, exact) for text in encoded.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(
-        encoded.indices, pa.array(found, pa.string())
+        encoded.indices, pa.array(dates, pa.string())
     ).dictionary_decode()
 
 
 def _in_iso(text: str, patterns: Iterable[str]) -> str:
     for pattern in patterns:
         with suppress(ValueError):
-            found = datetime.strptime(text.strip(), pattern)
+            moment = datetime.strptime(text.strip(), pattern)
             if _has_digits(text, pattern):
-                return found.isoformat()
+                return moment.isoformat()
     return f"{text}?"
 
 
@@ -444,29 +448,31 @@ def _shapes() -> list[tuple[str, re.Pattern[str]]]:
 
 def _candidates(text: str) -> dict[str, str]:
     """Return the date that a string is by each pattern that fits it, in ISO 8601."""
-    found: dict[str, str] = {}
+    candidates: dict[str, str] = {}
     for pattern, shape in _shapes():
         if shape.fullmatch(text) and not (iso := _in_iso(text, [pattern])).endswith("?"):
-            found[pattern] = iso
-    return found
+            candidates[pattern] = iso
+    return candidates
 
 
 def _readings(texts: Sequence[str]) -> list[tuple[list[str], str]]:
     """Return lists of patterns that read strings, each with an example; best only each once."""
-    found: list[tuple[list[str], str]] = []
+    readings: list[tuple[list[str], str]] = []
     meanings = set()
     of_first = _candidates(texts[0])
     read = {it: [_in_iso(text, [it]) for text in texts] for it in of_first}
     most = max(sum(not iso.endswith("?") for iso in column) for column in read.values())
     for pattern, column in read.items():
-        rest = [text for text, iso in zip(texts, column, strict=True) if iso.endswith("?")]
-        if len(texts) - len(rest) < most or tuple(column) in meanings:
+        unread = [text for text, iso in zip(texts, column, strict=True) if iso.endswith("?")]
+        if len(texts) - len(unread) < most or tuple(column) in meanings:
             continue
         meanings.add(tuple(column))
         example = f"{texts[0]!r} as {of_first[pattern].replace('T00:00:00', '')}"
-        others = _readings(rest) if rest else [([], "")]
-        found += [([pattern, *more], example) for more, _ in others]
-    return found[:_MOST_READINGS]
+        readings_of_rest = _readings(unread) if unread else [([], "")]
+        readings += [
+            ([pattern, *patterns_of_rest], example) for patterns_of_rest, _ in readings_of_rest
+        ]
+    return readings[:_MOST_READINGS]
 
 
 def _has_digits(text: str, pattern: str) -> bool:
@@ -490,10 +496,10 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
     Returns:
         int64 of shape [values], NO_DATE for a missing value.
     """
-    found = cast_all(text, UNIT)
-    if found is None or not Date.holds(found):
+    dates = cast_all(text, UNIT)
+    if dates is None or not Date.holds(dates):
         return None
-    return found.cast(pa.int64()).fill_null(NO_DATE).to_numpy(zero_copy_only=False)
+    return dates.cast(pa.int64()).fill_null(NO_DATE).to_numpy(zero_copy_only=False)
 
 
 def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -524,10 +530,10 @@ def parse_forms(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def _cast(text: pa.Array, unit: pa.DataType) -> np.ndarray:
     """Return microseconds of strings that are written like dates, NO_DATE for 2024-02-31."""
     try:
-        found = text.cast(unit)
+        dates = text.cast(unit)
     except pa.ArrowInvalid:
         if len(text) == 1:
             return np.array([NO_DATE])
         half = len(text) // 2
         return np.concatenate([_cast(text[:half], unit), _cast(text[half:], unit)])
-    return found.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return dates.cast(pa.int64()).to_numpy(zero_copy_only=False)

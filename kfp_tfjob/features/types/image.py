@@ -77,8 +77,8 @@ class PictureInput:
             if self.resize == "crop":
                 pixels = self._cropped(pixels)
             resized = tf.image.resize(pixels, size, self.interpolation, antialias=True)
-        found = tf.clip_by_value(tf.cast(resized, tf.float32), 0.0, 255.0)
-        return tf.ensure_shape(found, self.shape)
+        pixels = tf.clip_by_value(tf.cast(resized, tf.float32), 0.0, 255.0)
+        return tf.ensure_shape(pixels, self.shape)
 
     def _cropped(self, pixels: Any) -> Any:
         """Return the largest part around the middle that has the shape of the input."""
@@ -87,8 +87,8 @@ class PictureInput:
         height, width = tf.shape(pixels)[0], tf.shape(pixels)[1]
         new_height = tf.maximum(tf.minimum(height, width * self.height // self.width), 1)
         new_width = tf.maximum(tf.minimum(width, height * self.width // self.height), 1)
-        top, left = (height - new_height) // 2, (width - new_width) // 2
-        return pixels[top : top + new_height, left : left + new_width]
+        top, leftmost = (height - new_height) // 2, (width - new_width) // 2
+        return pixels[top : top + new_height, leftmost : leftmost + new_width]
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ class ImageStatistics(ColumnStatistics):
         """The formats, modes and sizes as a string."""
         kinds = {**self.formats, **self.modes}
         sizes = ", ".join(f"{width} x {height} ({n:,})" for width, height, n in self.sizes[:5])
-        more = f" and {self.distinct_sizes - 5:,} more" if self.distinct_sizes > 5 else ""
+        further = f" and {self.distinct_sizes - 5:,} more" if self.distinct_sizes > 5 else ""
         counts = ", ".join(f"{name} {count:,}" for name, count in kinds.items())
-        return f"{counts}; width x height: {sizes}{more}"
+        return f"{counts}; width x height: {sizes}{further}"
 
 
 class Image(ColumnType):
@@ -143,7 +143,7 @@ class Image(ColumnType):
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:
         """Return the bytes of the files."""
-        found, wrong = np.empty(len(values), object), []
+        contents, wrong = np.empty(len(values), object), []
         for row, value in enumerate(values):
             if isinstance(value, dict) and value.keys() == {"b64"}:
                 value = value["b64"]
@@ -157,5 +157,5 @@ class Image(ColumnType):
                     continue
             if not data.startswith(_HEADS):
                 wrong.append((row, "not a JPEG or PNG"))
-            found[row] = data
-        return found, wrong
+            contents[row] = data
+        return contents, wrong

@@ -52,17 +52,20 @@ def described(strings: Mapping[str, int], few: int = FEW) -> tuple[str, list[str
     if not rows.any():
         return "", []
     texts = pa.array(strings, pa.string())
-    for known in (Number, Date):
-        mask = known.like(texts)
-        others = [text for text, matches in zip(strings, mask, strict=True) if not matches]
-        if len(others) > _MOST_OTHERS or mask.sum() < _FEWEST:
+    for column_type in (Number, Date):
+        mask = column_type.like(texts)
+        unlike = [text for text, matches in zip(strings, mask, strict=True) if not matches]
+        if len(unlike) > _MOST_OTHERS or mask.sum() < _FEWEST:
             continue
-        is_mixed = mask.sum() > FEW or len(others) == 1 and not re.search("[0-9]", others[0])
-        is_mixed |= not any(re.search(r"\w", text) for text in others)
-        if others and is_mixed and rows[mask].sum() >= _HALF * rows.sum():
-            others.sort(key=lambda text: (-strings[text], text))
-            shown = (f"{text!r} ({counted(strings[text], 'row')})" for text in others)
-            return f"{known.nouns[1]}, except {listed(shown, _MOST_SHOWN)}", others
+        is_mixed = mask.sum() > FEW or len(unlike) == 1 and not re.search("[0-9]", unlike[0])
+        is_mixed |= not any(re.search(r"\w", text) for text in unlike)
+        if unlike and is_mixed and rows[mask].sum() >= _HALF * rows.sum():
+            unlike.sort(key=lambda text: (-strings[text], text))
+            described_strings = (f"{text!r} ({counted(strings[text], 'row')})" for text in unlike)
+            return (
+                f"{column_type.nouns[1]}, except {listed(described_strings, _MOST_SHOWN)}",
+                unlike,
+            )
     if in_quotes(strings):
         return f"in quotes that are part of them, such as {next(iter(strings))}", []
     example = _decorated(strings) if len(strings) > few else ""
@@ -89,11 +92,15 @@ def spellings(texts: Collection[str]) -> str:
     """
     pairs: list[list[str]] = []
     if are_booleans(texts):
-        pairs = [[it for it in texts if it.lower() in some] for some in (TRUE_TEXTS, FALSE_TEXTS)]
+        pairs = [
+            [text for text in texts if text.lower() in some] for some in (TRUE_TEXTS, FALSE_TEXTS)
+        ]
     else:
-        letters = [it for it in texts if len(it) == 1 and it.isalpha()]
-        words = [it for it in texts if it not in letters]
-        pairs = [[it, *(word for word in words if word[0].lower() == it.lower())] for it in letters]
+        letters = [text for text in texts if len(text) == 1 and text.isalpha()]
+        words = [text for text in texts if text not in letters]
+        pairs = [
+            [text, *(word for word in words if word[0].lower() == text.lower())] for text in letters
+        ]
         are_words = len(letters) == len(words) > 1
         pairs = pairs if are_words and {len(pair) for pair in pairs} == {2} else []
     same = [pair for pair in pairs if len(pair) > 1]
@@ -104,10 +111,10 @@ def _decorated(strings: Mapping[str, int]) -> str:
     """Return an example of strings that are numbers with a unit or a sign; empty for others."""
     texts = list(strings)[:_MOST_COMPARED]
     matches = [_DECORATED.fullmatch(normalize("NFKC", text)) for text in texts]
-    decorations = Counter((it[1].strip(), it[2].strip()) for it in matches if it)
+    decorations = Counter((match[1].strip(), match[2].strip()) for match in matches if match)
     usual = dict(decorations.most_common(_MOST_DECORATIONS))
     if sum(usual.values()) < MOST * len(texts):
         return ""
     pairs = zip(texts, matches, strict=True)
-    decorated = (text for text, it in pairs if it and not is_number(text))
+    decorated = (text for text, match in pairs if match and not is_number(text))
     return next(decorated, "")

@@ -134,12 +134,12 @@ class Number(ColumnType):
     def count(cls, cells: Cells) -> dict[str, int] | None:
         """Return the numbers of a numeric column, or of strings that all are."""
         if cells.is_numeric:
-            found = cells.floats
-        elif not cells.is_plain or (found := cells.once(parse_quickly)) is None:
+            numbers_found = cells.floats
+        elif not cells.is_plain or (numbers_found := cells.once(parse_quickly)) is None:
             return None
-        infinite = int((np.abs(found) > LARGEST).sum())
-        numbers = int(np.count_nonzero(~np.isnan(found))) - infinite
-        form = BIT if (are_bits(found) | ~np.isfinite(found)).all() else NUMBER_FORM
+        infinite = int((np.abs(numbers_found) > LARGEST).sum())
+        numbers = int(np.count_nonzero(~np.isnan(numbers_found))) - infinite
+        form = BIT if (are_bits(numbers_found) | ~np.isfinite(numbers_found)).all() else NUMBER_FORM
         return {form: numbers, _INFINITE: infinite}
 
     @classmethod
@@ -147,19 +147,19 @@ class Number(ColumnType):
         """Return the forms of numbers."""
         maybe = np.flatnonzero(matches(texts, _MAY_BE_NUMBER))
         some, is_short = texts.take(pa.array(maybe)), short[maybe]
-        found, known = parse_all(some)
-        finite = known & np.isfinite(found)
+        numbers, is_number_like = parse_all(some)
+        finite = is_number_like & np.isfinite(numbers)
         separated = matches(some, _SEPARATED) & is_short
         masks = [
             (_SEPARATE, separated),
             *((_SIGNED[sign], separated & has) for sign, has in _signs_in(some, separated)),
             *((form, matches(some, proof_of(form)) & is_short) for form in (POINT, COMMA)),
             (NUMBER_FORM, finite),
-            (BIT, finite & are_bits(found)),
-            (_INFINITE, known & ~finite & is_short),
+            (BIT, finite & are_bits(numbers)),
+            (_INFINITE, is_number_like & ~finite & is_short),
         ]
-        whole = [(form, _spread(mask, maybe, len(texts))) for form, mask in masks]
-        return [(_INFINITE, matches(texts, NAMED_NOT_FINITE) & short), *whole]
+        spread_masks = [(form, _spread(mask, maybe, len(texts))) for form, mask in masks]
+        return [(_INFINITE, matches(texts, NAMED_NOT_FINITE) & short), *spread_masks]
 
     @classmethod
     def like(cls, texts: pa.Array) -> np.ndarray:
@@ -190,7 +190,7 @@ class Number(ColumnType):
         of_most = {sign: rows + (plain if sign != PERCENT else 0) for sign, rows in signs.items()}
         if not signs or max(of_most.values()) == total:
             return None, ""
-        sign, rows = max([*of_most.items(), ("", plain)], key=lambda it: it[1])
+        sign, rows = max([*of_most.items(), ("", plain)], key=lambda sign_rows: sign_rows[1])
         if rows >= MOST * total:
             return sign, ""
         if PERCENT not in signs:
@@ -206,7 +206,7 @@ class Number(ColumnType):
     @classmethod
     def readings_of(cls, texts: Sequence[str], votes: Votes | None = None) -> list[Reading]:
         """Return the separators by which most strings are numbers."""
-        column, found = pa.array(texts, pa.string()), {}
+        column, readings = pa.array(texts, pa.string()), {}
         has_plain = votes is not None and votes.of(NUMBER_FORM) > 0
         for point, group in _NAMED_SEPARATORS:
             plain = without_signs(column, group, point)
@@ -216,12 +216,14 @@ class Number(ColumnType):
             # those, the point between thousands reads the column's plain numbers as well: 1.234
             # beside 1,5.
             meaning = tuple(map(_value, numbers))
-            if meaning not in found or (has_plain and (point, group) == _SEPARATORS[COMMA][::-1]):
-                found[meaning] = good.sum(), point, group, numbers
-        most = max((count for count, *_ in found.values()), default=0)
+            if meaning not in readings or (
+                has_plain and (point, group) == _SEPARATORS[COMMA][::-1]
+            ):
+                readings[meaning] = good.sum(), point, group, numbers
+        most = max((count for count, *_ in readings.values()), default=0)
         return [
             Reading({"number": _named_separators(point, group)}, _meaning(texts, numbers))
-            for count, point, group, numbers in found.values()
+            for count, point, group, numbers in readings.values()
             if count == most and 2 * count >= len(texts) > 0
         ]
 
@@ -233,7 +235,8 @@ class Number(ColumnType):
             return "amounts in parentheses", f"write {plain} instead of {bracketed}"
         if any("\u2212" in text for text in texts):
             return "numbers with the minus sign U+2212", ""
-        if blank := next((it for it in _NO_BREAK if any(it in text for text in texts)), ""):
+        characters = set("".join(texts))
+        if blank := next((character for character in _NO_BREAK if character in characters), ""):
             return f"numbers with the no-break space U+{ord(blank):04X}", ""
         return "", ""
 
@@ -269,21 +272,21 @@ class Number(ColumnType):
         if cells.is_numeric:
             large = np.abs(cells.floats) > LARGEST
             return Parsed(np.where(large, 0, cells.floats), {"not finite": large})
-        if known := cells.quickly(parse_quickly, np.nan):
-            return known
+        if quick := cells.quickly(parse_quickly, np.nan):
+            return quick
         texts = cells.distinct[0]
-        found, good = parse_all(texts)
-        infinite = matches(texts, NAMED_NOT_FINITE) | np.isinf(found)
+        numbers, good = parse_all(texts)
+        infinite = matches(texts, NAMED_NOT_FINITE) | np.isinf(numbers)
         word = pc.index_in(texts, value_set=_WORDS).fill_null(-1).to_numpy(zero_copy_only=False)
-        found[infinite], found[word >= 0] = 0, word[word >= 0] % 2
+        numbers[infinite], numbers[word >= 0] = 0, word[word >= 0] % 2
         wrong = {"not finite": infinite, "text": ~(good | infinite | (word >= 0))}
-        return cells.parsed(found, np.nan, wrong)
+        return cells.parsed(numbers, np.nan, wrong)
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:
         """Return whether all numbers fit into float32."""
-        found = column.to_numpy(zero_copy_only=False)
-        return int((np.abs(found) <= LARGEST).sum()) == len(found) - column.null_count
+        numbers = column.to_numpy(zero_copy_only=False)
+        return int((np.abs(numbers) <= LARGEST).sum()) == len(numbers) - column.null_count
 
     @property
     def group(self) -> Hashable:
@@ -315,8 +318,8 @@ class Number(ColumnType):
     def read(cls, values: Sequence[Any]) -> Read:
         """Return float64, NaN for a missing value; a model has float32, so none may be larger."""
         if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
-            found = values.astype(np.float64)
-            return found, _too_large(found)
+            numbers = values.astype(np.float64)
+            return numbers, _too_large(numbers)
         types = set(map(type, values))
         if not types <= {*_JSON, type(None)}:
             wrong = [
@@ -327,10 +330,10 @@ class Number(ColumnType):
             return np.zeros(0), wrong
         try:
             plain = [np.nan if value is None else value for value in values]
-            found = np.array(plain if type(None) in types else values, np.float64)
+            numbers = np.array(plain if type(None) in types else values, np.float64)
         except OverflowError:  # a whole number of Python has any size
-            found = np.array([np.inf if abs(value or 0) > LARGEST else 0 for value in values])
-        return found, _too_large(found)
+            numbers = np.array([np.inf if abs(value or 0) > LARGEST else 0 for value in values])
+        return numbers, _too_large(numbers)
 
     def usual(self, column: ColumnStatistics | None = None) -> float:
         """Return what stands for a missing value, or the mean."""
@@ -349,14 +352,15 @@ class Number(ColumnType):
         cls, columns: Mapping[str, ColumnStatistics], samples: Mapping[str, np.ndarray]
     ) -> list[str]:
         """Return which columns float32 rounds, and which look like identifiers."""
-        found = []
+        warnings = []
         large = [
             name
-            for name, it in columns.items()
-            if isinstance(it, NumberStatistics) and (max(-it.min, it.max) > _EXACT or rounded(it))
+            for name, column in columns.items()
+            if isinstance(column, NumberStatistics)
+            and (max(-column.min, column.max) > _EXACT or rounded(column))
         ]
         if large:
-            found.append(
+            warnings.append(
                 "values are rounded to float32 (7 digits); an identifier is not a feature:"
                 f" {listed(large, 10)}; drop it with data_options.drop, or subtract a constant"
             )
@@ -366,12 +370,12 @@ class Number(ColumnType):
             if not np.isnan(values).any() and _identifies(name, values.astype(np.float64))
         ]
         if alike:
-            found.append(
+            warnings.append(
                 "a different whole number in every row, like an identifier or a row number:"
                 f" {listed(alike, 10)}; if it does not help with new rows, drop it with"
                 f" {setting('data_options.drop', alike[:10])}"
             )
-        return found
+        return warnings
 
     @classmethod
     def shown(cls, value: Any) -> str:
@@ -411,9 +415,9 @@ def are_bits(numbers: np.ndarray) -> np.ndarray:
 
 def _spread(mask: np.ndarray, at: np.ndarray, count: int) -> np.ndarray:
     """Return a mask of some values as one of `count` values."""
-    found = np.zeros(count, bool)
-    found[at[mask]] = True
-    return found
+    mask_of_all = np.zeros(count, bool)
+    mask_of_all[at[mask]] = True
+    return mask_of_all
 
 
 def parse_number(text: str) -> float | None:
@@ -423,8 +427,8 @@ def parse_number(text: str) -> float | None:
 
 def are_formatted(texts: Sequence[str]) -> bool:
     """Return whether strings look like numbers, and not all are plain ones: 7.263,37 EUR."""
-    found = pa.array(texts, pa.string())
-    return bool(matches(found, _SEPARATED).all()) and not all(map(is_number, texts))
+    strings = pa.array(texts, pa.string())
+    return bool(matches(strings, _SEPARATED).all()) and not all(map(is_number, texts))
 
 
 def is_whole(text: str) -> bool:
@@ -442,7 +446,9 @@ def _named_separators(point: str, group: str) -> dict[str, str]:
 
 def _meaning(texts: Sequence[str], numbers: Sequence[str | None]) -> str:
     """Return a string that is no plain number, and the number that it is by a format."""
-    pairs = [(text, it) for text, it in zip(texts, numbers, strict=True) if it is not None]
+    pairs = [
+        (text, number) for text, number in zip(texts, numbers, strict=True) if number is not None
+    ]
     text, number = next((pair for pair in pairs if not is_number(pair[0])), pairs[0])
     return f"{text!r} as {number_as_text(number)}"
 
@@ -472,8 +478,8 @@ def ungrouped(text: pa.Array, format: str) -> pa.Array:
     pattern = rf"^[+-]?([1-9][0-9]{{0,2}}(\{group}[0-9]{{3}})+|[0-9]+)(\{point}[0-9]*)?$"
     plain = pc.replace_substring(pc.replace_substring(text, group, ""), point, ".")
     # 12.50 would be read as a number, but is none where the point separates thousands.
-    other = pc.binary_join_element_wise(text, "?", "") if format == COMMA else text
-    return pc.if_else(pc.match_substring_regex(text, pattern), plain, other)
+    marked = pc.binary_join_element_wise(text, "?", "") if format == COMMA else text
+    return pc.if_else(pc.match_substring_regex(text, pattern), plain, marked)
 
 
 def without_signs(text: pa.Array, group: str, point: str, sign: str | None = None) -> pa.Array:
@@ -526,10 +532,10 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
     Returns:
         float64 of shape [values], NaN for a missing value.
     """
-    found = cast_all(text, pa.float64())
-    if found is None or not Number.holds(found):
+    numbers = cast_all(text, pa.float64())
+    if numbers is None or not Number.holds(numbers):
         return None
-    return found.to_numpy(zero_copy_only=False)
+    return numbers.to_numpy(zero_copy_only=False)
 
 
 def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:

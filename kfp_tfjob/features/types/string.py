@@ -122,12 +122,12 @@ def siphash(texts: Sequence[bytes]) -> np.ndarray:
     stream = np.frombuffer(filled, "<u8")
     starts = np.cumsum(words) - words
     order = np.argsort(-words, kind="stable")  # so strings that have ended are at the end
-    starts, left = starts[order], -words[order]
+    starts, remaining = starts[order], -words[order]
     state = np.empty((4, len(texts)), np.uint64)
     for row, constant in enumerate(_START):
         state[row] = constant ^ _KEY[row % 2]
     for at in range(int(words.max())):
-        active = state[:, : np.searchsorted(left, -at, "left")]
+        active = state[:, : np.searchsorted(remaining, -at, "left")]
         word = stream[starts[: active.shape[1]] + at]
         active[3] ^= word
         _rounds(active, 2)
