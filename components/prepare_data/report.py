@@ -233,7 +233,7 @@ def _verdict(
     dropped: list[tuple[str, str]],
 ) -> Iterator[tuple[str, str]]:
     """Yield badges: the class of the style, and the words; the most urgent first."""
-    counts_of_problems = (
+    badges = (
         ("bad", len(problems), "difference", " from the champion's data"),
         ("bad", len(suspicious), "suspicious column", ""),
         ("warning", len(statistics.warnings), "warning", ""),
@@ -241,10 +241,10 @@ def _verdict(
         ("note", len(dropped), "item", " dropped"),
     )
     urgent = False
-    for style, count, noun, consequence in counts_of_problems:
+    for style, count, noun, ending in badges:
         if count:
             urgent = urgent or style != "note"
-            yield style, counted(count, noun) + consequence
+            yield style, counted(count, noun) + ending
     if not urgent:
         yield "good", "nothing else stands out" if dropped else "nothing stands out"
 

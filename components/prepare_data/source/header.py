@@ -236,7 +236,8 @@ def without_header(file: str, fields: Sequence[str], label: str) -> Problem:
         received=_listed(list(fields)),
         expected="the names of the columns on the first line",
         fix=f"name all {len(names):,} columns, for example data_options.names="
-        f"{json.dumps(names_shown)}{also}; if the first line is the header, set data_options.header=true",
+        f"{json.dumps(names_shown)}{also}; if the first line is the header, set"
+        " data_options.header=true",
         path="data_options.names",
     )
 

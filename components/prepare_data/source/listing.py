@@ -226,7 +226,7 @@ def _walk(top: Path) -> list[SourceFile]:
         fix = "remove them; name a linked folder itself in data_uri"
         received = listed(sorted(links), 5)
         raise DataError(Problem(what, received=received, fix=fix, path="data_uri"))
-    return listing
+    return source_files
 
 
 def _pattern(
