@@ -18,7 +18,7 @@ from kfp_tfjob.components.cards import TrainedModelCard
 from kfp_tfjob.components.launch_tfjob import earlier_job
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
 from kfp_tfjob.components.launch_tfjob.card import trained_model
-from kfp_tfjob.components.launch_tfjob.earlier_job import Found
+from kfp_tfjob.components.launch_tfjob.earlier_job import JobState
 from kfp_tfjob.components.launch_tfjob.launch import Launch, open_backend
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_html, job_html, read
@@ -39,8 +39,10 @@ from kfp_tfjob.storage.formatting import counted
 
 log = logging.getLogger(__name__)
 
-_FAREWELL_SECONDS = 1.5
-_LONGEST_BACKOFF = 600.0
+_ON_EXIT_SECONDS = (
+    1.5  # SIGKILL may follow SIGTERM within seconds, and stopping the job comes first
+)
+_LONGEST_BACKOFF = 600.0  # doubling goes on no further: nodes that are free again stay idle so long
 
 
 @dataclass(frozen=True)
@@ -184,14 +186,14 @@ class Launcher:
             return False
         self.claimed.append(claim.attempt)
         workers, gpus = launch.spec.workers, launch.spec.total_gpus
-        what = f"{counted(workers, 'worker')}, {counted(gpus, 'GPU')}"
-        log.info("creating %s: 1 chief, %s", name, what)
+        replicas = f"{counted(workers, 'worker')}, {counted(gpus, 'GPU')}"
+        log.info("creating %s: 1 chief, %s", name, replicas)
         try:
             launch.backend.create(manifest)
         except JobExistsError:
-            found = earlier_job.look_at(launch.backend.get(name), [], manifest)
-            if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
-                raise earlier_job.not_ours(manifest, found) from None
+            state = earlier_job.job_state(launch.backend.get(name), [], manifest)
+            if state in (JobState.OTHER_OWNER, JobState.OTHER_SPEC):
+                raise earlier_job.foreign_job_error(manifest, state) from None
             log.info("%s already exists and is adopted", name)
         launch.fail_if_ended(name)
         return True
@@ -242,8 +244,8 @@ class Launcher:
         launch, step = self.launch, self.launch.step
         manifest = launch.manifest(attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
-        wanted = launch.spec.total_gpus
-        hours = gpu_hours(step.store, step.run, self.claimed) if wanted else {}
+        gpus = launch.spec.total_gpus
+        hours = gpu_hours(step.store, step.run, self.claimed) if gpus else {}
         output, history = launch.records.output(), read(step.store, step.run)
         attempts = max(self.claimed, default=attempt)
         return Launched(
@@ -263,24 +265,24 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         JobFailedError: The training failed.
     """
     problems = Problems()
-    given, task = apply(parameters, problems)
-    hide(secrets_in(given["model_hyperparameters"]))
-    hide(secrets_in(given["pod"]))
+    arguments, task = apply(parameters, problems)
+    hide(secrets_in(arguments["model_hyperparameters"]))
+    hide(secrets_in(arguments["pod"]))
     claim_task(step)
-    given["train_image"] = given["train_image"] or images.TRAIN
-    decided = given.pop("job_kind", "")
-    is_checked = bool(given["model_entry"])  # which preflight returns
+    arguments["train_image"] = arguments["train_image"] or images.TRAIN
+    decided = arguments.pop("job_kind", "")
+    is_checked = bool(arguments["model_entry"])  # which preflight returns
     if not is_checked:
         # Most launches need no checks.
         from kfp_tfjob.components.launch_tfjob.standalone import prepared
 
-        launch = prepared(step, given, problems)
-        given, task = launch.parameters, replace(task, findings=launch.findings)
-    given.pop("model_code", None)
-    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained(), **given))
+        launch = prepared(step, arguments, problems)
+        arguments, task = launch.parameters, replace(task, findings=launch.findings)
+    arguments.pop("model_code", None)
+    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained(), **arguments))
     if problems or not spec:
         raise ConfigurationError(*problems)
-    if not given["train_batch_size"]:
+    if not arguments["train_batch_size"]:
         log.info("train_batch_size 0: a step has %d rows over all replicas", spec.batch_size)
     spec = settled(step, spec, decided)
     if is_checked and task.settings:
@@ -309,19 +311,19 @@ def checked_again(step: Step, spec: JobSpec) -> list[Finding]:
         return []  # the run's own job may fill a quota
     findings = check_cluster(step, spec)
     if problems := only(findings, Status.PROBLEM):
-        notes = [it.text for it in only(findings, Status.WARNING, Status.WAITS)]
+        notes = [finding.text for finding in only(findings, Status.WARNING, Status.WAITS)]
         raise ConfigurationError(*problems, notes=notes)
     return findings
 
 
 def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:
     """Return the job with the kind that the run began with, else with one that the cluster runs."""
-    if known := Records(step).kind():
-        if spec.options.job not in ("auto", known.name.lower()):
+    if recorded_kind := Records(step).kind():
+        if spec.options.job not in ("auto", recorded_kind.name.lower()):
             log.warning(
-                "train_options.job is ignored, because this run began with a %s", known.name
+                "train_options.job is ignored, because this run began with a %s", recorded_kind.name
             )
-        return replace(spec, kind=known)
+        return replace(spec, kind=recorded_kind)
     if decided:
         return replace(spec, kind=kind_named(decided))
     if is_local():
@@ -337,16 +339,16 @@ def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = No
         JobFailedError: The training failed; the last lines of the replica that failed first.
     """
 
-    def farewell(why: str) -> None:
+    def on_exit(why: str) -> None:
         launch = Launch(step, spec, backend, owner)
         telling = threading.Thread(target=tell_end, args=(launch, why), daemon=True)
         telling.start()
         if logs:
-            logs.flush(_FAREWELL_SECONDS)
-        telling.join(_FAREWELL_SECONDS)
+            logs.flush(_ON_EXIT_SECONDS)
+        telling.join(_ON_EXIT_SECONDS)
 
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
-    with backend.watch_workflow(step.run_id, owner, seconds, farewell) as ended:
+    with backend.watch_workflow(step.run_id, owner, seconds, on_exit) as ended:
         return Launcher(Launch(step, spec, backend, owner, is_retry(), ended, logs=logs)).train()
 
 

@@ -83,7 +83,7 @@ class Launch:
 
     @property
     def records(self) -> Records:
-        """What the store knows about the run's attempts."""
+        """The run's attempts in the store."""
         return Records(self.step)
 
     def manifest(self, attempt: int) -> Object:
@@ -103,9 +103,9 @@ class Launch:
         """Return the name of an attempt's job."""
         return self.manifest(attempt)["metadata"]["name"]
 
-    def fail_if_ended(self, made: str = "") -> None:
+    def fail_if_ended(self, job: str = "") -> None:
         """Start no job for a run that was ended, and delete a job that was just created."""
         if why := self.ended():
-            if made:
-                self.backend.delete(made)
+            if job:
+                self.backend.delete(job)
             raise cancelled(why).failure()

@@ -29,7 +29,7 @@ _NOT_PASSED = (
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What the page of the job shows about the task.
+    """The task's settings and checks, as the page of the job shows them.
 
     Attributes:
         settings: What the task sets, in the form of `pod.all`.

@@ -66,7 +66,7 @@ class Follower:
         lagging = [
             pod for pod in pods if not waiting_reasons.has_begun(pod) or waiting_reasons.reason(pod)
         ]
-        missing = len(pods) < waiting_reasons.wanted(job)
+        missing = len(pods) < waiting_reasons.expected_pods(job)
         self._waits = bool(missing or lagging) and not is_over(job)
         creators = kind_of(job).creators(job) if missing else []
         self.events = self._read_events(creators, lagging) if self._waits else []

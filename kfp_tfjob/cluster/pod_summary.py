@@ -50,7 +50,7 @@ def pod_summary(
             running += 1
         else:
             starting.append(name)
-    parts = [f"{running} of {waiting_reasons.wanted(job)} running"]
+    parts = [f"{running} of {waiting_reasons.expected_pods(job)} running"]
     parts += [f"{done} done"] if done else []
     parts += [f"failed: {_named(failed)}"] if failed else []
     parts += [f"starting: {_named(starting)}"] if starting else []
@@ -64,7 +64,7 @@ def pod_summary(
         state = f"suspended in queue {queue}" if queue else "suspended"
         state += f" at place {place}" if place else ""
         parts.append(": ".join([state, *map(_shorten, waiting_reasons.queue_says(events)[-1:])]))
-    elif (missing := waiting_reasons.wanted(job) - len(pods)) > 0:
+    elif (missing := waiting_reasons.expected_pods(job) - len(pods)) > 0:
         newest = waiting_reasons.not_made(events)[-1:]
         parts.append(f"not created: {missing}" + (f": {_shorten(newest[0])}" if newest else ""))
     return ", ".join(parts)

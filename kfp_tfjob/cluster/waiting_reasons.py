@@ -72,7 +72,7 @@ def is_placed(pod: Object) -> bool:
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
-def wanted(job: Object) -> int:
+def expected_pods(job: Object) -> int:
     """Return the number of pods that a job should have."""
     return sum(replica.count for replica in replicas(job))
 

@@ -94,11 +94,12 @@ class RunOnCluster:
         if self._api is None:
             return []
         from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-        from kfp_tfjob.components.finish.workflow import look
+        from kfp_tfjob.components.finish.workflow import read_failed_tasks
 
         logging.getLogger("kfp_tfjob.components.finish").setLevel(logging.ERROR)
         with KubernetesBackend(self._api) as backend:
-            return look(self._api, self._run_id, self._workflow(self._api), backend.tail)[0]
+            workflow = self._workflow(self._api)
+            return read_failed_tasks(self._api, self._run_id, workflow, backend.tail)[0]
 
     def _connect(self, namespace: str) -> ClusterClient | None:
         try:

@@ -212,7 +212,7 @@ class RunOnMachine:
             FailedTask(
                 step=name,
                 driver=False,
-                said=_NO_RECORD,
+                message=_NO_RECORD,
                 ended="",
                 lines=self._log.last_lines(name, _LINES),
             )

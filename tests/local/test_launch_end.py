@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.finish.engine import _ends
-from kfp_tfjob.components.finish.leftover_jobs import Left
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import earlier_job, engine
 from kfp_tfjob.components.launch_tfjob.launch import Launch
@@ -120,7 +120,7 @@ def test_a_chief_that_is_killed_has_a_record_of_this_attempt(launcher: Launcher)
     # The exit task completes the record from the cluster, and keeps it.
     killed = Judgement(Verdict.OUT_OF_MEMORY, "it was killed")
     seen = end_of(1, TFJOB, None, launcher.job(1), killed, ())
-    assert _ends([launcher.step], Left(ends=[seen])) == [seen]
+    assert _ends([launcher.step], ClusterReport(ends=[seen])) == [seen]
     end = launcher.ends()[1]
     assert (end.job, end.verdict) == (launcher.job(1), "out_of_memory")
 
@@ -131,7 +131,7 @@ def test_the_exit_task_keeps_the_record_of_a_job_that_never_had_pods(launcher: L
     own = end_of(1, TFJOB, None, "j", waited, (), {"queued": 1800.0})
     launcher.store.write(launcher.run.attempt_end(1), own.to_bytes())
     seen = end_of(1, TFJOB, None, "j", Judgement(Verdict.CANCELLED, "it was still there"), ())
-    assert _ends([launcher.step], Left(ends=[seen])) == [own] == [launcher.ends()[1]]
+    assert _ends([launcher.step], ClusterReport(ends=[seen])) == [own] == [launcher.ends()[1]]
 
 
 def test_a_chief_that_succeeds_without_a_launcher(launcher: Launcher):
