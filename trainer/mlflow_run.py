@@ -157,7 +157,7 @@ class RunLog:
             self.client.log_batch(self.run_id, metrics=part, synchronous=True)
 
     def _logged(self, name: str) -> set[int]:
-        """Return the epochs for which the run contains a metric."""
+        """Return the epochs whose value of a metric is logged in the run."""
         if name not in self._steps:
             history = self.client.get_metric_history(self.run_id, name)
             self._steps[name] = {metric.step for metric in history}

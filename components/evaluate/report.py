@@ -42,12 +42,12 @@ _FACTS = {  # fields of the verdict, with their names in the report
 
 
 class _MetricRow(NamedTuple):
-    """A row in the table of metrics; `other` is the champion's metric or the baseline's."""
+    """A row in the table of metrics; `reference` is the champion's metric or the baseline's."""
 
     name: str
     label: str
     model: Measured
-    other: Measured
+    reference: Measured
     gain: str
 
 

@@ -52,11 +52,11 @@ def problems(failure: Failure) -> Iterator[str]:
 
 def _text(text: str) -> Iterator[str]:
     """Yield a paragraph for each line; indented lines are a block."""
-    for quoted, lines in groupby(text.split("\n"), lambda it: it.startswith("    ")):
+    for quoted, lines in groupby(text.split("\n"), lambda line: line.startswith("    ")):
         if quoted:
-            yield from _block([it[4:] for it in lines])
+            yield from _block([line[4:] for line in lines])
         else:
-            yield from (part for it in lines for part in (prose(it), ""))
+            yield from (part for line in lines for part in (prose(line), ""))
 
 
 def _block(quoted: Sequence[str]) -> list[str]:

@@ -53,8 +53,8 @@ class FailedTask:
     @property
     def failure(self) -> Failure:
         """How the step failed: its own record, else one built from Argo's message."""
-        found = Failure.of(self.step, StepError(self._problem))
-        return self.record or replace(found, code=self._code, verdict=self._verdict)
+        from_argo = Failure.of(self.step, StepError(self._problem))
+        return self.record or replace(from_argo, code=self._code, verdict=self._verdict)
 
     @property
     def last_words(self) -> list[str]:

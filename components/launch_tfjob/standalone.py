@@ -73,9 +73,9 @@ def prepared(
             problems += local_paths({"model_code": values["model_code"]})
         code, of_code = check_code(step, values)
         problems += only(of_code, Status.PROBLEM)
-        for it in only(of_code, Status.WARNING):
-            log.warning("%s", it)
-            warnings.append(it.text)
+        for warning in only(of_code, Status.WARNING):
+            log.warning("%s", warning)
+            warnings.append(warning.text)
     if problems or not code:
         raise ConfigurationError(*problems, notes=warnings or ())
     entry = model_code.entry(code.module) if model_code else _A_FUNCTION

@@ -82,8 +82,9 @@ def complete(
 
 def _verdict_in(store: Store, version: S3Address) -> str:
     """Return the SHA-256 of the verdict in a complete version; empty if there is none."""
-    found = versions.manifest_of(store, version)
-    return next((it.sha256 or "" for it in found.objects if it.key == VERDICT), "") if found else ""
+    if not (manifest := versions.manifest_of(store, version)):
+        return ""
+    return next((entry.sha256 or "" for entry in manifest.objects if entry.key == VERDICT), "")
 
 
 def _copy(

@@ -55,8 +55,7 @@ class KubernetesBackend:
 
     Args:
         api: The cluster.
-        operator_seconds: The time for which the operator's webhook may be unreachable when a job is
-            created.
+        operator_seconds: How long the operator's webhook may be unreachable when a job is created.
     """
 
     def __init__(self, api: ClusterClient, operator_seconds: float = 60) -> None:

@@ -229,7 +229,7 @@ def was_terminated(workflow: Object) -> bool:
 
 
 def _deadline(workflow: Object) -> datetime | None:
-    """Return the time of the run's deadline; None if it has no deadline or has not started."""
+    """Return the time of the run's deadline; None without a deadline or before its start."""
     seconds = _deadline_seconds(workflow)
     if seconds is None:
         return None

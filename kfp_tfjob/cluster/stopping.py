@@ -78,7 +78,7 @@ def stop_requests(api: ClusterClient, job: RunningJob, run: str) -> tuple[StopRe
         chief = api.core("pods", job.chief)
         annotation = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{job.seconds}s"}}}
         first = (StopRequest("PATCH", chief, {}, annotation), StopRequest("DELETE", chief, long))
-    else:  # the chief was not created or has just been, so it has no files to store yet
+    else:  # the chief was not created or has just been, so there are no files to store yet
         selector = f"{job_pods},{kind.role_label}={kind.label_of(CHIEF)}"
         first = (StopRequest("DELETE", pods, {"labelSelector": selector, **long}),) * 2
     without_chief = f"{job_pods},{kind.role_label}!={kind.label_of(CHIEF)}"

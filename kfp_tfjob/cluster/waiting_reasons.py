@@ -1,7 +1,8 @@
 """Explains why a job's pods wait, from their status and their events.
 
-Kubernetes has no single field for this. The scheduler writes a condition into the pod's status, the
-kubelet a waiting state into a container's, and controllers, quotas and queues report in events.
+Kubernetes does not report this in one field. The scheduler writes a condition into the pod's
+status, the kubelet a waiting state into a container's, and controllers, quotas and queues report in
+events.
 Called by the launcher's limits, its log and its verdicts, and by the remedies of preflight.
 """
 

@@ -14,7 +14,7 @@ class _PyTorchJob(JobKind):
     def environment(
         self, hosts: Mapping[str, Sequence[str]], role: str, index: int
     ) -> dict[str, str]:
-        """Return the variables of torch.distributed in addition to those of JobKind."""
+        """Return JobKind's variables and the variables of torch.distributed."""
         address, _, port = hosts["chief"][0].partition(":")
         rank = index if role == "chief" else len(hosts["chief"]) + index
         variables = {"MASTER_ADDR": address, "MASTER_PORT": port, "RANK": str(rank)}

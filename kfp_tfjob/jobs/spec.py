@@ -420,7 +420,7 @@ class JobSpec:
     def _volumes_of(self, role: str) -> tuple[Volume, ...] | None:
         """Return the volumes that `pod.<role>` declares; with an output path, all of its pods'.
 
-        An output path must not be the path of a volume of `pod.all` either.
+        An output path must also differ from the paths of `pod.all`'s volumes.
         """
         settings = self.pod.of_replicas[role]
         is_mounted = isinstance(settings, RoleSettings) and settings.output_path

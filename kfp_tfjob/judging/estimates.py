@@ -173,7 +173,7 @@ class Estimate:
             return self.value, self.value  # constant scores: the same for all rows
         else:
             if not math.isnan(self.prior_variance):
-                # A few rows decide an AUC near 1, and those of a rare class may all be missing.
+                # A few rows decide an AUC near 1, and these rows of a rare class may be missing.
                 rows = self.effective_sample_size + _PRIOR_ROWS
                 variance = (
                     self.effective_sample_size * variance + _PRIOR_ROWS * self.prior_variance

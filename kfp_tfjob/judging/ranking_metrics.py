@@ -163,7 +163,7 @@ class Curve:
         widths = np.diff(self.edges)
         positive, negative = (
             np.diff(np.interp(edges, self.edges, np.append(0.0, np.cumsum(influence * widths))))
-            / np.maximum(np.diff(edges), 1e-300)  # rows without weight have no range
+            / np.maximum(np.diff(edges), 1e-300)  # rows without weight span an empty range
             for influence in self.cut_influence(metric)
         )
         return positive, negative
@@ -239,8 +239,8 @@ class Curve:
         """Return the usual variance of a metric with this value and these numbers of rows.
 
         For the AUC, it is the variance with exponential scores (Hanley and McNeil 1982). For the
-        average precision, it is the variance of a share of the class's rows (Boyd, Eng and Page
-        2013).
+        average precision, it is a binomial proportion's variance over the class's rows (Boyd, Eng
+        and Page 2013).
         """
         positives, negatives = self.effective_sample_sizes
         if metric != "auc":

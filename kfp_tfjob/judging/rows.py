@@ -296,5 +296,5 @@ def _shared_shards(
 
 
 def _shards_of_other_splits(schema: Schema) -> list[str]:
-    """Return the keys of the shards of train and validation."""
+    """Return the keys of the shards in train and validation."""
     return [key for name, split in schema.splits.items() if name != SPLIT for key in split.shards]

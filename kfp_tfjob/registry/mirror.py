@@ -100,14 +100,14 @@ class Outcome:
         server: Its server's host name.
         model: The model.
         done: Whether the mirror is up to date now.
-        said: The client's last line: what it changed, or why it failed.
+        message: The client's last line: what it changed, or why it failed.
     """
 
     mirror: str
     server: str
     model: str
     done: bool
-    said: str
+    message: str
 
 
 def sync(
@@ -156,7 +156,7 @@ def sync(
         for mirror, server in configured.items():
             outcome = _sync(mirror, server, secret, content, seconds, environment)
             level = logging.INFO if outcome.done else logging.WARNING
-            log.log(level, "%s at %s: %s", mirror.name, outcome.server, outcome.said)
+            log.log(level, "%s at %s: %s", mirror.name, outcome.server, outcome.message)
             outcomes.append(outcome)
 
 

@@ -118,8 +118,8 @@ class ChampionFolder:
     def _fetch(self, proven: Proven, target: Path, incoming: Path) -> None:
         """Fetch a champion into a folder that appears in one rename.
 
-        A second process with the same folder waits, and then has nothing to do. If two processes
-        wrote at the same time, they could mix two versions.
+        A second process with the same folder waits, and then finds the version complete. If two
+        processes wrote at the same time, they could mix two versions.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         if (foreign := self._numbers()) and not (self._folder / _LOCK).exists():

@@ -140,7 +140,7 @@ class _ColumnCounts:
         return cls(bins, np.zeros(1 + bins.count))
 
     def add(self, values: np.ndarray, weight: float) -> None:
-        """Add encoded values, each of which represents `weight` requests."""
+        """Add encoded values; each one represents `weight` requests."""
         self.counts += weight * self.bins.counted(values)
         self.rows += len(values)
         self.requests += weight * len(values)

@@ -441,7 +441,7 @@ class Store:
         except ClientError as error:
             if code_of(error) not in WORDLESS:
                 raise
-        # A reply to HEAD has no body, so only the refusal of GET says whether it is transient.
+        # A reply to HEAD lacks a body, so only GET's refusal says whether it is transient.
         self._get(address)["Body"].close()
         return self._client.head_object(**at)
 

@@ -120,9 +120,9 @@ def with_runs(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that reach runs, also local ones; `client` has the methods for both."""
 
     @wraps(command)
-    def connected(connection: Any, endpoint: str, home: Path | None, **given: Any) -> Any:
-        client = open_runs(given.get("run", ""), home, connection, endpoint)
-        return command(client=client, **given)
+    def connected(connection: Any, endpoint: str, home: Path | None, **arguments: Any) -> Any:
+        client = open_runs(arguments.get("run", ""), home, connection, endpoint)
+        return command(client=client, **arguments)
 
     return with_connection(_store_endpoint(with_home(connected)))
 

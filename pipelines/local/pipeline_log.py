@@ -45,7 +45,7 @@ class LoggedStep:
 
 @dataclass
 class PipelineLog:
-    """What kfp.local logged.
+    """The steps and the end of a local pipeline, from kfp.local's log.
 
     Attributes:
         path: The log, which may not exist.

@@ -191,12 +191,12 @@ class _HomeRecords(Records):
         self.local_failure = _failure(Path(run.page))
 
     def failure(self) -> Failure | None:
-        """Return what ended the run; the store may have failed itself."""
+        """Return the failure that ended the run, also if it was the store that failed."""
         return self.local_failure or super().failure()
 
 
 class RunOnMachine:
-    """What a local run's log shows, in place of the pods of a cluster."""
+    """A local run's processes from its log, in place of a cluster's pods."""
 
     def __init__(self, folder: Path) -> None:
         self.trouble, self.namespace = "", ""

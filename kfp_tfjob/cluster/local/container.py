@@ -35,7 +35,7 @@ _LONGEST_MESSAGE = 4096  # characters; a cluster allows as many bytes
 _LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
 _CHUNK = 1 << 16  # bytes of one read
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is split
-_BAR_SECONDS = 5.0  # between two lines from a progress bar, which has no end of line
+_BAR_SECONDS = 5.0  # between two lines from a progress bar, which only returns to its line's start
 
 
 class MissingObjectError(LookupError):
