@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
 
 log = logging.getLogger("kfp_tfjob.trainer.mlflow")
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 1.0  # between two looks at progress.jsonl, a local file
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds between two tries, while a server is away
-_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # of one request
+_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # of one request; MLflow rejects more
 _LONGEST_VALUE = 6000  # characters of a parameter
 _EVENT = 20  # characters, within which a line of progress.jsonl names its event
 _NICENESS = 10  # the trainer's threads come first

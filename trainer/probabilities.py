@@ -25,7 +25,7 @@ from kfp_tfjob.trainer.prediction import predict, to_probabilities
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.self_test import as_step, unchanged
 
-_ROWS = 64
+_ROWS = 64  # enough to tell logits from probabilities; every training begins with this
 # Operations that only change the shape or the type of their input.
 _PASS_THROUGH = {
     "Identity",

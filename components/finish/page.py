@@ -20,7 +20,7 @@ from kfp_tfjob.storage.escaping import code, fence, prose, row
 from kfp_tfjob.storage.failure_record import Failure
 
 _SHOWN_LINES = 12  # the panel is small, and the command for the whole log follows
-_MOST_IN_CELL = 500  # characters
+_MOST_IN_CELL = 500  # characters; a longer cell pushes the other columns out of the panel
 
 
 def describe(failure: Failure) -> list[str]:

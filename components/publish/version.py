@@ -35,7 +35,7 @@ from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull, push
 
 _OF_THE_DATASET = (SCHEMA, STATISTICS, DISTRIBUTIONS)  # later data is compared with them
-_LONGEST_WHY = 1000  # characters
+_LONGEST_WHY = 1000  # characters; every reader of the champions reads this record
 
 
 def complete(

@@ -27,7 +27,7 @@ from kfp_tfjob.storage.escaping import lines
 
 log = logging.getLogger(__name__)
 _SUPERVISOR = " supervisor: "  # its lines do not explain why the program failed
-_LAST_LINES = 50  # of each container
+_LAST_LINES = 50  # of each container; a report shows fewer, after the supervisor's are removed
 # Seconds between two polls. Events are not watched, so a waiting job is polled soon after a change,
 # and less and less often while its state stays the same.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0

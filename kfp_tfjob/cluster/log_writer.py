@@ -23,8 +23,8 @@ from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
-STORE_SECONDS = 30.0  # between two writes of a file
-LIMIT = 8 << 20  # bytes of a file's uncompressed lines
+STORE_SECONDS = 30.0  # between two writes of a file, which stores the whole file again
+LIMIT = 8 << 20  # bytes of a file's uncompressed lines: about 100,000 lines
 MEMORY = 128 << 20  # bytes of all uncompressed lines of an attempt
 CLOSING_SECONDS = 10.0  # for the remaining lines when an attempt has ended
 _LEVEL = 1  # of gzip; the launcher shares its core with other runs' steps

@@ -15,8 +15,8 @@ from kfp_tfjob.jobs.status import is_suspended, replica_of
 from kfp_tfjob.storage.formatting import listed
 
 _NAMES = 2  # of pods in the same state; the line stays short
-_REASONS = 2  # the most frequent ones
-_LONGEST_REASON = 300  # characters
+_REASONS = 2  # the most frequent ones; replicas are alike, so there are rarely more
+_LONGEST_REASON = 300  # characters; the scheduler's message names each reason of its nodes
 
 
 def pod_summary(

@@ -34,7 +34,7 @@ _CONNECTIONS = 2  # kept open; the first request of a new one would take a TLS h
 _STEP_SECONDS = 0.25  # after that, the next request is sent without this one's response
 _CALL_SECONDS = (1.0, 5.0)  # to connect, and for a late response
 _RETRY_SECONDS = 60.0  # for failed requests; the exit task and the heartbeat stop a job later
-_PAUSE = 0.5  # seconds between two rounds of requests
+_PAUSE = 0.5  # seconds between two rounds of requests; the grace period is running
 
 
 @dataclass(frozen=True)

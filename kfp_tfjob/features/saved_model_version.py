@@ -18,7 +18,7 @@ _HEAD = 1 << 20  # bytes; the list of operations before the version has some 100
 # SavedModel.meta_graphs, MetaGraphDef.meta_info_def, MetaInfoDef.tensorflow_version
 _PATH = (2, 1, 5)
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
-_LONGEST = 100  # characters of a version
+_LONGEST = 100  # characters of a version; anything longer comes from a damaged file
 
 
 def tensorflow_version(store: Store, model: S3Address) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kfp_tfjob.jobs.kind import TF_CONFIG, JobKind
 from kfp_tfjob.jobs.objects import Object
 
-_PORT = 23456  # of the operator
+_PORT = 23456  # the operator's default for the chief's port `pytorchjob-port`
 
 
 class _PyTorchJob(JobKind):

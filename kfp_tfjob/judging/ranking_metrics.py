@@ -27,7 +27,7 @@ from kfp_tfjob.judging.estimates import (
 from kfp_tfjob.judging.predictions import ClassPredictions
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve
-BINS = 1 << 18
+BINS = 1 << 18  # each is 0.0004 logits wide; the arrays of one class take a few MB
 _LOGITS = (-88.0, 17.0)  # the range of float32: logit(1e-38) is -87.5, of the largest below 1, 16.6
 _Floats = NDArray[np.float64]
 

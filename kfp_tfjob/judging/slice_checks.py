@@ -21,7 +21,7 @@ from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.verdict_record import Check, VerdictSlice
 
-_MOST_NAMED = 4  # slices in a sentence
+_MOST_NAMED = 4  # slices in a sentence; the report's table lists all of them
 
 
 @dataclass(frozen=True)

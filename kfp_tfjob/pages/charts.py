@@ -18,10 +18,11 @@ from kfp_tfjob.pages.svg import add, drawing, markup
 from kfp_tfjob.storage.escaping import short
 
 _CLASSES = ("a", "b", "c")  # of style.css: the colors of series
+# Pixels. Two charts fit side by side on a page, and numbers of seven digits to the left.
 _WIDTH, _LEFT, _RIGHT = 420, 58, 14
 _TOP, _BOTTOM = 28, 46  # the legend is above the lines
-_TALL, _FLAT = 360, 250
-_MOST_IN_LEGEND = 24
+_TALL, _FLAT = 360, 250  # a square area for curves from 0 to 1, and the usual one
+_MOST_IN_LEGEND = 24  # characters of a name, so that two fit above the lines
 
 Point = tuple[float, float]
 

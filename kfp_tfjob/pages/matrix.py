@@ -12,7 +12,7 @@ from kfp_tfjob.storage.escaping import short
 
 _MOST_NAME = 16  # characters of a class in a label: the matrix stays wider than its labels
 _MOST_IN_TIP = 40  # of a class in the tooltip of a cell: there may be 900 cells
-_LETTER = 6.4  # pixels
+_LETTER = 6.4  # pixels; the mean width of a letter in the page's font
 _DARK = 0.68  # opacity: above it, text in the color of the page is easier to read, in both themes
 MOST_WITH_NUMBERS = 12  # classes of a matrix with a number in each cell
 

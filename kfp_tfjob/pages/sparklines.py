@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from kfp_tfjob.pages.svg import add, drawing, markup
 
-_WIDTH, _HEIGHT = 160, 36
+_WIDTH, _HEIGHT = 160, 36  # pixels; a cell of a table with several other columns
 
 
 def bars(counts: Sequence[int]) -> Markup:

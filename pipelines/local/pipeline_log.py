@@ -20,7 +20,7 @@ _EVENT = re.compile(
     r"|Task '(?P<ended>[^']+)' finished with status (?P<status>\w+)"
     r"|Pipeline '[^']+' finished with status (?P<pipeline>\w+))"
 )
-_DAY = 86400
+_DAY = 86400  # seconds; the log's times are without a date
 
 
 @dataclass

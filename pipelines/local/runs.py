@@ -37,8 +37,8 @@ from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON
 from kfp_tfjob.storage.store import Store
 
-_DAY = 86400
-_LINES = 12  # of a failed step's log
+_DAY = 86400  # seconds; a longer run's times of day are ambiguous
+_LINES = 12  # of a failed step's log; the end of a traceback
 _KILLED = (
     "it left no record of its end: its processes were killed, its disk was full, or this machine"
     " stopped"

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 # The supervisor creates the record at the end, and checkpoints have their own manifests.
 _NOT_BESIDE = (CHECKPOINTS, COMPLETION)
-_MOST_REASONS = 5  # in a line of the log
+_MOST_REASONS = 5  # in a line of the log; when a store fails, many files have the same reason
 
 
 def restore(store: Store, run: RunLayout, output: Path) -> int | None:
