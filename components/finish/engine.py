@@ -16,7 +16,7 @@ from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport, end_jobs
-from kfp_tfjob.components.notify_end import tell_end
+from kfp_tfjob.components.notify_end import send_end_notice
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
     Step,
@@ -78,7 +78,7 @@ def run_as_exit_task(
                 notice = notify.failure(run_id, report.failure, model_name)
                 notify.notify(notice, step.store, step.whole_run)
             else:
-                tell_end(step, model_name)
+                send_end_notice(step, model_name)
         return report.markdown
     except StepError as error:
         log.warning("cannot read how the run ended: %s", error)

@@ -101,7 +101,7 @@ class Attempt:
         given_up: Judgement | None = None
         shortage_logged = False
         while given_up is None:
-            latest = follower.look()
+            latest = follower.poll()
             job = latest or job
             if latest is None or is_over(latest) or is_being_deleted(latest):
                 break
@@ -134,7 +134,7 @@ class Attempt:
         outcome = self._outcome(judgement, job, follower, limits)
         if logs:
             logs.flush(CLOSING_SECONDS)  # the record of the end says that it is stored
-        launch.records.keep_end(outcome.end)
+        launch.records.save_end(outcome.end)
         return outcome
 
     def _outcome(

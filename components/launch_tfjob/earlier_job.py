@@ -131,7 +131,7 @@ def record_end(launch: Launch, attempt: int, unseen: Judgement) -> None:
         elif job is None or is_being_deleted(job):
             end = end or end_of(attempt, launch.spec.kind, job, name, unseen, ())
             owner = {"job": name, "kind": launch.spec.kind.name, "task_key": step.task_key}
-            launch.records.keep_end(replace(end, **owner))
+            launch.records.save_end(replace(end, **owner))
     except StepError as error:
         log.info("cannot record how attempt %d ended: %s", attempt, error)
 

@@ -180,7 +180,7 @@ class Launcher:
         launch.fail_if_ended()
         manifest = launch.manifest(claim.attempt)
         name = manifest["metadata"]["name"]
-        if not launch.records.keep_claim(claim, launch.spec, manifest, launch.tracking):
+        if not launch.records.save_claim(claim, launch.spec, manifest, launch.tracking):
             self._list_claims()
             self._lost = True
             return False
@@ -341,18 +341,18 @@ def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = No
 
     def on_exit(why: str) -> None:
         launch = Launch(step, spec, backend, owner)
-        telling = threading.Thread(target=tell_end, args=(launch, why), daemon=True)
-        telling.start()
+        recording = threading.Thread(target=record_cancelled, args=(launch, why), daemon=True)
+        recording.start()
         if logs:
             logs.flush(_ON_EXIT_SECONDS)
-        telling.join(_ON_EXIT_SECONDS)
+        recording.join(_ON_EXIT_SECONDS)
 
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
     with backend.watch_workflow(step.run_id, owner, seconds, on_exit) as ended:
         return Launcher(Launch(step, spec, backend, owner, is_retry(), ended, logs=logs)).train()
 
 
-def tell_end(launch: Launch, why: str) -> None:
+def record_cancelled(launch: Launch, why: str) -> None:
     """Record that the run was ended, before its job has; nothing without a reason."""
     if not why:
         return
@@ -360,6 +360,6 @@ def tell_end(launch: Launch, why: str) -> None:
     try:
         attempt = launch.records.claimed()[-1]
         end = end_of(attempt, launch.spec.kind, None, launch.name(attempt), ended, ())
-        launch.records.keep_end(replace(end, task_key=step.task_key), final=False)
+        launch.records.save_end(replace(end, task_key=step.task_key), final=False)
     except (StepError, IndexError):
         log.info("no attempt has been recorded")

@@ -138,7 +138,7 @@ class Records:
         claimed = self.claimed()
         return kind_named(self.claim(claimed[0]).kind) if claimed else None
 
-    def keep_claim(
+    def save_claim(
         self,
         claim: Claim,
         spec: JobSpec,
@@ -157,7 +157,7 @@ class Records:
             return False
         return True
 
-    def keep_end(self, end: AttemptEnd, final: bool = True) -> None:
+    def save_end(self, end: AttemptEnd, final: bool = True) -> None:
         """Record an attempt's end; a final one replaces another record. Never raises."""
         address, store = self.step.run.attempt_end(end.attempt), self.step.store
         try:

@@ -49,8 +49,8 @@ from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.verdict_record import (
     LostRace,
     ModelVerdict,
-    keep_lost_race,
-    keep_second,
+    save_lost_race,
+    save_second,
     second_verdict,
 )
 
@@ -142,7 +142,7 @@ def run(
             continue  # a user has just done it
         if verdict.is_second:
             lost = LostRace.to(winner, model_name)
-            keep_lost_race(step.store, step.run, lost)
+            save_lost_race(step.store, step.run, lost)
             log.warning("the model is not published: %s", lost.message)
             return Published.nothing(lost.verdict, model_name, lost.message)
         log.info(
@@ -166,7 +166,7 @@ def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int)
     request = EvaluationRequest.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
         judged = judge(step.store, step.layout, request, Path(scratch), gpus)
-    keep_second(step.store, step.run, judged.verdict)
+    save_second(step.store, step.run, judged.verdict)
     rows = counted(judged.verdict.rows, "test row")
     log.info("second verdict on %s: %s", rows, judged.decision.line)
     stored = second_verdict(step.store, step.run)

@@ -132,7 +132,7 @@ class ClusterClient:
         """The API server's URL."""
         return self.client.configuration.host
 
-    def within(self, seconds: float) -> ClusterClient:
+    def with_patience(self, seconds: float) -> ClusterClient:
         """Return the same client with retries for at most `seconds`."""
         return self._with(_patience=replace(self._patience, seconds=seconds))
 

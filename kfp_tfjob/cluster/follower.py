@@ -51,7 +51,7 @@ class Follower:
         """Start forwarding the job's lines."""
         self._thread.start()
 
-    def look(self) -> Object | None:
+    def poll(self) -> Object | None:
         """Return the job's current state; log a line if the state of its pods has changed.
 
         Afterwards, `events` contains the events of the job, of its waiting pods and, while a queue

@@ -168,7 +168,7 @@ class KubernetesBackend:
     def place_in_queue(self, queue: str, workload: str) -> int | None:
         """Return a Workload's place in a LocalQueue, from 1; None if Kueue does not report it."""
         try:
-            pending = self._api.within(2).list(self._api.pending_workloads(queue))
+            pending = self._api.with_patience(2).list(self._api.pending_workloads(queue))
         except StepError:  # the right is missing, or Kueue's visibility server
             return None
         places = {
@@ -180,7 +180,7 @@ class KubernetesBackend:
     def nodes(self) -> list[Object] | None:
         """Return the cluster's nodes; None without the right from deploy/optional/nodes."""
         try:
-            return self._api.within(10).list("/api/v1/nodes")
+            return self._api.with_patience(10).list("/api/v1/nodes")
         except StepError:
             return None
 

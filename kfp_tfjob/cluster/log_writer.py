@@ -62,7 +62,7 @@ class LogWriter:
     """Stores one attempt's lines until it is closed."""
 
     def __init__(self, store: Store, run: RunLayout, attempt: int) -> None:
-        self._store = store.within(0)  # a failed call is repeated in the next round
+        self._store = store.with_patience(0)  # a failed call is repeated in the next round
         self._run, self._attempt = run, attempt
         self._launcher = secrets.token_hex(4)
         self._tails: dict[str, _Tail] = {}

@@ -54,7 +54,7 @@ def chance(value: float | None) -> str:
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
-def known_rows(leaked: int | None, rows: int) -> str:
+def leaked_rows_note(leaked: int | None, rows: int) -> str:
     """Return a note on test rows that are also in train; empty without such rows.
 
     Args:

@@ -179,10 +179,10 @@ def _top_k_accuracy(predictions: ClassPredictions, metric: str, k: int) -> Estim
     if predictions.rank is None:
         return mean(metric, predictions, lambda chunk: np.ones(chunk.rows), proportion=True)
 
-    def found(chunk: ClassPredictions) -> NDArray[np.float64]:
+    def hits(chunk: ClassPredictions) -> NDArray[np.float64]:
         return (np.asarray(chunk.rank) < k).astype(np.float64)
 
-    return mean(metric, predictions, found, proportion=True)
+    return mean(metric, predictions, hits, proportion=True)
 
 
 def _classification_terms(

@@ -35,7 +35,7 @@ class StopWithin:
         self._logged_value = ""
 
     @property
-    def known(self) -> bool:
+    def is_available(self) -> bool:
         """Whether there is a pod whose annotation can be read."""
         return self._path is not None
 

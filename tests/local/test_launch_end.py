@@ -76,7 +76,7 @@ def _start_without_launcher(launcher: Launcher) -> Launch:
     spec = launcher.spec()
     known = Launch(launcher.step, spec, launcher.backend)
     manifest = known.manifest(1)
-    assert known.records.keep_claim(Claim.first(1, 0), spec, manifest)
+    assert known.records.save_claim(Claim.first(1, 0), spec, manifest)
     launcher.backend.create(manifest)
     return known
 
@@ -92,7 +92,7 @@ def test_a_job_that_is_stopped_without_a_launcher_is_cancelled(launcher: Launche
     known = _start_without_launcher(launcher)
     launcher.program.wait()
     if told == "by its launcher":
-        engine.tell_end(known, "a user terminated it")
+        engine.record_cancelled(known, "a user terminated it")
         assert launcher.ends()[1].verdict == "cancelled"
     launcher.backend.annotate_chief(launcher.job(1), {STOP_WITHIN_ANNOTATION: "9s"})
     _wait_for_record(launcher)
@@ -193,7 +193,7 @@ def test_the_next_launcher_completes_what_only_the_chief_recorded(launcher: Laun
 
 def test_the_record_of_a_launcher_that_was_killed_is_replaced(launcher: Launcher):
     known = _start_without_launcher(launcher)
-    engine.tell_end(known, "a user terminated it")
+    engine.record_cancelled(known, "a user terminated it")
     assert not launcher.ends()[1].is_final
     launcher.tell(chief_0="exit 0")
     until(lambda: is_over(launcher.backend.get(launcher.job(1))))

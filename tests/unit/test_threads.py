@@ -222,7 +222,7 @@ def test_a_request_gets_an_answer_though_its_rows_cannot_be_joined() -> None:
 
 # What happens if a thread's function fails, by file and function.
 THREADS = {
-    ("components/launch_tfjob/engine.py", "tell_end"): "the end is not recorded, as if too late",
+    ("components/launch_tfjob/engine.py", "record_cancelled"): "not recorded, as if too late",
     ("components/prepare_data/executors/processes.py", "_end_with_parent"): "it only waits",
     ("components/webhook.py", "run"): "logged; the notification is not complete",
     ("kfp_tfjob/cluster/follower.py", "self._read"): "logged; lines are dropped",
