@@ -63,7 +63,7 @@ class Image:
     accelerator: str = ""
 
     def reference(self, registry: str) -> str:
-        """Return its name in a registry."""
+        """Return the image's name in a registry."""
         if self.extra == "tools":
             return tools_in(registry)
         if self.extra == "serve":
@@ -80,7 +80,7 @@ IMAGES = {
 
 
 def chosen(gpu: bool = False, serving: bool = False) -> list[str]:
-    """Return the names of the images to build: those that runs need, and what was asked for."""
+    """Return the names of the images to build: the images that runs need, and optional ones."""
     left_out = {"trainer-gpu": not gpu, "serving": not serving}
     return [name for name in IMAGES if not left_out.get(name)]
 
@@ -113,7 +113,7 @@ def requirements(extra: str) -> tuple[str, str]:
     """Return the locked requirements of an extra with their hashes, in the format of pip.
 
     Returns:
-        Those that have wheels, and those that exist as source only.
+        The packages with wheels, and the packages that exist as source only.
     """
     text = _requirements("--extra", extra)
     blocks = re.findall(r"^\S.*(?:\n +.*)*\n", text, re.MULTILINE)
@@ -166,7 +166,7 @@ class Builder:
             base: The image that all stages begin with.
 
         Raises:
-            ConfigurationError: It is not here, or is not one of the three.
+            ConfigurationError: There is no builder here, or the requested one is not supported.
         """
         command = shlex.split(requested) or [name for name in _BUILDERS if _is_usable(name)][:1]
         if not command or Path(command[0]).name not in _BUILDERS or not shutil.which(command[0]):

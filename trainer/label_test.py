@@ -102,7 +102,7 @@ def check_shapes(
 def check_values(
     model: keras.Model, dataset: Dataset, replicas: Replicas, options: TrainerOptions
 ) -> None:
-    """Check what the loss and the metrics compute; every process must call this.
+    """Check the values of the loss and the metrics; every process must call this.
 
     Args:
         model: The model, built.

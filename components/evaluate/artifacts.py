@@ -81,7 +81,7 @@ def roc(measures: Measures) -> tuple[list[float], list[float], list[float]] | No
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Shorten names; those that become equal get their position, from 1, as a prefix."""
+    """Shorten names; names that become equal get their position, from 1, as a prefix."""
     shortened = [_short_name(name) for name in names]
     occurrences = Counter(shortened)
     return [

@@ -56,7 +56,7 @@ CANCELLED = replace(
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended: a page, and what ended it unless it reached its verdict."""
+    """How a run ended: a page, and the failure; None if the run reached its verdict."""
 
     markdown: str
     failure: Failure | None

@@ -1,4 +1,4 @@
-"""Ends the jobs that a run left on the cluster, and keeps what its pods report.
+"""Ends the jobs that a run left on the cluster, and collects its pods' reports.
 
 The exit task starts up to half a minute after Terminate, and its inputs are not reliable. So it
 reads the jobs, found by the run's label, and its own Workflow.
@@ -75,7 +75,7 @@ class ClusterReport:
 
 
 def end_jobs(run_id: str) -> ClusterReport:
-    """End every job of a run that is still running, and find what failed; never raises."""
+    """End every job of a run that is still running, and return its failed tasks; never raises."""
     from kfp_tfjob.checks.subject import open_cluster
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 

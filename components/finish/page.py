@@ -97,7 +97,10 @@ def last_words(tasks: Sequence[FailedTask]) -> list[str]:
 
 
 def on_cluster(cluster: ClusterReport) -> list[str]:
-    """Return table rows for what was found and done on the cluster."""
+    """Return table rows: the jobs that were ended, errors of the cluster, and a user's Terminate.
+
+    A row without content is omitted.
+    """
     ended = ", ".join(code(name) for name in cluster.cancelled)
     return [
         *([row("ended on the cluster", ended)] if ended else []),

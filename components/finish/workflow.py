@@ -35,7 +35,7 @@ _EXECUTOR, _DRIVER, _HOOK = "executor", "-driver", "onExit"
 
 @dataclass(frozen=True)
 class FailedTask:
-    """One of the run's failed tasks, with Argo's message; what is unknown is empty."""
+    """One of the run's failed tasks, with Argo's message; an unknown field is empty."""
 
     step: str
     driver: bool

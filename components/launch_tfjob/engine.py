@@ -47,7 +47,7 @@ _LONGEST_BACKOFF = 600.0  # doubling goes on no further: nodes that are free aga
 
 @dataclass(frozen=True)
 class Launched:
-    """A training whose output is complete in the store, and what its run has used."""
+    """A training whose output is complete in the store, with its job, metrics and GPU hours."""
 
     manifest: Object
     progress: TrainingHistory

@@ -95,10 +95,10 @@ class Coding:
 
     @classmethod
     def of_plain(cls, entries: Iterable[Learned]) -> Coding:
-        """Return the encoding from the name, the schema type and what was learned of each column.
+        """Return the encoding from each column's name, schema type and fitted parameters.
 
         Raises:
-            InvalidDocumentError: It is not one.
+            InvalidDocumentError: A type is unknown, or a parameter is invalid.
         """
         return cls(tuple(map(_type_of_plain, entries)))
 
@@ -157,7 +157,7 @@ class Coding:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The features by what is encoded together."""
+        """The groups of features that are encoded together, by column type."""
         members: dict[Hashable, list[int]] = {}
         for at, feature in enumerate(self.features):
             members.setdefault((feature.kind, feature.group), []).append(at)

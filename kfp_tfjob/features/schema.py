@@ -123,7 +123,7 @@ class Schema:
         return documents.read(cls, data, None)
 
     def to_bytes(self) -> bytes:
-        """Return it as JSON."""
+        """Return the document as JSON."""
         body = asdict(replace(self, coding=())) | {"coding": self.coding}
         body = {key: value for key, value in body.items() if value or key not in _OPTIONAL}
         return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
@@ -148,14 +148,14 @@ class Schema:
         return {name: split.rows for name, split in self.splits.items()}
 
     def digest(self) -> str:
-        """Return SHA-256 of what makes two models comparable."""
+        """Return the SHA-256 of task, features, label and split, which comparable models share."""
         body = asdict(replace(self, coding=()))
         body = {key: body[key] for key in ("task", "features", "label", "split")}
         return sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
     @cached_property
     def encoding(self) -> Coding:
-        """How rows are encoded; raises InvalidDocumentError if it is damaged."""
+        """The encoding of rows; raises InvalidDocumentError if the document is damaged."""
         learned = self.coding or ({},) * len(self.features)
         if len(learned) != len(self.features):
             features = len(self.features)
@@ -165,7 +165,7 @@ class Schema:
 
     @property
     def has_columns(self) -> bool:
-        """Whether the shards hold columns, and not images or what this version cannot read."""
+        """Whether the shards contain columns that this version can read; False for images."""
         try:
             return self.picture is None and bool(self.encoding.names)
         except InvalidDocumentError:

@@ -152,5 +152,5 @@ class StatisticsDocument:
         return documents.read(cls, data, None)
 
     def to_bytes(self) -> bytes:
-        """Return it as JSON."""
+        """Return the document as JSON, without empty fields."""
         return documents.to_bytes(self, sparse=True)

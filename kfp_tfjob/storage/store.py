@@ -527,7 +527,7 @@ def _is_url(endpoint: str) -> bool:
 
 
 def _compare(address: S3Address, stored: tuple[int, str], expected: ManifestObject) -> None:
-    """Raise unless an object's size in bytes and CRC64NVME are those in its manifest entry."""
+    """Raise unless an object's size in bytes and CRC64NVME match its manifest entry."""
     if stored != (expected.size, expected.crc64nvme):
         raise DataError(
             Problem(

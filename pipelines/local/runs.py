@@ -104,7 +104,7 @@ class HomeRuns:
 
     @contextmanager
     def _stores(self) -> Iterator[OpenStore]:
-        """Yield what opens a run's store: each store once, and the embedded one if it is needed."""
+        """Yield a function that opens a run's store; each store is opened only once."""
         with ExitStack() as stack:
 
             @cache
