@@ -59,7 +59,7 @@ def centred(inputs: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def embedding_width(codes: int) -> int:
-    """Return the width of a column's embedding: the root of its number of codes, at most 32."""
+    """Return the width of a column's embedding: its codes' square root, at most 32."""
     return min(_WIDEST, math.ceil(math.sqrt(codes)))
 
 

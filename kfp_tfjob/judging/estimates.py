@@ -163,7 +163,7 @@ class Estimate:
 
         Its count is the number of rows with which a proportion of the same value would have the
         same standard error (Korn and Graubard 1998). Near an end, `value +- quantile * error` is
-        far too short: for a model without a single error, it would have no width.
+        far too short: for a model without a single error, its width would be zero.
         """
         share = (self.value - lowest) / width
         variance, center = self.standard_error**2 + self.hidden_variance, share

@@ -80,7 +80,7 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
             is not chosen, so a second rollback goes further back.
 
     Raises:
-        ConfigurationError: The model has no such champion, or the version was pruned.
+        ConfigurationError: There is no such champion of the model, or the version was pruned.
         DataError: The version or a record is damaged.
     """
     now = read_champion(store, layout, model_name)

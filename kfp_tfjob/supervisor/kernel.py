@@ -11,7 +11,7 @@ from typing import Callable
 
 from kfp_tfjob.supervisor.files import read_text
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>; Python has no names
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # from <linux/prctl.h>; not in Python
 
 
 def _prctl() -> Callable[..., int] | None:

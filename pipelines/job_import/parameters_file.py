@@ -25,7 +25,7 @@ def to_yaml(parameters: Mapping[str, Any], notes: Iterable[Note], title: str) ->
     """
     placed: dict[Path, list[Note]] = {}
     for note in notes:
-        path = note.beside
+        path = note.anchor
         while path and not _has(parameters, path):
             path = path[:-1]
         placed.setdefault(path, []).append(note)

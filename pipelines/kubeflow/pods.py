@@ -65,7 +65,7 @@ class RunOnCluster:
         trouble: The reason why the cluster cannot be asked; empty if it can.
         known: Whether the cluster ever had objects of the run, which shows that it is the right
             one.
-        namespace: The namespace of the runs; empty for that of the kubeconfig.
+        namespace: The namespace of the runs; empty for the kubeconfig's.
     """
 
     def __init__(self, run_id: str, namespace: str = "") -> None:

@@ -185,7 +185,7 @@ class Server:
                 return
             self.process.terminate()
             try:
-                self.process.wait(5)  # seconds; it has nothing to write, so a slower server hangs
+                self.process.wait(5)  # seconds; it writes nothing at its end, so a slower one hangs
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
