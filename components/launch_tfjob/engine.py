@@ -1,4 +1,9 @@
-"""Trains until the output is verified in the store, or a user has to fix something."""
+"""Trains until the output is verified in the store, or a user has to fix something.
+
+A training outlives its launcher. So an attempt is claimed in the store before its job exists, a
+launcher that starts later adopts the job, and only a complete manifest counts as success. Each
+attempt continues from the newest stored checkpoint. Called by the step's `component.py`.
+"""
 
 from __future__ import annotations
 

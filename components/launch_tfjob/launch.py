@@ -1,4 +1,8 @@
-"""One launch: the requested job, the back end that runs it, and its run's records."""
+"""One launch: the requested job, the back end that runs it, and its run's records.
+
+The parts of the launcher share this object, so that each of them can be tested with a clock and a
+back end of its own. Called by `engine.py`, `attempt.py` and `earlier_job.py`.
+"""
 
 from __future__ import annotations
 

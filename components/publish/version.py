@@ -1,4 +1,9 @@
-"""Writes the version of an evaluated model, and the record that would make it the champion."""
+"""Writes the version of an evaluated model, and the record that would make it the champion.
+
+The manifest is written last and the record after it, so readers never see half a version. A
+publisher that was killed is repeated: a complete version stays, an incomplete one is written again.
+Called by `engine.py` for a blessed model, and by `manual_promotion.py` for a user.
+"""
 
 from __future__ import annotations
 

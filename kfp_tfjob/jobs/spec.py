@@ -1,4 +1,9 @@
-"""Parses the run parameters into a typed job spec, and reports all problems together."""
+"""Parses the run parameters into a typed job spec, and reports all problems together.
+
+Kubeflow Pipelines delivers strings and dicts, and a form has no types. Each process parses them
+once, here, so later code neither checks nor converts. Called by `parameters.py` of preflight and by
+the launcher's `engine.py` and `standalone.py`.
+"""
 
 from __future__ import annotations
 

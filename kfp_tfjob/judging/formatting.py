@@ -1,4 +1,8 @@
-"""Formats metrics, differences and p-values for the log, the verdict and the report."""
+"""Formats metrics, differences and p-values for the log, the verdict and the report.
+
+One place decides the digits, so a number looks the same wherever it appears, and a bound is never
+rounded to the better side. Called by `gate.py`, `report.py` and `summary.py`, among others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Asks the Linux kernel to give orphans to the supervisor, and to leave none after it."""
+"""Asks the Linux kernel to give orphans to the supervisor, and to leave none after it.
+
+A process that a user's program leaves behind would hold GPU memory, and the next start would fail.
+Called by `supervise.py` and `child.py`, and by programs that must not outlive their parent.
+"""
 
 from __future__ import annotations
 

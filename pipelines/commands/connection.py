@@ -1,4 +1,8 @@
-"""The options of the commands for Kubeflow Pipelines: the back end, the pipeline, the run."""
+"""The options of the commands for Kubeflow Pipelines: the back end, the pipeline, the run.
+
+Each decorator adds the options and gives the command an open client, so a command contains only
+what it does. Called by every command that reaches runs, for example `submit.py` and `why.py`.
+"""
 
 from __future__ import annotations
 

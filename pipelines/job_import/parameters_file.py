@@ -1,4 +1,8 @@
-"""Writes run parameters as YAML, with a comment above each part that differs from the job."""
+"""Writes run parameters as YAML, with a comment above each part that differs from the job.
+
+The comments stand where a user edits the file, so no difference is overlooked. Called by
+`import_job.py`.
+"""
 
 from __future__ import annotations
 
