@@ -182,7 +182,7 @@ def _prefers_logits(
             float(loss(x, y, tf.constant(scores, tf.float32)))
             for scores in (right, 2 * right - 1, 2 * right)
         )
-    except StepError:
+    except StepError:  # it fails on such scores
         value, beyond = np.nan, []
     if not np.isfinite(value):
         return True  # the loss cannot show it, so the last operation decides

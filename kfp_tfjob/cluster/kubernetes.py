@@ -201,7 +201,7 @@ class KubernetesBackend:
         for request in pod_requests:
             try:
                 self._api.request(request.method, request.path, request.query, request.body)
-            except NotFoundError:
+            except NotFoundError:  # it ended by itself
                 continue
             except StepError as error:
                 log.warning("%s may use its whole grace period: %s", name, error)

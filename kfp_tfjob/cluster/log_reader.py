@@ -69,7 +69,7 @@ class LogReader:
         for file in files:
             try:
                 lines = Counter(self._lines(file))
-            except ObjectNotFoundError:
+            except ObjectNotFoundError:  # deleted since it was listed
                 continue
             except (DataError, EOFError, OSError, zlib.error) as error:
                 notes.append(LogLine("", replica, f"({file.address}: {safe(error)})"))

@@ -112,7 +112,7 @@ class Child:
         """Send a signal to the command and to the processes that it started."""
         try:
             os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
+        except (ProcessLookupError, PermissionError):  # they have ended
             return
 
     def clean_up(self) -> None:

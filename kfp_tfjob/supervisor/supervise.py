@@ -175,7 +175,7 @@ class Supervisor:
         while True:
             try:
                 ended, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
+            except ChildProcessError:  # no child is left
                 return child_status
             if not ended:
                 return child_status

@@ -234,7 +234,7 @@ def _invalid_characters(source: str) -> dict[str, int]:
                 if similar in source:
                     lines.setdefault(similar, source.count("\n", 0, source.index(similar)) + 1)
                     source = source.replace(similar, _ascii_replacement(similar) or " ")
-        except (ValueError, RecursionError, MemoryError):
+        except (ValueError, RecursionError, MemoryError):  # not because of a character
             break
         else:
             break

@@ -77,7 +77,7 @@ class PipelineLog:
         try:
             with open(self.path, errors="replace") as file:
                 yield from file
-        except OSError:
+        except OSError:  # the pipeline may not have begun
             return
 
     def _add(self, event: re.Match[str]) -> None:
