@@ -116,10 +116,8 @@ class JobLimits:
         options, pods, events = self.options, snapshot.pods, snapshot.events
         placed = [replica_of(pod) for pod in pods if waiting_reasons.is_placed(pod)]
         pending_limit = max(options.pending_timeout_seconds - self.waited, 0)
-        operator_limit, pull_limit = (
-            options.operator_timeout_seconds,
-            options.image_pull_timeout_seconds,
-        )
+        operator_limit = options.operator_timeout_seconds
+        pull_limit = options.image_pull_timeout_seconds
         missing = waiting_reasons.expected_pods(snapshot.job) > len(pods)
         not_made = waiting_reasons.not_made(events)
         unscheduled = waiting_reasons.unscheduled(pods)
