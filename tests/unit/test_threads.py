@@ -64,7 +64,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[logging.LogRec
 def test_the_writer_of_logs_goes_on(kind: type[Exception], monkeypatch, logged) -> None:
     stored: list[bytes] = []
     store: Any = Mock(write=lambda address, data, content: stored.append(data))
-    store.within.return_value = store
+    store.with_patience.return_value = store
     monkeypatch.setattr(log_writer, "STORE_SECONDS", 0.05)
     compress = failing(kind, 3, log_writer.gzip.compress)
     monkeypatch.setattr(log_writer, "gzip", SimpleNamespace(compress=compress))
@@ -78,7 +78,7 @@ def test_the_writer_of_logs_goes_on(kind: type[Exception], monkeypatch, logged) 
 
 def test_the_writer_of_logs_names_the_bug_at_its_end(monkeypatch, caplog) -> None:
     store: Any = Mock()
-    store.within.return_value = store
+    store.with_patience.return_value = store
     monkeypatch.setattr(
         log_writer, "gzip", SimpleNamespace(compress=failing(KeyError, 1 << 30, bytes))
     )
