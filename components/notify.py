@@ -142,7 +142,7 @@ def notify(notice: Notice, store: Store | None, run: RunLayout | None) -> None:
     if webhook is None:
         return
     if store and run:
-        hours = with_timeout(lambda: gpu_hours(store.within(0), run)) or {}
+        hours = with_timeout(lambda: gpu_hours(store.with_patience(0), run)) or {}
         hours = hours if any(hours.values()) else {}
         addresses = {"run": str(run.base), **notice.addresses}
         notice = replace(notice, addresses=addresses, gpu_hours=hours)

@@ -3,7 +3,7 @@
 Which step ends a run depends on what happened: preflight if nothing has changed, sync_output if no
 model is evaluated, evaluate without a blessing, otherwise publish. So each of them calls
 `step_ended`, and the notice is made from the records in the store. The exit task and a local run
-call `tell_end` for a run whose last step could not send it.
+call `send_end_notice` for a run whose last step could not send it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED, Outcom
 def step_ended(step: Step | None, model_name: str) -> None:
     """Send the notification of the run that `step` ended; None if the step could not begin."""
     if step and not is_local():  # a local run sends it when its process ends
-        tell_end(step, model_name)
+        send_end_notice(step, model_name)
 
 
-def tell_end(step: Step, model_name: str) -> None:
+def send_end_notice(step: Step, model_name: str) -> None:
     """Send the notification of a run that has not failed."""
     if notice := notify.with_timeout(lambda: of_end(step, model_name)):
         notify.notify(notice, step.store, step.whole_run)
@@ -30,7 +30,7 @@ def tell_end(step: Step, model_name: str) -> None:
 def of_end(step: Step, model_name: str) -> notify.Notice:
     """Return the notice of a run that has not failed, from its records in the store."""
     trained_by = (step.run_id, step.task_key)
-    outcome = outcome_of(step.store.within(0), step.layout, step.run, trained_by)
+    outcome = outcome_of(step.store.with_patience(0), step.layout, step.run, trained_by)
     if (verdict := outcome.verdict) is None:
         return _notice_without_verdict(step, model_name, outcome)
     addresses = {"report": str(step.run.report), "model": str(step.run.model)}

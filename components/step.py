@@ -153,7 +153,9 @@ def step(
         if not is_retry():
             # A person's retry may be killed before it can write a record. The earlier record would
             # then give a wrong cause.
-            _remove_failure_record(name, replace(report.step, store=report.step.store.within(0)))
+            _remove_failure_record(
+                name, replace(report.step, store=report.step.store.with_patience(0))
+            )
         yield report.step
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kfp_tfjob.components.step import FAILURE_FILE, Step
 from kfp_tfjob.jobs.attempt_record import read_ends
-from kfp_tfjob.judging.formatting import known_rows, number
+from kfp_tfjob.judging.formatting import leaked_rows_note, number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.outcome import Outcome, outcome_of
 from kfp_tfjob.storage.address import S3Address
@@ -144,8 +144,8 @@ def _paragraphs(step: Step, model_name: str) -> Iterator[str]:
             " champion."
         )
     yield f"**Why:** {prose(verdict.reason)}."
-    if leaked_rows := known_rows(verdict.also_in_train, verdict.rows):
-        yield f"**Known rows:** {leaked_rows}."
+    if note := leaked_rows_note(verdict.also_in_train, verdict.rows):
+        yield f"**Known rows:** {note}."
     if suspicious := suspicious_columns(step.store, verdict.dataset_uri):
         yield f"**SUSPICIOUS:** {prose(suspicious)}."
     yield f"**On {counted(verdict.rows, 'test row')}:** {_metrics(verdict.metrics)}"

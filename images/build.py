@@ -41,8 +41,8 @@ CONTEXT = FILES / "context"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 EPOCH = 1580601600  # seconds; the time of the files in a wheel of hatchling, 2020-02-02
 _BUILDERS = ("docker", "podman", "buildah")
-# What a mirror of PyPI needs, by its name in pip.conf. The address may hold a password, so it is a
-# secret of the build: the history of an image shows build arguments.
+# Settings of a mirror of PyPI: the variable, and its key in pip.conf. The address may hold a
+# password, so it is a secret of the build: an image's history shows build arguments.
 _PIP = {"PIP_INDEX_URL": "index-url", "PIP_CERT": "cert"}
 
 
@@ -63,7 +63,7 @@ class Image:
     accelerator: str = ""
 
     def reference(self, registry: str) -> str:
-        """Return its name in a registry."""
+        """Return the image's name in a registry."""
         if self.extra == "tools":
             return tools_in(registry)
         if self.extra == "serve":
@@ -80,7 +80,7 @@ IMAGES = {
 
 
 def chosen(gpu: bool = False, serving: bool = False) -> list[str]:
-    """Return the names of the images to build: those that runs need, and what was asked for."""
+    """Return the names of the images to build: the images that runs need, and optional ones."""
     left_out = {"trainer-gpu": not gpu, "serving": not serving}
     return [name for name in IMAGES if not left_out.get(name)]
 
@@ -113,7 +113,7 @@ def requirements(extra: str) -> tuple[str, str]:
     """Return the locked requirements of an extra with their hashes, in the format of pip.
 
     Returns:
-        Those that have wheels, and those that exist as source only.
+        The packages with wheels, and the packages that exist as source only.
     """
     text = _requirements("--extra", extra)
     blocks = re.findall(r"^\S.*(?:\n +.*)*\n", text, re.MULTILINE)
@@ -123,15 +123,16 @@ def requirements(extra: str) -> tuple[str, str]:
     return "".join(block for block in blocks if block not in sdists), "".join(sdists)
 
 
-def _requirements(*what: str) -> str:
+def _requirements(*selection: str) -> str:
+    """Return the locked requirements of `--extra NAME` or `--only-group NAME`."""
     options = ["--quiet", "--locked", "--no-emit-project", "--no-header", "--no-annotate"]
-    if "--extra" in what:
+    if "--extra" in selection:
         options.append("--no-default-groups")
-    return uv("export", *options, "--format", "requirements.txt", *what)
+    return uv("export", *options, "--format", "requirements.txt", *selection)
 
 
 def uv(*arguments: str | Path) -> str:
-    """Run uv in this checkout; return what it printed."""
+    """Run uv in this checkout; return its standard output."""
     uv = shutil.which("uv") or ROOT / ".tools/bin/uv"
     return _run([uv, *arguments], capture_output=True).stdout
 
@@ -156,23 +157,23 @@ class Builder:
         return next(name for name in _BUILDERS if Path(self.command[0]).name == name)
 
     @classmethod
-    def find(cls, said: str = "", arguments: str = "", base: str = BASE) -> Builder:
+    def find(cls, requested: str = "", arguments: str = "", base: str = BASE) -> Builder:
         """Return the builder that is named, or the first one on this machine.
 
         Args:
-            said: A command with its global options; empty for any builder.
+            requested: A command with its global options; empty for any builder.
             arguments: More options of every build, as in a shell.
             base: The image that all stages begin with.
 
         Raises:
-            ConfigurationError: It is not here, or is not one of the three.
+            ConfigurationError: There is no builder here, or the requested one is not supported.
         """
-        command = shlex.split(said) or [name for name in _BUILDERS if _is_usable(name)][:1]
+        command = shlex.split(requested) or [name for name in _BUILDERS if _is_usable(name)][:1]
         if not command or Path(command[0]).name not in _BUILDERS or not shutil.which(command[0]):
             raise ConfigurationError(
                 Problem(
                     "there is no image builder",
-                    received=said or "none of them on this machine",
+                    received=requested or "none of them on this machine",
                     expected="docker with the buildx plugin, podman or buildah",
                     fix="install one, or name it: make images BUILDER=buildah",
                 )
@@ -182,21 +183,21 @@ class Builder:
     def build(self, name: str, reference: str, context: Path = CONTEXT) -> None:
         """Build one of IMAGES under the name `reference`."""
         image = IMAGES[name]
-        given = {"BASE": self.base, "SOURCE_DATE_EPOCH": str(EPOCH)}
+        build_arguments = {"BASE": self.base, "SOURCE_DATE_EPOCH": str(EPOCH)}
         if image.accelerator:
-            given["ACCELERATOR"] = image.accelerator
-        said = [f"--build-arg={key}={value}" for key, value in given.items()]
+            build_arguments["ACCELERATOR"] = image.accelerator
+        options = [f"--build-arg={key}={value}" for key, value in build_arguments.items()]
         if self.kind == "docker":
             command = ["buildx", "build", "--load", "--provenance=false"]
         else:
             command = ["bud" if self.kind == "buildah" else "build", "--layers", "--format=oci"]
             command += [f"--timestamp={EPOCH}"]
-        said += ["-t", reference, "-f", str(FILES / image.containerfile)]
+        options += ["-t", reference, "-f", str(FILES / image.containerfile)]
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(_pip_conf())
             file.flush()
             command.append(f"--secret=id=pip,src={file.name}")
-            _run([*self.command, *command, *self.arguments, *said, context])
+            _run([*self.command, *command, *self.arguments, *options, context])
 
     def push(self, reference: str) -> str:
         """Push an image to its registry; return its digest."""
@@ -204,13 +205,14 @@ class Builder:
             _run([*self.command, "push", reference])
             form = "{{range .RepoDigests}}{{println .}}{{end}}"
             inspect = [*self.command, "inspect", "--format", form, reference]
-            said = _run(inspect, capture_output=True).stdout.split()
+            printed = _run(inspect, capture_output=True).stdout.split()
+            repositories = [Reference.parse(repository) for repository in printed]
             # docker prints Docker Hub's repositories without a domain.
-            digests = {(its.domain, its.path): its.digest for its in map(Reference.parse, said)}
+            digests = {(image.domain, image.path): image.digest for image in repositories}
             pushed = Reference.parse(reference)
             return digests[pushed.domain, pushed.path]
         file = CONTEXT / "digest"
-        tls = [one for one in self.arguments if one.startswith("--tls-verify")]
+        tls = [argument for argument in self.arguments if argument.startswith("--tls-verify")]
         _run([*self.command, "push", f"--digestfile={file}", *tls, reference])
         return file.read_text().strip()
 
@@ -222,8 +224,8 @@ def _is_usable(name: str) -> bool:
 
 
 def _pip_conf() -> str:
-    found = {key: os.environ[name] for name, key in _PIP.items() if os.environ.get(name)}
-    return "\n".join(["[global]", *(f"{key} = {value}" for key, value in found.items())]) + "\n"
+    settings = {key: os.environ[name] for name, key in _PIP.items() if os.environ.get(name)}
+    return "\n".join(["[global]", *(f"{key} = {value}" for key, value in settings.items())]) + "\n"
 
 
 def _run(
@@ -258,18 +260,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="more options of each build, as in =--tls-verify=false",
     )
     add("--base", default=BASE, help=f"base image [default: {BASE}]")
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     try:
-        _build(given)
+        _build(parsed)
     except StepError as error:
         print(f"make images: {error}", file=sys.stderr)
         return error.code
     return 0
 
 
-def _build(given: argparse.Namespace) -> None:
-    registry = given.registry.rstrip("/")
-    if given.push and not registry:
+def _build(arguments: argparse.Namespace) -> None:
+    registry = arguments.registry.rstrip("/")
+    if arguments.push and not registry:
         raise ConfigurationError(
             Problem(
                 "PUSH needs a registry", fix="make images PUSH=1 REGISTRY=registry.example.com/me"
@@ -277,13 +279,13 @@ def _build(given: argparse.Namespace) -> None:
         )
     if registry:
         ConfigurationError.raise_if(registry_problems(registry, "--registry"))
-    builder = Builder.find(given.builder, given.build_arguments, given.base)
-    names = chosen(given.gpu, given.serving)
+    builder = Builder.find(arguments.builder, arguments.build_arguments, arguments.base)
+    names = chosen(arguments.gpu, arguments.serving)
     make_context(names)
     images = {name: IMAGES[name].reference(registry or PLACEHOLDER) for name in names}
     for name, image in images.items():
         builder.build(name, image)
-    if given.push:
+    if arguments.push:
         digests = {image: builder.push(image) for image in images.values()}
         DIGESTS.write_text(json.dumps(digests, indent=1) + "\n")
     print(*images.values(), sep="\n")

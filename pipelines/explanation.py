@@ -1,4 +1,8 @@
-"""Explains the keys of the dict parameters in Markdown: meaning, values and default."""
+"""Explains the keys of the dict parameters in Markdown: meaning, values and default.
+
+The text comes from the declarations that also check the values, so it cannot be outdated. Called by
+`explain.py`, and by the generator of docs/parameters.md.
+"""
 
 from __future__ import annotations
 

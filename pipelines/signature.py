@@ -36,7 +36,7 @@ def with_form(
 
     Args:
         pipeline: The function, which is changed.
-        fields: Its inputs; those without a default come first.
+        fields: Its inputs; required ones come first.
         outputs: The annotation of its result; by default none.
     """
     fields = list(fields)

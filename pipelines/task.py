@@ -1,4 +1,8 @@
-"""Sets a task's pod up for a step of this project, in its own pipeline and in users' pipelines."""
+"""Sets a task's pod up for a step of this project, in its own pipeline and in users' pipelines.
+
+A component cannot declare its Secret, user or resources; a pipeline sets them on the task. Called
+by `tfjob_training.py` and `one_step.py`, and by users' pipelines.
+"""
 
 from dataclasses import replace
 from typing import Any

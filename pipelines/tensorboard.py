@@ -1,4 +1,8 @@
-"""Runs TensorBoard on this machine for a run, or for the runs of a model, with their logs in S3."""
+"""Runs TensorBoard on this machine for a run, or for the runs of a model, with their logs in S3.
+
+TensorBoard reads S3 itself, with boto3's default session, which is given the store's endpoint and
+keys first. Called by the command `tensorboard.py`.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Checkpoint:
         target = folder / str(self.position.step)
         if target.exists():
             return False
-        with files.written(target) as partial:
+        with files.atomic_write(target) as partial:
             partial.mkdir(parents=True)
             self._write_to(partial)
         return True

@@ -64,7 +64,7 @@ def _foreign_folders_problem(folder: Path, foreign: list[int]) -> Problem:
 
 
 class CheckpointWriter:
-    """Writes checkpoints to a folder and removes those no longer needed.
+    """Writes checkpoints to a folder and removes outdated ones.
 
     Args:
         folder: The folder of the checkpoints.

@@ -1,4 +1,8 @@
-"""Reads and checks the environment of a replica, and reports all problems at once."""
+"""Reads and checks the environment of a replica, and reports all problems at once.
+
+Nothing else in the trainer reads the environment of the job, so each value is typed and checked
+once. Called by `__main__.py` before TensorFlow is configured.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Loads the prepared dataset for a model: names, statistics, classes, rows."""
+"""Loads the prepared dataset for a model: names, statistics, classes, rows.
+
+`Dataset` is the argument of a user's `build_model`, so its public attributes stay. It reads only
+two small files; `inputs.py` reads the rows. Called by `__main__.py`.
+"""
 
 from __future__ import annotations
 

@@ -48,11 +48,11 @@ def export(model: keras.Model, dataset: Dataset, output: Path, logits: bool) -> 
     output.mkdir(parents=True, exist_ok=True)
     keras_ending = output / f".{KERAS_MODEL}"  # Keras rejects other suffixes
     holder, signatures = with_signatures(model, dataset, logits)
-    with readable_alone(holder), files.written(output / KERAS_MODEL, keras_ending) as file:
+    with readable_alone(holder), files.atomic_write(output / KERAS_MODEL, keras_ending) as file:
         model.save(file)
     names = [column.name for column in dataset.columns]
     kinds = [column.kind for column in dataset.columns]
-    with readable_alone(holder), files.written(output / MODEL) as folder:
+    with readable_alone(holder), files.atomic_write(output / MODEL) as folder:
         tf.saved_model.save(holder, str(folder), signatures)
         (folder / COLUMNS).parent.mkdir(exist_ok=True)
         (folder / COLUMNS).write_text(to_json(names, kinds), encoding="utf-8")

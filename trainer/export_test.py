@@ -181,7 +181,7 @@ def _has_user_code(config: Any) -> bool:
 
 
 def main(model: str, dataset: str) -> int:
-    """Load a model and predict one row; print what is wrong."""
+    """Load a model and predict one row; print the problem, if any."""
     load(0)
     try:
         schema = Schema.from_bytes(Path(dataset, SCHEMA).read_bytes())

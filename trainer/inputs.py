@@ -1,4 +1,9 @@
-"""Builds the batches for the replicas of this process from a split's records."""
+"""Builds the batches for the replicas of this process from a split's records.
+
+The order of an epoch follows from the seed and the epoch's number alone, so a restored training
+continues with the rows that would have come next. Called by `loop.py` for training, and by the
+tests of a model before it, such as `self_test.py`.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from kfp_tfjob.trainer.user_errors import last_line
 _SHIFTS = range(1, 8)
 # Relative: rounding errors of a sum over a batch in 32 bits, and in 16 bits.
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.05
-_ABSOLUTE_TOLERANCE = 1e-6  # for labels of about 1
+_ABSOLUTE_TOLERANCE = 1e-6  # for losses near 0 of labels of about 1: eight float32 epsilons
 
 
 def tolerance_of(tolerance_32_bits: float) -> float:
@@ -102,7 +102,7 @@ def check_shapes(
 def check_values(
     model: keras.Model, dataset: Dataset, replicas: Replicas, options: TrainerOptions
 ) -> None:
-    """Check what the loss and the metrics compute; every process must call this.
+    """Check the values of the loss and the metrics; every process must call this.
 
     Args:
         model: The model, built.

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
 
 log = logging.getLogger("kfp_tfjob.trainer.mlflow")
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 1.0  # between two looks at progress.jsonl, a local file
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds between two tries, while a server is away
-_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # of one request
+_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # of one request; MLflow rejects more
 _LONGEST_VALUE = 6000  # characters of a parameter
 _EVENT = 20  # characters, within which a line of progress.jsonl names its event
 _NICENESS = 10  # the trainer's threads come first
@@ -157,7 +157,7 @@ class RunLog:
             self.client.log_batch(self.run_id, metrics=part, synchronous=True)
 
     def _logged(self, name: str) -> set[int]:
-        """Return the epochs for which the run contains a metric."""
+        """Return the epochs whose value of a metric is logged in the run."""
         if name not in self._steps:
             history = self.client.get_metric_history(self.run_id, name)
             self._steps[name] = {metric.step for metric in history}

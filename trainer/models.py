@@ -1,4 +1,7 @@
-"""Sample models. Your own model looks the same: a function that returns a compiled model."""
+"""Sample models. Your own model looks the same: a function that returns a compiled model.
+
+`mlp` is the default of `model_code`. The run parameters name these functions, like a user's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The images and labels of records; each record is a `tf.train.Example`."""
+"""The images and labels of records; each record is a `tf.train.Example`.
+
+Shards keep the JPEG or PNG files, which are far smaller than their pixels; each step decodes its
+own. Called by `inputs.py` for a dataset of images; `rows.py` does the same for tables.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from kfp_tfjob.trainer.prediction import predict, to_probabilities
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.self_test import as_step, unchanged
 
-_ROWS = 64
+_ROWS = 64  # enough to tell logits from probabilities; every training begins with this
 # Operations that only change the shape or the type of their input.
 _PASS_THROUGH = {
     "Identity",
@@ -182,7 +182,7 @@ def _prefers_logits(
             float(loss(x, y, tf.constant(scores, tf.float32)))
             for scores in (right, 2 * right - 1, 2 * right)
         )
-    except StepError:
+    except StepError:  # it fails on such scores
         value, beyond = np.nan, []
     if not np.isfinite(value):
         return True  # the loss cannot show it, so the last operation decides

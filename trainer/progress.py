@@ -1,4 +1,8 @@
-"""Writes the progress of a training run: log lines, progress.jsonl for programs, TensorBoard."""
+"""Writes the progress of a training run: log lines, progress.jsonl for programs, TensorBoard.
+
+A restored training repeats the steps after its checkpoint, so their earlier entries are removed
+first. Called by `loop.py`, on the chief only.
+"""
 
 from __future__ import annotations
 

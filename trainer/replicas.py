@@ -33,7 +33,7 @@ def _service() -> Any:
 
 
 class Replicas:
-    """The strategy, and the part of this process in it.
+    """The strategy, and this process's share of its replicas.
 
     Args:
         strategy: A strategy of TensorFlow; the default one for a single process.

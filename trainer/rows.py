@@ -1,4 +1,8 @@
-"""Reads the features and labels of a table's records, whose layout is in record_layout.py."""
+"""Reads the features and labels of a table's records, whose layout is in record_layout.py.
+
+A step takes its rows from memory-mapped shards as one block of bytes, without parsing a record.
+Called by `inputs.py` for a dataset of rows; `picture_rows.py` does the same for images.
+"""
 
 from __future__ import annotations
 

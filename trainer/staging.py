@@ -1,4 +1,8 @@
-"""Prepares the disks of a replica: fetches the dataset, and checks the space for the output."""
+"""Prepares the disks of a replica: fetches the dataset, and checks the space for the output.
+
+Each replica has its own copy, because training reads every row in each epoch. Called by
+`__main__.py` before the model is built, so a full disk ends a run before it has used GPUs.
+"""
 
 from __future__ import annotations
 

@@ -34,5 +34,5 @@ def _report(line: str) -> None:
     try:
         os.set_inheritable(int(pipe), False)  # child processes must not write to it
         os.write(int(pipe), f"{line}\n".encode())
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # the supervisor is gone; training goes on without it
         del os.environ[_PIPE]

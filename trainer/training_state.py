@@ -1,4 +1,9 @@
-"""Saves the state of a training run on the chief, and restores it on all replicas."""
+"""Saves the state of a training run on the chief, and restores it on all replicas.
+
+A checkpoint must make a restored training equal to one without interruption, so it contains more
+than weights: sums of the metrics, random generators, and the state of callbacks. Only the chief
+writes; the others receive its values. Called by `loop.py`.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Barrier:
             request = Request(
                 str(body["id"]), int(body["attempt"]), int(body["files"]), body["inventory"]
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError):  # no request yet, or another program's file
             return None
         reply = read_json(self._folder / UPLOADER / FLUSH_REPLY)
         answered = (reply.get("id"), reply.get("state")) == (request.id, "stored")

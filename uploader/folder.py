@@ -177,12 +177,12 @@ def verify(store: Store, base: S3Address, manifest: Manifest) -> list[Problem]:
         A problem for each missing or different object, sorted by address.
     """
 
-    def prove(entry: ManifestObject) -> None:
-        store.prove(base / entry.key, entry)
+    def check(entry: ManifestObject) -> None:
+        store.verify(base / entry.key, entry)
 
     progress = TransferProgress("verifying", len(manifest.objects), manifest.size)
     problems: list[Problem] = []
-    for entry, proof in each(prove, manifest.objects, WORKERS, progress.tick):
+    for entry, proof in each(check, manifest.objects, WORKERS, progress.tick):
         if isinstance(error := proof.error, DataError):
             problems += _problems(base / entry.key, error)
         else:

@@ -25,7 +25,7 @@ _MOST_WORKERS = 32  # each keeps a connection to the store open
 # first reply.
 _WORKERS_PER_SECOND = 2000
 _TICK = 0.5  # seconds; soon enough for a reply at the flush barrier, which is renewed every second
-_LINE = 5.0  # seconds between two lines of progress
+_LINE = 5.0  # seconds between two lines of progress; a kubelet keeps 10 MB of a log
 
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")

@@ -359,7 +359,7 @@ class _Grace:
         It waits for the annotation until shortly after SIGTERM.
         """
         deadline = (self._began or time.monotonic()) + _ANNOTATION_SECONDS
-        while (seconds := self._stop_within.seconds()) is None and self._stop_within.known:
+        while (seconds := self._stop_within.seconds()) is None and self._stop_within.is_available:
             if time.monotonic() > deadline:
                 break
             time.sleep(_POLL)

@@ -23,8 +23,8 @@ from kfp_tfjob.storage.escaping import short
 _LONGEST_NAME = 60
 _MOST_BYTES = 100  # of a name as JSON, where a character beyond ASCII takes 6 or 12
 _DIGITS = 6  # after the point, of a rate; the chart in the UI shows fewer
-_MOST_POINTS = 100  # of a curve
-_MOST_SLICES = 30
+_MOST_POINTS = 100  # of a curve; the UI's chart is some 500 pixels wide
+_MOST_SLICES = 30  # worst first; each is a metric in the UI, and the report lists all of them
 
 
 def kfp_metrics(
@@ -81,7 +81,7 @@ def roc(measures: Measures) -> tuple[list[float], list[float], list[float]] | No
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Shorten names; those that become equal get their position, from 1, as a prefix."""
+    """Shorten names; names that become equal get their position, from 1, as a prefix."""
     shortened = [_short_name(name) for name in names]
     occurrences = Counter(shortened)
     return [

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kfp_tfjob.components.evaluate.plots import BASELINE, confusions, curves
 from kfp_tfjob.judging.estimates import Measured
-from kfp_tfjob.judging.formatting import chance, difference, known_rows, number, rough
+from kfp_tfjob.judging.formatting import chance, difference, leaked_rows_note, number, rough
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.options.gate import GateOptions
@@ -42,12 +42,12 @@ _FACTS = {  # fields of the verdict, with their names in the report
 
 
 class _MetricRow(NamedTuple):
-    """A row in the table of metrics; `other` is the champion's metric or the baseline's."""
+    """A row in the table of metrics; `reference` is the champion's metric or the baseline's."""
 
     name: str
     label: str
     model: Measured
-    other: Measured
+    reference: Measured
     gain: str
 
 
@@ -87,7 +87,7 @@ def render(
         title=f"Evaluation of {verdict.model_name}",
         verdict=verdict,
         longest=_LONGEST,
-        known_rows=known_rows(verdict.also_in_train, verdict.rows),
+        leaked_rows_note=leaked_rows_note(verdict.also_in_train, verdict.rows),
         suspicious=suspicious,
         direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
         confidence=f"{gate_confidence * 100:g}%",

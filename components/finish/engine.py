@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import page
-from kfp_tfjob.components.finish.leftover_jobs import Left, end_jobs
-from kfp_tfjob.components.notify_end import tell_end
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport, end_jobs
+from kfp_tfjob.components.notify_end import send_end_notice
 from kfp_tfjob.components.step import (
     WHOLE_RUN,
     Step,
@@ -56,7 +56,7 @@ CANCELLED = replace(
 
 @dataclass(frozen=True)
 class RunReport:
-    """How a run ended: a page, and what ended it unless it reached its verdict."""
+    """How a run ended: a page, and the failure; None if the run reached its verdict."""
 
     markdown: str
     failure: Failure | None
@@ -67,28 +67,28 @@ def run_as_exit_task(
 ) -> str:
     """Return a report in Markdown on how a run ended, even when the store is unreachable."""
     log_to_stdout()
-    left = None if is_local() else end_jobs(run_id)
+    cluster = None if is_local() else end_jobs(run_id)
     try:
         storage = (storage_endpoint, storage_region)
         step = open_step("finish", run_id, output_uri, *storage, patience=_patience())
-        report = run(step, model_name, left)
+        report = run(step, model_name, cluster)
         # A recorded failure may be from an earlier try, which was retried and so not reported.
-        if left and not left.is_told and (left.unexplained or report.failure is CANCELLED):
+        if cluster and not cluster.is_told and (cluster.unexplained or report.failure is CANCELLED):
             if report.failure:
                 notice = notify.failure(run_id, report.failure, model_name)
                 notify.notify(notice, step.store, step.whole_run)
             else:
-                tell_end(step, model_name)
+                send_end_notice(step, model_name)
         return report.markdown
     except StepError as error:
         log.warning("cannot read how the run ended: %s", error)
-        if left and left.cause and not left.is_told:
-            notify.notify(notify.failure(run_id, left.cause, model_name), None, None)
-        about = _lines(page.about(left, run_id)) if left else ""
-        left = left or Left()
-        if left.cause:
-            _log(left.cause)
-        return Mask()(about + _unread(run_id, error, left) + page.explain(left.ends))
+        if cluster and cluster.cause and not cluster.is_told:
+            notify.notify(notify.failure(run_id, cluster.cause, model_name), None, None)
+        about = _lines(page.about(cluster, run_id)) if cluster else ""
+        cluster = cluster or ClusterReport()
+        if cluster.cause:
+            _log(cluster.cause)
+        return Mask()(about + _unread(run_id, error, cluster) + page.explain(cluster.ends))
 
 
 def _patience() -> Patience:
@@ -96,7 +96,7 @@ def _patience() -> Patience:
     return _SHORT_PATIENCE if local_failure("preflight") else _PATIENCE
 
 
-def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
+def run(step: Step, model_name: str, cluster: ClusterReport | None = None) -> RunReport:
     """Read the run's records and report how it ended.
 
     A failed run also gets `failure.md` next to `failure.json`, because KFP drops the outputs of a
@@ -104,34 +104,38 @@ def run(step: Step, model_name: str, left: Left | None = None) -> RunReport:
     """
     tasks = _tasks(step)
     failures = {task: failure for task in tasks if (failure := _failure(task))}
-    about = _lines(page.about(left, step.run_id)) if left else ""
-    succeeded = left is not None and left.succeeded
-    left = left or Left()
+    about = _lines(page.about(cluster, step.run_id)) if cluster else ""
+    succeeded = cluster is not None and cluster.succeeded
+    cluster = cluster or ClusterReport()
     outcomes = {task: read_outcome(task) for task in tasks}
-    verdicts = {task: it.verdict for task, it in outcomes.items() if it.verdict}
-    if not (failures or verdicts or left.cause) and (same := outcomes[step].earlier):
+    verdicts = {task: outcome.verdict for task, outcome in outcomes.items() if outcome.verdict}
+    if not (failures or verdicts or cluster.cause) and (same := outcomes[step].earlier):
         log.info("nothing has changed since run %s: this run did not train", same.run_id)
         return RunReport(unchanged_summary(step, model_name, same), None)
-    proven = {
-        task: it.why_not_evaluated for task, it in outcomes.items() if it.word == NOT_EVALUATED
+    unevaluated = {
+        task: outcome.why_not_evaluated
+        for task, outcome in outcomes.items()
+        if outcome.word == NOT_EVALUATED
     }
-    words = {it.word for it in outcomes.values()}
+    words = {outcome.word for outcome in outcomes.values()}
     # If the cluster does not say that every task succeeded, publish or the launcher of another
     # task may have been killed before it wrote a record.
-    is_open = any(_is_open(*it) for it in outcomes.items())
+    is_open = any(_is_open(task, outcome) for task, outcome in outcomes.items())
     done = succeeded or not (is_open or words == {""} or BLESSED in words)
     # evaluate may have been killed after its verdict; a published model stays published.
-    if not failures and (not done or (left.cause and not words <= {PUBLISHED, LOST_RACE})):
-        failures[step] = left.cause or CANCELLED
+    if not failures and (not done or (cluster.cause and not words <= {PUBLISHED, LOST_RACE})):
+        failures[step] = cluster.cause or CANCELLED
         step.store.write(step.run.failure("json"), failures[step].to_bytes())
     if not failures:
         for verdict in verdicts.values():
             log.info("the run is done: %s", verdict.reason)
-        parts = [summary(task, it.model_name) for task, it in verdicts.items()] or [
-            _trained(tasks, proven)
+        parts = [summary(task, verdict.model_name) for task, verdict in verdicts.items()] or [
+            _trained(tasks, unevaluated)
         ]
         return RunReport("\n".join(parts), None)
-    report = about + _failed(step, failures, outcomes, left) + page.explain(_ends(tasks, left))
+    report = (
+        about + _failed(step, failures, outcomes, cluster) + page.explain(_ends(tasks, cluster))
+    )
     markdown = Mask()(report)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
     for failure in failures.values():
@@ -157,8 +161,13 @@ def _where(failure: Failure, step: str) -> str:
     return "was stopped" if ended else f"failed in {step}"
 
 
-def _trained(tasks: Sequence[Step], proven: Mapping[Step, str]) -> str:
-    """Return the report for a run without a verdict: it may train and not evaluate."""
+def _trained(tasks: Sequence[Step], unevaluated: Mapping[Step, str]) -> str:
+    """Return the report of a run that trained without a verdict.
+
+    Args:
+        tasks: The run and its tasks.
+        unevaluated: The reason of each task whose model was deliberately not evaluated.
+    """
     trained = [task for task in tasks if note(task.store, task.run.manifest)]
     return _lines(
         [
@@ -166,7 +175,11 @@ def _trained(tasks: Sequence[Step], proven: Mapping[Step, str]) -> str:
             "",
             "No step failed, and no model was evaluated.",
             "",
-            *(line for task, why in proven.items() for line in (proven_summary(task, why), "")),
+            *(
+                line
+                for task, why in unevaluated.items()
+                for line in (proven_summary(task, why), "")
+            ),
             "| what | where |",
             "|---|---|",
             *(row(f"output{_of(task)}", code(task.run.output)) for task in trained),
@@ -180,28 +193,34 @@ def _of(task: Step) -> str:
     return f" of task {code(task.task_key)}" if task.task_key else ""
 
 
-def _ends(tasks: Sequence[Step], left: Left) -> list[AttemptEnd]:
+def _ends(tasks: Sequence[Step], cluster: ClusterReport) -> list[AttemptEnd]:
     """Return every attempt's end: the launcher's record, else the cluster's, which is kept."""
-    known = {(end.task_key, end.attempt): end for end in left.ends}
+    ends = {(end.task_key, end.attempt): end for end in cluster.ends}
     for task in tasks:
         for attempt, end in read_ends(task.store, task.run).items():
             key = task.task_key, attempt
-            if end and (end.is_final or key not in known):
-                known[key] = end
-            elif key in known:
-                task.store.write(task.run.attempt_end(attempt), known[key].to_bytes())
-    return list(known.values())
+            if end and (end.is_final or key not in ends):
+                ends[key] = end
+            elif key in ends:
+                task.store.write(task.run.attempt_end(attempt), ends[key].to_bytes())
+    return list(ends.values())
 
 
 def _failed(
-    step: Step, failures: Mapping[Step, Failure], outcomes: Mapping[Step, Outcome], left: Left
+    step: Step,
+    failures: Mapping[Step, Failure],
+    outcomes: Mapping[Step, Outcome],
+    cluster: ClusterReport,
 ) -> str:
     first = next(iter(failures.values()))
-    known = [task for task in outcomes if task == step or task in failures or _attempts(task)]
+    listed_tasks = [
+        task for task in outcomes if task == step or task in failures or _attempts(task)
+    ]
     published = [
-        f"This run published version {it.record.version} of {code(it.verdict.model_name)}."
-        for it in outcomes.values()
-        if it.record and it.verdict
+        f"This run published version {outcome.record.version} of"
+        f" {code(outcome.verdict.model_name)}."
+        for outcome in outcomes.values()
+        if outcome.record and outcome.verdict
     ]
     if published and any(failure.step == "publish" for failure in failures.values()):
         published.append("A retry of `publish` completes the folder for model servers.")
@@ -221,30 +240,34 @@ def _failed(
             "|---|---|",
             *(
                 text
-                for task in known
+                for task in listed_tasks
                 for text in (
                     row(f"attempts of the training job{_of(task)}", str(_attempts(task))),
                     row(f"newest stored checkpoint{_of(task)}", _newest_checkpoint(task)),
                 )
             ),
             row("all of the run's output", code(step.run.base)),
-            *page.on_cluster(left),
+            *page.on_cluster(cluster),
             "",
             *("\n\n".join(published) or "This run published nothing.", ""),
-            *page.last_words(left.unexplained),
+            *page.last_words(cluster.unexplained),
         ]
     )
 
 
-def _unread(run_id: str, error: StepError, left: Left) -> str:
+def _unread(run_id: str, error: StepError, cluster: ClusterReport) -> str:
     """Return the report for a run when the store does not respond."""
-    known = page.on_cluster(left)
+    cluster_rows = page.on_cluster(cluster)
     lines = [
-        *([f"# Run {prose(run_id)} failed in {code(left.cause.step)}", ""] if left.cause else []),
-        *(page.describe(left.cause) if left.cause else []),
-        *(["| what | where |", "|---|---|", *known, ""] if known else []),
-        *page.last_words(left.unexplained),
-        *(["## The store", ""] if left.cause else [f"# Run {prose(run_id)}", ""]),
+        *(
+            [f"# Run {prose(run_id)} failed in {code(cluster.cause.step)}", ""]
+            if cluster.cause
+            else []
+        ),
+        *(page.describe(cluster.cause) if cluster.cause else []),
+        *(["| what | where |", "|---|---|", *cluster_rows, ""] if cluster_rows else []),
+        *page.last_words(cluster.unexplained),
+        *(["## The store", ""] if cluster.cause else [f"# Run {prose(run_id)}", ""]),
         "How it ended cannot be read from the store.",
         "",
         *page.problems(Failure.of("finish", error)),
@@ -268,7 +291,7 @@ def _attempts(step: Step) -> int:
 
 
 def _is_open(step: Step, outcome: Outcome) -> bool:
-    """Return whether a training of this task began, and nothing says that it came to its end."""
+    """Return whether a training of this task began without a record of its end."""
     return not outcome.word and _attempts(step) > 0 and not step.store.has(step.run.manifest)
 
 

@@ -1,4 +1,4 @@
-"""Ends the jobs that a run left on the cluster, and keeps what its pods report.
+"""Ends the jobs that a run left on the cluster, and collects its pods' reports.
 
 The exit task starts up to half a minute after Terminate, and its inputs are not reliable. So it
 reads the jobs, found by the run's label, and its own Workflow.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.components.finish.workflow import FailedTask, cause, look
+from kfp_tfjob.components.finish.workflow import FailedTask, cause, read_failed_tasks
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_API_SECONDS = 60.0
-_SHOWN_LINES = 12
+_API_SECONDS = 60.0  # longer than a restart of the API server; a user waits for this report
+_SHOWN_LINES = 12  # as for an attempt that a launcher follows
 
 
 @dataclass(frozen=True)
-class Left:
-    """A run's state on the cluster when it ended.
+class ClusterReport:
+    """A run's jobs and failed tasks on the cluster when it ended.
 
     Attributes:
         ends: Each job's end, according to the cluster.
@@ -55,7 +55,7 @@ class Left:
 
     @property
     def cause(self) -> Failure | None:
-        """What ended the run, according to the cluster; None if unknown."""
+        """The failure that ended the run, according to the cluster; None if unknown."""
         return cause(self.failed, self.terminated)
 
     @property
@@ -74,8 +74,8 @@ class Left:
         return [] if self.terminated else [task for task in self.failed if not task.record]
 
 
-def end_jobs(run_id: str) -> Left:
-    """End every job of a run that is still running, and find what failed; never raises."""
+def end_jobs(run_id: str) -> ClusterReport:
+    """End every job of a run that is still running, and return its failed tasks; never raises."""
     from kfp_tfjob.checks.subject import open_cluster
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
@@ -83,54 +83,56 @@ def end_jobs(run_id: str) -> Left:
         api = open_cluster(_API_SECONDS, DEFAULT)
     except StepError as error:
         log.warning("cannot reach the cluster: %s", error)
-        return Left(trouble=str(error))
+        return ClusterReport(trouble=str(error))
     with KubernetesBackend(api) as backend:
         try:
-            left = _end_jobs_of_every_kind(api, run_id)
+            report = _end_jobs_of_every_kind(api, run_id)
         except StepError as error:
             log.warning("cannot list the run's jobs: %s", error)
-            left = Left(trouble=str(error))
+            report = ClusterReport(trouble=str(error))
         failed, is_read = failed_on(api, backend, run_id)
-        trouble = left.trouble or ("" if is_read else "the run's Workflow cannot be read")
-        return replace(left, trouble=trouble, failed=failed)
+        trouble = report.trouble or ("" if is_read else "the run's Workflow cannot be read")
+        return replace(report, trouble=trouble, failed=failed)
 
 
-def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> Left:
+def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> ClusterReport:
     """End the run's jobs of every kind that this cluster has and this account may list."""
     from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
-    found, refused = [], []
+    reports, refused = [], []
     for kind in KINDS:
         with KubernetesBackend(api.of(kind)) as backend:
             try:
-                found.append(end_jobs_on(backend, run_id))
+                reports.append(end_jobs_on(backend, run_id))
             except (ForbiddenError, NotFoundError) as error:
                 refused.append(error)
-    if not found:
+    if not reports:
         raise refused[0]
-    ends = [end for left in found for end in left.ends]
+    ends = [end for report in reports for end in report.ends]
     if not ends:
         for error in refused:
             if isinstance(error, NotFoundError):
-                continue  # the cluster has no such kind
+                continue  # this kind's operator is not installed
             log.warning("the run may have jobs that cannot be listed: %s", error)
-    return Left(ends, [name for left in found for name in left.cancelled], found[0].terminated)
+    return ClusterReport(
+        ends, [name for report in reports for name in report.cancelled], reports[0].terminated
+    )
 
 
 def failed_on(
     api: ClusterClient, backend: KubernetesBackend, run_id: str
 ) -> tuple[list[FailedTask], bool]:
-    """Return the run's tasks that failed according to Argo, and what `look` adds; never raises."""
+    """Return the run's failed tasks, and whether its Workflow was read; never raises."""
     try:
         owner = backend.owner()
     except StepError as error:
         log.warning("cannot find the run's Workflow: %s", error)
-        return look(api, run_id, "", backend.tail)[0], False
-    return look(api, run_id, owner["name"] if owner else "", backend.tail)
+        return read_failed_tasks(api, run_id, "", backend.tail)[0], False
+    return read_failed_tasks(api, run_id, owner["name"] if owner else "", backend.tail)
 
 
-def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
+def end_jobs_on(backend: KubernetesBackend, run_id: str) -> ClusterReport:
     """End every job of a run that is still running."""
     terminated = backend.is_terminated()
     jobs = sorted(backend.jobs_of(f"{RUN_LABEL}={run_label(run_id)}"), key=_attempt)
@@ -144,7 +146,7 @@ def end_jobs_on(backend: KubernetesBackend, run_id: str) -> Left:
         name = job["metadata"]["name"]
         log.info("%s is still running; stopping it within %d s", name, seconds)
         backend.cancel(name, run_label(run_id), seconds)
-    return Left(tuple(ends), tuple(job["metadata"]["name"] for job in running), terminated)
+    return ClusterReport(tuple(ends), tuple(job["metadata"]["name"] for job in running), terminated)
 
 
 def _end(backend: KubernetesBackend, job: Object, running: bool) -> AttemptEnd:

@@ -1,7 +1,7 @@
 """Renders how a run ended, in Markdown for a panel 500 px wide.
 
-In that panel, a fenced line does not wrap, a list has no bullets, and an underscore outside
-backticks starts italics. So each item is a paragraph, and every name is in backticks.
+In that panel, fenced lines do not wrap, lists lack bullets, and an underscore outside backticks
+starts italics. So each item is a paragraph, and every name is in backticks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
-from kfp_tfjob.components.finish.leftover_jobs import Left
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, EndedContainer, EndedPod
 from kfp_tfjob.jobs.kinds import kind_named
@@ -19,8 +19,8 @@ from kfp_tfjob.storage.errors import ended
 from kfp_tfjob.storage.escaping import code, fence, prose, row
 from kfp_tfjob.storage.failure_record import Failure
 
-_SHOWN_LINES = 12
-_MOST_IN_CELL = 500  # characters
+_SHOWN_LINES = 12  # the panel is small, and the command for the whole log follows
+_MOST_IN_CELL = 500  # characters; a longer cell pushes the other columns out of the panel
 
 
 def describe(failure: Failure) -> list[str]:
@@ -30,14 +30,18 @@ def describe(failure: Failure) -> list[str]:
 
 def problems(failure: Failure) -> Iterator[str]:
     """Yield the lines about what is wrong; an old record has only a message."""
-    for number, it in enumerate(failure.problems, 1):
+    for number, problem in enumerate(failure.problems, 1):
         if len(failure.problems) > 1:
             yield from (f"### Problem {number}", "")
-        yield from _text(it.what if "\n" in it.what else ended(it.what))
-        for name, value in (("Received", it.received), ("Expected", it.expected), ("Fix", it.fix)):
+        yield from _text(problem.what if "\n" in problem.what else ended(problem.what))
+        for name, value in (
+            ("Received", problem.received),
+            ("Expected", problem.expected),
+            ("Fix", problem.fix),
+        ):
             if value:
                 yield from (f"**{name}:** {prose(ended(value))}", "")
-        yield from _block(it.examples)
+        yield from _block(problem.examples)
     if not failure.problems:
         yield from _text(failure.message)
     for note in failure.notes:
@@ -48,23 +52,23 @@ def problems(failure: Failure) -> Iterator[str]:
 
 def _text(text: str) -> Iterator[str]:
     """Yield a paragraph for each line; indented lines are a block."""
-    for quoted, found in groupby(text.split("\n"), lambda it: it.startswith("    ")):
+    for quoted, lines in groupby(text.split("\n"), lambda line: line.startswith("    ")):
         if quoted:
-            yield from _block([it[4:] for it in found])
+            yield from _block([line[4:] for line in lines])
         else:
-            yield from (part for it in found for part in (prose(it), ""))
+            yield from (part for line in lines for part in (prose(line), ""))
 
 
 def _block(quoted: Sequence[str]) -> list[str]:
     return [*fence(quoted), ""] if quoted else []
 
 
-def about(left: Left, run_id: str) -> list[str]:
-    """Return the first line: which try the page describes, and where the newest result is.
+def about(cluster: ClusterReport, run_id: str) -> list[str]:
+    """Return the first line: the time that the page describes, and the newest result's place.
 
     An exit task that has succeeded does not run again after a retry.
     """
-    ends = [_time(task.ended) for task in left.failed if task.ended]
+    ends = [_time(task.ended) for task in cluster.failed if task.ended]
     at = ends[0] if ends else f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return [
         f"This page describes this run as it ended at {at}, and Kubeflow Pipelines does not"
@@ -76,26 +80,36 @@ def about(left: Left, run_id: str) -> list[str]:
 
 def last_words(tasks: Sequence[FailedTask]) -> list[str]:
     """Return the last log lines of the failed tasks."""
-    shown = []
+    lines = []
     for task in tasks:
-        what = f"the driver of `{task.step}`" if task.driver else f"`{task.step}`"
-        shown += [f"## Output of {what}", ""]
-        shown += [f"Argo says: {prose(task.said)}" if task.said else "Argo gives no reason.", ""]
+        source = f"the driver of `{task.step}`" if task.driver else f"`{task.step}`"
+        lines += [f"## Output of {source}", ""]
+        lines += [
+            f"Argo says: {prose(task.message)}" if task.message else "Argo gives no reason.",
+            "",
+        ]
         if words := task.last_words[-_SHOWN_LINES:]:
-            shown += ["The last lines of its log:", "", *fence(words), ""]
+            lines += ["The last lines of its log:", "", *fence(words), ""]
         if task.pod:
-            shown += ["To see more while the pod still exists:", ""]
-            shown += [code(f"kubectl logs {task.pod} -c main"), ""]
-    return shown
+            lines += ["To see more while the pod still exists:", ""]
+            lines += [code(f"kubectl logs {task.pod} -c main"), ""]
+    return lines
 
 
-def on_cluster(left: Left) -> list[str]:
-    """Return table rows for what was found and done on the cluster."""
-    ended = ", ".join(code(name) for name in left.cancelled)
+def on_cluster(cluster: ClusterReport) -> list[str]:
+    """Return table rows: the jobs that were ended, errors of the cluster, and a user's Terminate.
+
+    A row without content is omitted.
+    """
+    ended = ", ".join(code(name) for name in cluster.cancelled)
     return [
         *([row("ended on the cluster", ended)] if ended else []),
-        *([row("could not read from the cluster", prose(left.trouble))] if left.trouble else []),
-        *([row("a user terminated the run", "yes")] if left.terminated else []),
+        *(
+            [row("could not read from the cluster", prose(cluster.trouble))]
+            if cluster.trouble
+            else []
+        ),
+        *([row("a user terminated the run", "yes")] if cluster.terminated else []),
     ]
 
 
@@ -153,10 +167,10 @@ def _rows(pod: EndedPod) -> Iterator[str]:
         yield row(*first, "", "", "", _cell("; ".join(reasons)))
     for container in pod.containers:
         number = "" if container.exit_code is None else str(container.exit_code)
-        said = "; ".join(filter(None, [*reasons, container.reason, container.message]))
+        reason = "; ".join(filter(None, [*reasons, container.reason, container.message]))
         again = f", {container.restarts} restarts" if container.restarts else ""
         state = f"{container.state}{again}"
-        yield row(*first, code(container.name), state, number, _cell(said))
+        yield row(*first, code(container.name), state, number, _cell(reason))
 
 
 def _commands(end: AttemptEnd) -> Iterator[str]:

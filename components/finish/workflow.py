@@ -35,11 +35,11 @@ _EXECUTOR, _DRIVER, _HOOK = "executor", "-driver", "onExit"
 
 @dataclass(frozen=True)
 class FailedTask:
-    """One of the run's failed tasks, with Argo's message; what is unknown is empty."""
+    """One of the run's failed tasks, with Argo's message; an unknown field is empty."""
 
     step: str
     driver: bool
-    said: str
+    message: str
     ended: str
     pod: str = ""
     lines: Sequence[str] = ()
@@ -47,14 +47,14 @@ class FailedTask:
     @property
     def record(self) -> Failure | None:
         """The step's own record of its failure; None if it left none."""
-        found = [failure for text in self.lines if (failure := Failure.from_line(text))]
-        return found[-1] if found else None
+        records = [failure for text in self.lines if (failure := Failure.from_line(text))]
+        return records[-1] if records else None
 
     @property
     def failure(self) -> Failure:
         """How the step failed: its own record, else one built from Argo's message."""
-        found = Failure.of(self.step, StepError(self._problem))
-        return self.record or replace(found, code=self._code, verdict=self._verdict)
+        from_argo = Failure.of(self.step, StepError(self._problem))
+        return self.record or replace(from_argo, code=self._code, verdict=self._verdict)
 
     @property
     def last_words(self) -> list[str]:
@@ -63,16 +63,16 @@ class FailedTask:
 
     @property
     def _code(self) -> int:
-        code = _CODE.search(self.said)
+        code = _CODE.search(self.message)
         return int(code[1]) if code and int(code[1]) else 1
 
     @property
     def _verdict(self) -> str:
-        return "out_of_memory" if "OOMKilled" in self.said else "failed"
+        return "out_of_memory" if "OOMKilled" in self.message else "failed"
 
     @property
     def _problem(self) -> Problem:
-        received = self.said or "no reason from Argo"
+        received = self.message or "no reason from Argo"
         if self._verdict == "out_of_memory":
             return out_of_memory(self.step, received)
         if self.driver:
@@ -89,17 +89,17 @@ class FailedTask:
         )
 
 
-def look(
+def read_failed_tasks(
     api: ClusterClient, run_id: str, workflow: str, tail: Callable[[str, str, int], list[str]]
 ) -> tuple[list[FailedTask], bool]:
     """Return a run's failed tasks with their last log lines, and whether its Workflow was read."""
     pods = _asked(lambda: api.list(api.core("pods"), labelSelector=f"{RUN_ID_LABEL}={run_id}"))
     run = _asked(lambda: api.get(api.workflow(workflow))) if workflow else None
-    found = [
+    tasks = [
         replace(task, lines=tuple(tail(task.pod, _MAIN, _LINES))) if task.pod else task
         for task in failed_tasks(run or {}, pods or [])
     ]
-    return found, run is not None or not workflow
+    return tasks, run is not None or not workflow
 
 
 def _asked(call: Callable[[], T]) -> T | None:
@@ -111,7 +111,7 @@ def _asked(call: Callable[[], T]) -> T | None:
 
 
 def cause(failed: Sequence[FailedTask], terminated: bool | None) -> Failure | None:
-    """Return what ended a run; a step's own record takes precedence over Argo's message."""
+    """Return the failure that ended a run; a step's own record precedes Argo's message."""
     records = [task.record for task in failed if task.record]
     if records or terminated:
         return records[0] if records else None
@@ -129,7 +129,7 @@ def failed_tasks(workflow: Object, pods: Iterable[Object]) -> list[FailedTask]:
             are many, or if the Workflow cannot be read, the pods are used instead.
         pods: The run's pods.
     """
-    there = {_annotation(pod, _NODE_ID): pod["metadata"]["name"] for pod in pods}
+    pod_names = {_annotation(pod, _NODE_ID): pod["metadata"]["name"] for pod in pods}
     nodes = list(((workflow.get("status") or {}).get("nodes") or {}).values())
     nodes = nodes or [_node(pod) for pod in pods]
     latest: dict[tuple[str, ...], Object] = {}
@@ -140,7 +140,9 @@ def failed_tasks(workflow: Object, pods: Iterable[Object]) -> list[FailedTask]:
         if path not in latest or _order(latest[path]) < _order(node):
             latest[path] = node
     failed = [
-        _task(path, node, there) for path, node in latest.items() if node.get("phase") in _FAILED
+        _task(path, node, pod_names)
+        for path, node in latest.items()
+        if node.get("phase") in _FAILED
     ]
     return sorted(failed, key=lambda task: (not task.ended, task.ended))
 
@@ -151,7 +153,7 @@ def _task(path: Sequence[str], node: Object, pods: Mapping[str, str]) -> FailedT
     return FailedTask(
         step=name.removesuffix(_DRIVER).replace("-", "_"),
         driver=driver,
-        said=str(node.get("message") or ""),
+        message=str(node.get("message") or ""),
         ended=str(node.get("finishedAt") or ""),
         pod=pods.get(node.get("id", ""), ""),
     )

@@ -1,4 +1,10 @@
-"""Follows one job to its end and judges it."""
+"""Follows one job to its end and judges it.
+
+Each round looks at the job once, compares it with its limits (`limits.py`), and sleeps until the
+next change or limit. The end is recorded before the launcher acts on it, so a launcher that starts
+later reaches the same verdict. Called by the launcher's engine for every attempt, and by
+`earlier_job.py` for a job whose launcher was killed.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +34,9 @@ from kfp_tfjob.supervisor.exit_codes import MEANING
 
 log = logging.getLogger(__name__)
 
-_LAST_LINES_SECONDS = 10.0
-_SHOWN_LINES = 12
-_NAME_SHORTAGE_SECONDS = 60.0
+_LAST_LINES_SECONDS = 10.0  # the streams end with their pods; a lost node leaves them open
+_SHOWN_LINES = 12  # a traceback's end fits, and a report stays readable for many replicas
+_NAME_SHORTAGE_SECONDS = 60.0  # an autoscaler or a pod that ends may free a node before
 _BEATS = 6  # heartbeats within the time after which the chief gives up on its launcher
 _NOT_STORED = Judgement(
     Verdict.STORE_UNAVAILABLE, "the job succeeded, but its output is not complete in the store"
@@ -93,18 +99,18 @@ class Attempt:
         limits = JobLimits(options, grace, self.waited, launch.clock)
         job: Object | None = None
         given_up: Judgement | None = None
-        told = False
+        shortage_logged = False
         while given_up is None:
-            latest = follower.look()
+            latest = follower.poll()
             job = latest or job
             if latest is None or is_over(latest) or is_being_deleted(latest):
                 break
             self._count(latest, follower.pods)
             silence = backend.silence(self.name)
-            seen = Snapshot(latest, follower.pods, silence, follower.events)
-            given_up = self._with_remedy(limits.look(seen), seen)
-            if limits.pending >= _NAME_SHORTAGE_SECONDS and not told:
-                told = self._name_shortage(seen, limits.pending)
+            snapshot = Snapshot(latest, follower.pods, silence, follower.events)
+            given_up = self._with_remedy(limits.check(snapshot), snapshot)
+            if limits.pending >= _NAME_SHORTAGE_SECONDS and not shortage_logged:
+                shortage_logged = self._name_shortage(snapshot, limits.pending)
             if given_up is None:
                 self._beat(follower.pods)
                 longest = min(follower.pause, self._beat_seconds)
@@ -128,7 +134,7 @@ class Attempt:
         outcome = self._outcome(judgement, job, follower, limits)
         if logs:
             logs.flush(CLOSING_SECONDS)  # the record of the end says that it is stored
-        launch.records.keep_end(outcome.end)
+        launch.records.save_end(outcome.end)
         return outcome
 
     def _outcome(
@@ -145,32 +151,33 @@ class Attempt:
         judgement = with_log(judgement, (line for item in failed for line in item.last_lines))
         gpu_seconds = self._gpu_seconds
         end = end_of(self.number, kind, job, self.name, judgement, pods, seconds, gpu_seconds)
-        said = [Mask()(line) for line in words(judgement, kind.container, last_lines)]
-        return Outcome(judgement, said, end)
+        last_words = [Mask()(line) for line in words(judgement, kind.container, last_lines)]
+        return Outcome(judgement, last_words, end)
 
-    def _with_remedy(self, found: Judgement | None, seen: Snapshot) -> Judgement | None:
+    def _with_remedy(self, judgement: Judgement | None, snapshot: Snapshot) -> Judgement | None:
         """Add the parameter to change to a verdict on waiting pods; decide whether it is final."""
-        if found is None or found.fix:
-            return found
-        events = seen.events
-        if missing := waiting_reasons.missing_secrets(seen.pods):
-            if found.verdict == Verdict.USER_ERROR:
-                place = seen.job["metadata"].get("namespace", "")
-                return replace(found, fix=secret_remedy(self.launch.spec, missing, place))
-        fix = remedy(found.verdict, self.launch.spec, seen.pods, events)
-        if found.verdict == Verdict.OPERATOR_ABSENT:
-            fix = kind_of(seen.job).absent
-        return replace(found, fix=fix)
+        if judgement is None or judgement.fix:
+            return judgement
+        events = snapshot.events
+        if missing := waiting_reasons.missing_secrets(snapshot.pods):
+            if judgement.verdict == Verdict.USER_ERROR:
+                place = snapshot.job["metadata"].get("namespace", "")
+                return replace(judgement, fix=secret_remedy(self.launch.spec, missing, place))
+        fix = remedy(judgement.verdict, self.launch.spec, snapshot.pods, events)
+        if judgement.verdict == Verdict.OPERATOR_ABSENT:
+            fix = kind_of(snapshot.job).absent
+        return replace(judgement, fix=fix)
 
-    def _name_shortage(self, seen: Snapshot, seconds: float) -> bool:
+    def _name_shortage(self, snapshot: Snapshot, seconds: float) -> bool:
         """Log what keeps pods from nodes, and the parameter to change; return whether any does."""
         nodes = self.launch.backend.nodes()
-        said = list(too_small(self.launch.spec, nodes)) if nodes else []
-        if not (said := said or waiting_reasons.unscheduled(seen.pods)):
+        node_limits = list(too_small(self.launch.spec, nodes)) if nodes else []
+        reasons = node_limits or waiting_reasons.unscheduled(snapshot.pods)
+        if not reasons:
             return False
-        fix = remedy(Verdict.UNSCHEDULABLE, self.launch.spec, seen.pods, seen.events)
+        fix = remedy(Verdict.UNSCHEDULABLE, self.launch.spec, snapshot.pods, snapshot.events)
         where = f"{self.name} has been waiting for nodes for {seconds:.0f} s"
-        log.warning("%s: %s. Fix: %s", where, "; ".join(said), fix or "add nodes")
+        log.warning("%s: %s. Fix: %s", where, "; ".join(reasons), fix or "add nodes")
         return True
 
     def _beat(self, pods: list[Object]) -> None:
@@ -189,7 +196,9 @@ class Attempt:
         now = self.launch.clock()
         passed = now - (self._counted_at if self._counted_at is not None else now)
         self._counted_at = now
-        begun = sum(waiting_reasons.has_begun(pod) for pod in pods) >= waiting_reasons.wanted(job)
+        begun = sum(
+            waiting_reasons.has_begun(pod) for pod in pods
+        ) >= waiting_reasons.expected_pods(job)
         self._running += passed if begun else 0
         gpus = sum(
             self.launch.spec.gpus_of(role_of(pod))

@@ -15,7 +15,7 @@ from kfp_tfjob.storage.manifest import Manifest
 def trained_model(
     launch: Launch, output: Manifest, job_name: str, attempts: int, history: TrainingHistory
 ) -> TrainedModelCard:
-    """Return the metadata of what a launch has trained.
+    """Return the metadata of the artifact `trained_model`.
 
     Args:
         launch: The launch.

@@ -11,8 +11,8 @@ from kfp import dsl
 from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options import images
 
-# What a pipeline sets on the task is for the replicas. The step's own pod needs the Secret and the
-# images, too; with the rest, it would wait for the replicas' GPUs.
+# A pipeline's settings of the task are for the replicas. The step's own pod needs the Secret and
+# the images, too; with the other settings, it would wait for the replicas' GPUs.
 PASSED_ON = [
     dsl.TaskConfigField.RESOURCES,
     dsl.TaskConfigField.KUBERNETES_TOLERATIONS,

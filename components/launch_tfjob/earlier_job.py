@@ -1,6 +1,9 @@
 """Decides what a launcher does with a job of an earlier start.
 
-A retried or restarted step adopts a running job and trains nothing twice.
+A retried or restarted step adopts a running job and trains nothing twice. TABLE lists the reaction
+to each state of the job. It depends on who retries, because a user who starts the run again has
+fixed the error, and Kubeflow Pipelines has not. Called by the launcher's engine before it claims a
+new attempt.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_SECONDS = 1.0
-_LOST_NODE_SECONDS = 60.0
+_LOOK_AGAIN_SECONDS = 1.0  # one request a second, for about a minute at most
+_LOST_NODE_SECONDS = 60.0  # a kubelet that runs has ended its pods and reported it by then
 _CREATE_SECONDS = 100.0  # one create may take 95; after that, its launcher counts as gone
 _UNSEEN = Judgement(
     Verdict.LOST, "it ended while no launcher was running, and its chief left no record"
 )
 
 
-class Found(StrEnum):
+class JobState(StrEnum):
     """The state of the newest attempt of a run."""
 
     NOTHING = "nothing"
@@ -55,15 +58,15 @@ class Action(StrEnum):
 
 
 # For each state, the reaction on a retry by Kubeflow Pipelines, and on a start by a person.
-TABLE: dict[Found, tuple[Action, Action]] = {
-    Found.NOTHING: (Action.CREATE, Action.CREATE),
-    Found.RUNNING: (Action.ADOPT, Action.ADOPT),
-    Found.SUCCEEDED: (Action.ADOPT, Action.ADOPT),
-    Found.FAILED_FOR_NOW: (Action.CREATE, Action.CREATE),
-    Found.FAILED_FOR_GOOD: (Action.REPEAT, Action.CREATE),
-    Found.BEING_DELETED: (Action.WAIT, Action.WAIT),
-    Found.OTHER_SPEC: (Action.REFUSE, Action.REFUSE),
-    Found.OTHER_OWNER: (Action.REFUSE, Action.REFUSE),
+TABLE: dict[JobState, tuple[Action, Action]] = {
+    JobState.NOTHING: (Action.CREATE, Action.CREATE),
+    JobState.RUNNING: (Action.ADOPT, Action.ADOPT),
+    JobState.SUCCEEDED: (Action.ADOPT, Action.ADOPT),
+    JobState.FAILED_FOR_NOW: (Action.CREATE, Action.CREATE),
+    JobState.FAILED_FOR_GOOD: (Action.REPEAT, Action.CREATE),
+    JobState.BEING_DELETED: (Action.WAIT, Action.WAIT),
+    JobState.OTHER_SPEC: (Action.REFUSE, Action.REFUSE),
+    JobState.OTHER_OWNER: (Action.REFUSE, Action.REFUSE),
 }
 
 
@@ -78,24 +81,24 @@ def adopt(launch: Launch, claimed: Sequence[int], lost: bool = False) -> bool:
         return False
     backend, manifest = launch.backend, launch.manifest(claimed[-1])
     name = manifest["metadata"]["name"]
-    told, began = False, launch.clock()
+    state_logged, began = False, launch.clock()
     # Attempts have different names and are fenced, so pods of a dead node do no harm.
     grace = float(launch.spec.pod.of("chief").grace_seconds or 0)
     while True:
         job = backend.get(name)
         pods = backend.pods(name) if job else []
-        found = look_at(job, pods, manifest)
-        action, longest = decide(found, launch.retry or lost), _LOST_NODE_SECONDS + grace
-        if lost and found == Found.NOTHING:  # its launcher is about to create it
+        state = job_state(job, pods, manifest)
+        action, longest = decide(state, launch.retry or lost), _LOST_NODE_SECONDS + grace
+        if lost and state == JobState.NOTHING:  # its launcher is about to create it
             action, longest = Action.WAIT, _CREATE_SECONDS
-        if not told:
-            log.info("found %s from an earlier start: %s; %s", name, found, action)
-            told = True
+        if not state_logged:
+            log.info("found %s from an earlier start: %s; %s", name, state, action)
+            state_logged = True
         if action != Action.WAIT or launch.clock() - began >= longest:
             break
         launch.sleep(_LOOK_AGAIN_SECONDS)
     if action == Action.REFUSE:
-        raise not_ours(manifest, found)
+        raise foreign_job_error(manifest, state)
     if action == Action.ADOPT:
         return True
     record_end(launch, claimed[-1], _UNSEEN)
@@ -105,9 +108,9 @@ def adopt(launch: Launch, claimed: Sequence[int], lost: bool = False) -> bool:
             # Its launcher saw the log, too.
             judgement = replace(judgement, sentence=end.sentence, fix=end.remedy)
         raise judgement.failure(words(judgement, launch.spec.kind.container, lambda *_: []))
-    if found == Found.NOTHING and launch.retry and (earlier := _recorded(launch)):
+    if state == JobState.NOTHING and launch.retry and (earlier := _recorded(launch)):
         raise earlier
-    if found == Found.FAILED_FOR_NOW:
+    if state == JobState.FAILED_FOR_NOW:
         backend.delete(name)
     return False
 
@@ -126,22 +129,22 @@ def record_end(launch: Launch, attempt: int, unseen: Judgement) -> None:
         if job and is_over(job) and not is_being_deleted(job):
             Attempt(launch, attempt).follow()
         elif job is None or is_being_deleted(job):
-            found = end or end_of(attempt, launch.spec.kind, job, name, unseen, ())
-            whose = {"job": name, "kind": launch.spec.kind.name, "task_key": step.task_key}
-            launch.records.keep_end(replace(found, **whose))
+            end = end or end_of(attempt, launch.spec.kind, job, name, unseen, ())
+            owner = {"job": name, "kind": launch.spec.kind.name, "task_key": step.task_key}
+            launch.records.save_end(replace(end, **owner))
     except StepError as error:
         log.info("cannot record how attempt %d ended: %s", attempt, error)
 
 
-def not_ours(manifest: Object, found: Found) -> ConfigurationError:
+def foreign_job_error(manifest: Object, state: JobState) -> ConfigurationError:
     """Return the error for a job that this launch must leave alone."""
     name = f"{manifest['kind']} {manifest['metadata']['name']}"
-    if found is Found.OTHER_SPEC:
+    if state is JobState.OTHER_SPEC:
         return ConfigurationError(
             Problem(
                 f"{name} of this run was created with different parameters, or by another"
                 " version of kfp-tfjob",
-                received=f"a job with {found}",
+                received=f"a job with {state}",
                 expected="the job that this version creates from the run's parameters",
                 fix="let the version that created it finish it, or delete the job and retry: the"
                 " run continues from its newest stored checkpoint",
@@ -150,7 +153,7 @@ def not_ours(manifest: Object, found: Found) -> ConfigurationError:
     return ConfigurationError(
         Problem(
             f"{name} already exists, and this run did not create it",
-            received=f"a job with {found}",
+            received=f"a job with {state}",
             expected="the same run, Workflow and spec hash",
             fix="start a new run, or delete that job if it is not needed",
         )
@@ -167,34 +170,36 @@ def _recorded(launch: Launch) -> JobFailedError | None:
     return JobFailedError.again(earlier)
 
 
-def decide(found: Found, automatic: bool) -> Action:
+def decide(state: JobState, automatic: bool) -> Action:
     """Return the reaction; `automatic` if Kubeflow Pipelines, not a person, retries the step."""
-    return TABLE[found][0 if automatic else 1]
+    return TABLE[state][0 if automatic else 1]
 
 
-def look_at(job: Object | None, pods: Iterable[Object], wanted: Object) -> Found:
-    """Return an attempt's state; `wanted` is the manifest that a launcher would create."""
+def job_state(job: Object | None, pods: Iterable[Object], expected: Object) -> JobState:
+    """Return an attempt's state; `expected` is the manifest that a launcher would create."""
     if job is None:
-        return Found.NOTHING
-    if not _same_owner(job["metadata"], wanted["metadata"]):
-        return Found.OTHER_OWNER
-    if _hash(job) != _hash(wanted):
-        return Found.OTHER_SPEC
+        return JobState.NOTHING
+    if not _same_owner(job["metadata"], expected["metadata"]):
+        return JobState.OTHER_OWNER
+    if _hash(job) != _hash(expected):
+        return JobState.OTHER_SPEC
     if is_over(job):
         verdict = judge(job, pods).verdict
         if verdict == Verdict.SUCCEEDED:
-            return Found.SUCCEEDED
+            return JobState.SUCCEEDED
         if not is_being_deleted(job):
-            return Found.FAILED_FOR_NOW if verdict.recoverable else Found.FAILED_FOR_GOOD
-    return Found.BEING_DELETED if is_being_deleted(job) else Found.RUNNING
+            return JobState.FAILED_FOR_NOW if verdict.recoverable else JobState.FAILED_FOR_GOOD
+    return JobState.BEING_DELETED if is_being_deleted(job) else JobState.RUNNING
 
 
-def _same_owner(job: Object, wanted: Object) -> bool:
+def _same_owner(job: Object, expected: Object) -> bool:
     """Return whether a job has the same run and task, and the same Workflow if both have one."""
-    labels, ours = job.get("labels") or {}, wanted["labels"]
-    if any(labels.get(name) != ours.get(name) for name in (RUN_LABEL, TASK_LABEL, KEY_LABEL)):
+    labels, expected_labels = job.get("labels") or {}, expected["labels"]
+    if any(
+        labels.get(name) != expected_labels.get(name) for name in (RUN_LABEL, TASK_LABEL, KEY_LABEL)
+    ):
         return False
-    their_workflow, our_workflow = _workflow(job), _workflow(wanted)
+    their_workflow, our_workflow = _workflow(job), _workflow(expected)
     return not (their_workflow and our_workflow) or their_workflow == our_workflow
 
 

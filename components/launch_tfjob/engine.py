@@ -1,4 +1,9 @@
-"""Trains until the output is verified in the store, or a user has to fix something."""
+"""Trains until the output is verified in the store, or a user has to fix something.
+
+A training outlives its launcher. So an attempt is claimed in the store before its job exists, a
+launcher that starts later adopts the job, and only a complete manifest counts as success. Each
+attempt continues from the newest stored checkpoint. Called by the step's `component.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from kfp_tfjob.components.cards import TrainedModelCard
 from kfp_tfjob.components.launch_tfjob import earlier_job
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
 from kfp_tfjob.components.launch_tfjob.card import trained_model
-from kfp_tfjob.components.launch_tfjob.earlier_job import Found
+from kfp_tfjob.components.launch_tfjob.earlier_job import JobState
 from kfp_tfjob.components.launch_tfjob.launch import Launch, open_backend
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_html, job_html, read
@@ -39,13 +44,15 @@ from kfp_tfjob.storage.formatting import counted
 
 log = logging.getLogger(__name__)
 
-_FAREWELL_SECONDS = 1.5
-_LONGEST_BACKOFF = 600.0
+_ON_EXIT_SECONDS = (
+    1.5  # SIGKILL may follow SIGTERM within seconds, and stopping the job comes first
+)
+_LONGEST_BACKOFF = 600.0  # doubling goes on no further: nodes that are free again stay idle so long
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A training whose output is complete in the store, and what its run has used."""
+    """A training whose output is complete in the store, with its job, metrics and GPU hours."""
 
     manifest: Object
     progress: TrainingHistory
@@ -178,20 +185,20 @@ class Launcher:
         launch.fail_if_ended()
         manifest = launch.manifest(claim.attempt)
         name = manifest["metadata"]["name"]
-        if not launch.records.keep_claim(claim, launch.spec, manifest, launch.tracking):
+        if not launch.records.save_claim(claim, launch.spec, manifest, launch.tracking):
             self._list_claims()
             self._lost = True
             return False
         self.claimed.append(claim.attempt)
         workers, gpus = launch.spec.workers, launch.spec.total_gpus
-        what = f"{counted(workers, 'worker')}, {counted(gpus, 'GPU')}"
-        log.info("creating %s: 1 chief, %s", name, what)
+        replicas = f"{counted(workers, 'worker')}, {counted(gpus, 'GPU')}"
+        log.info("creating %s: 1 chief, %s", name, replicas)
         try:
             launch.backend.create(manifest)
         except JobExistsError:
-            found = earlier_job.look_at(launch.backend.get(name), [], manifest)
-            if found in (Found.OTHER_OWNER, Found.OTHER_SPEC):
-                raise earlier_job.not_ours(manifest, found) from None
+            state = earlier_job.job_state(launch.backend.get(name), [], manifest)
+            if state in (JobState.OTHER_OWNER, JobState.OTHER_SPEC):
+                raise earlier_job.foreign_job_error(manifest, state) from None
             log.info("%s already exists and is adopted", name)
         launch.fail_if_ended(name)
         return True
@@ -242,8 +249,8 @@ class Launcher:
         launch, step = self.launch, self.launch.step
         manifest = launch.manifest(attempt)
         log.info("the output of attempt %d is complete in the store", attempt)
-        wanted = launch.spec.total_gpus
-        hours = gpu_hours(step.store, step.run, self.claimed) if wanted else {}
+        gpus = launch.spec.total_gpus
+        hours = gpu_hours(step.store, step.run, self.claimed) if gpus else {}
         output, history = launch.records.output(), read(step.store, step.run)
         attempts = max(self.claimed, default=attempt)
         return Launched(
@@ -263,24 +270,24 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         JobFailedError: The training failed.
     """
     problems = Problems()
-    given, task = apply(parameters, problems)
-    hide(secrets_in(given["model_hyperparameters"]))
-    hide(secrets_in(given["pod"]))
+    arguments, task = apply(parameters, problems)
+    hide(secrets_in(arguments["model_hyperparameters"]))
+    hide(secrets_in(arguments["pod"]))
     claim_task(step)
-    given["train_image"] = given["train_image"] or images.TRAIN
-    decided = given.pop("job_kind", "")
-    is_checked = bool(given["model_entry"])  # which preflight returns
+    arguments["train_image"] = arguments["train_image"] or images.TRAIN
+    decided = arguments.pop("job_kind", "")
+    is_checked = bool(arguments["model_entry"])  # which preflight returns
     if not is_checked:
         # Most launches need no checks.
         from kfp_tfjob.components.launch_tfjob.standalone import prepared
 
-        launch = prepared(step, given, problems)
-        given, task = launch.parameters, replace(task, findings=launch.findings)
-    given.pop("model_code", None)
-    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained(), **given))
+        launch = prepared(step, arguments, problems)
+        arguments, task = launch.parameters, replace(task, findings=launch.findings)
+    arguments.pop("model_code", None)
+    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained(), **arguments))
     if problems or not spec:
         raise ConfigurationError(*problems)
-    if not given["train_batch_size"]:
+    if not arguments["train_batch_size"]:
         log.info("train_batch_size 0: a step has %d rows over all replicas", spec.batch_size)
     spec = settled(step, spec, decided)
     if is_checked and task.settings:
@@ -309,19 +316,19 @@ def checked_again(step: Step, spec: JobSpec) -> list[Finding]:
         return []  # the run's own job may fill a quota
     findings = check_cluster(step, spec)
     if problems := only(findings, Status.PROBLEM):
-        notes = [it.text for it in only(findings, Status.WARNING, Status.WAITS)]
+        notes = [finding.text for finding in only(findings, Status.WARNING, Status.WAITS)]
         raise ConfigurationError(*problems, notes=notes)
     return findings
 
 
 def settled(step: Step, spec: JobSpec, decided: str) -> JobSpec:
     """Return the job with the kind that the run began with, else with one that the cluster runs."""
-    if known := Records(step).kind():
-        if spec.options.job not in ("auto", known.name.lower()):
+    if recorded_kind := Records(step).kind():
+        if spec.options.job not in ("auto", recorded_kind.name.lower()):
             log.warning(
-                "train_options.job is ignored, because this run began with a %s", known.name
+                "train_options.job is ignored, because this run began with a %s", recorded_kind.name
             )
-        return replace(spec, kind=known)
+        return replace(spec, kind=recorded_kind)
     if decided:
         return replace(spec, kind=kind_named(decided))
     if is_local():
@@ -337,20 +344,20 @@ def train(step: Step, spec: JobSpec, backend: Backend, logs: RunLogs | None = No
         JobFailedError: The training failed; the last lines of the replica that failed first.
     """
 
-    def farewell(why: str) -> None:
+    def on_exit(why: str) -> None:
         launch = Launch(step, spec, backend, owner)
-        telling = threading.Thread(target=tell_end, args=(launch, why), daemon=True)
-        telling.start()
+        recording = threading.Thread(target=record_cancelled, args=(launch, why), daemon=True)
+        recording.start()
         if logs:
-            logs.flush(_FAREWELL_SECONDS)
-        telling.join(_FAREWELL_SECONDS)
+            logs.flush(_ON_EXIT_SECONDS)
+        recording.join(_ON_EXIT_SECONDS)
 
     owner, seconds = backend.owner(), spec.options.cancel_grace_seconds
-    with backend.watch_workflow(step.run_id, owner, seconds, farewell) as ended:
+    with backend.watch_workflow(step.run_id, owner, seconds, on_exit) as ended:
         return Launcher(Launch(step, spec, backend, owner, is_retry(), ended, logs=logs)).train()
 
 
-def tell_end(launch: Launch, why: str) -> None:
+def record_cancelled(launch: Launch, why: str) -> None:
     """Record that the run was ended, before its job has; nothing without a reason."""
     if not why:
         return
@@ -358,6 +365,6 @@ def tell_end(launch: Launch, why: str) -> None:
     try:
         attempt = launch.records.claimed()[-1]
         end = end_of(attempt, launch.spec.kind, None, launch.name(attempt), ended, ())
-        launch.records.keep_end(replace(end, task_key=step.task_key), final=False)
+        launch.records.save_end(replace(end, task_key=step.task_key), final=False)
     except (StepError, IndexError):
         log.info("no attempt has been recorded")

@@ -1,4 +1,8 @@
-"""One launch: the requested job, the back end that runs it, and its run's records."""
+"""One launch: the requested job, the back end that runs it, and its run's records.
+
+The parts of the launcher share this object, so that each of them can be tested with a clock and a
+back end of its own. Called by `engine.py`, `attempt.py` and `earlier_job.py`.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +87,7 @@ class Launch:
 
     @property
     def records(self) -> Records:
-        """What the store knows about the run's attempts."""
+        """The run's attempts in the store."""
         return Records(self.step)
 
     def manifest(self, attempt: int) -> Object:
@@ -103,9 +107,9 @@ class Launch:
         """Return the name of an attempt's job."""
         return self.manifest(attempt)["metadata"]["name"]
 
-    def fail_if_ended(self, made: str = "") -> None:
+    def fail_if_ended(self, job: str = "") -> None:
         """Start no job for a run that was ended, and delete a job that was just created."""
         if why := self.ended():
-            if made:
-                self.backend.delete(made)
+            if job:
+                self.backend.delete(job)
             raise cancelled(why).failure()

@@ -1,4 +1,9 @@
-"""Detects problems of a job that has not ended. Each has its own limit and message."""
+"""Detects problems of a job that has not ended. Each has its own limit and message.
+
+A problem's time starts when it appears and restarts if it was absent in between. So a pod that
+waits for a node for an hour is not ended because its image then takes a minute to pull. Called by
+`attempt.py` at every look at the job.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.formatting import listed
 
-_SHOWN = 5
+_SHOWN = 5  # pods in a message; many replicas usually wait for the same reason
 _SLACK = 60.0  # lets the kubelet end the pods first
 _REPORTED = 30.0  # a kubelet that is there has reported a pod that has ended
 _MOMENT = 5.0  # a Secret or a policy may change while the job is being created
@@ -72,117 +77,124 @@ class JobLimits:
     _since: dict[str, float] = field(default_factory=dict)
     _last: float | None = None
 
-    def look(self, seen: Snapshot) -> Judgement | None:
+    def check(self, snapshot: Snapshot) -> Judgement | None:
         """Return a verdict if a limit is reached."""
-        if is_over(seen.job):
+        if is_over(snapshot.job):
             return None
         now = self.clock()
         passed = now - (self._last if self._last is not None else now)
         self._last = now
-        if is_suspended(seen.job):
+        if is_suspended(snapshot.job):
             self.queued += passed
             self._since.clear()  # no other limit applies to a suspended job
             self.next_limit = max(self.options.queue_timeout_seconds - self.queued, 0.1)
             if self.queued > self.options.queue_timeout_seconds:
-                held = f"the job was suspended in its queue for {self.queued:.0f} s"
+                explanation = f"the job was suspended in its queue for {self.queued:.0f} s"
                 return Judgement(
                     Verdict.UNSCHEDULABLE,
-                    ": ".join([held, *waiting_reasons.queue_says(seen.events)[-1:]]),
+                    ": ".join([explanation, *waiting_reasons.queue_says(snapshot.events)[-1:]]),
                     fix="raise train_options.queue_timeout_seconds, or see what Kueue reports with"
                     " `kubectl describe workloads,localqueues`",
                 )
             return None
-        if self._is_pending(seen):
+        if self._is_pending(snapshot):
             self.pending += passed
         self.next_limit = math.inf
-        if seen.silence is not None:
-            self.next_limit = max(self.options.stall_timeout_seconds - seen.silence, 0.1)
-        limits = self._limits(seen)
+        if snapshot.silence is not None:
+            self.next_limit = max(self.options.stall_timeout_seconds - snapshot.silence, 0.1)
+        limits = self._problems(snapshot)
         self._since = {name: self._since.get(name, now) for name in limits}
         for name, limit in limits.items():
-            left = limit.seconds - (now - self._since[name])
-            if left <= 0:
+            remaining = limit.seconds - (now - self._since[name])
+            if remaining <= 0:
                 return Judgement(limit.verdict, limit.sentence)
-            self.next_limit = min(self.next_limit, left)
+            self.next_limit = min(self.next_limit, remaining)
         return None
 
-    def _limits(self, seen: Snapshot) -> dict[str, Limit]:
+    def _problems(self, snapshot: Snapshot) -> dict[str, Limit]:
         """Return the problems of a job, by the name under which their time is counted."""
-        options, pods, events = self.options, seen.pods, seen.events
+        options, pods, events = self.options, snapshot.pods, snapshot.events
         placed = [replica_of(pod) for pod in pods if waiting_reasons.is_placed(pod)]
-        left = max(options.pending_timeout_seconds - self.waited, 0)
-        operator, pull = options.operator_timeout_seconds, options.image_pull_timeout_seconds
-        missing = waiting_reasons.wanted(seen.job) > len(pods)
+        pending_limit = max(options.pending_timeout_seconds - self.waited, 0)
+        operator_limit = options.operator_timeout_seconds
+        pull_limit = options.image_pull_timeout_seconds
+        missing = waiting_reasons.expected_pods(snapshot.job) > len(pods)
         not_made = waiting_reasons.not_made(events)
         unscheduled = waiting_reasons.unscheduled(pods)
-        found: dict[str, Limit] = {}
+        limits: dict[str, Limit] = {}
 
-        if not self._is_cared_for(seen):
-            said = f"the job has had no status for {operator:.0f} s; nothing is creating its pods"
-            found["no status"] = Limit(operator, Verdict.OPERATOR_ABSENT, said)
+        if not self._is_cared_for(snapshot):
+            sentence = (
+                f"the job has had no status for {operator_limit:.0f} s;"
+                " nothing is creating its pods"
+            )
+            limits["no status"] = Limit(operator_limit, Verdict.OPERATOR_ABSENT, sentence)
         if _ended(pods):
-            said = f"a pod ended {operator:.0f} s ago, but the job's status still does not show it"
-            found["not noticed"] = Limit(operator, Verdict.OPERATOR_ABSENT, said)
+            sentence = (
+                f"a pod ended {operator_limit:.0f} s ago,"
+                " but the job's status still does not show it"
+            )
+            limits["not noticed"] = Limit(operator_limit, Verdict.OPERATOR_ABSENT, sentence)
         if unpulled := waiting_reasons.image_pull(pods):
-            said = _joined("an image cannot be pulled", unpulled)
-            found["image"] = Limit(pull, Verdict.IMAGE_PULL, said)
+            sentence = _joined("an image cannot be pulled", unpulled)
+            limits["image"] = Limit(pull_limit, Verdict.IMAGE_PULL, sentence)
         if misconfigured := waiting_reasons.misconfigured(pods):
-            said = _joined("a container cannot be created", misconfigured)
-            found["configuration"] = Limit(pull, Verdict.USER_ERROR, said)
+            sentence = _joined("a container cannot be created", misconfigured)
+            limits["configuration"] = Limit(pull_limit, Verdict.USER_ERROR, sentence)
         if secrets := waiting_reasons.missing_secrets(pods):
-            said = _joined("a Secret is missing", [str(item) for item in secrets])
-            found["secret"] = Limit(_MOMENT, Verdict.USER_ERROR, said)
+            sentence = _joined("a Secret is missing", [str(item) for item in secrets])
+            limits["secret"] = Limit(_MOMENT, Verdict.USER_ERROR, sentence)
         if missing and (forbidden := waiting_reasons.forbidden(events)):
-            said = _joined("the cluster does not allow pods to be created", forbidden[-1:])
-            found["forbidden"] = Limit(_MOMENT, Verdict.REFUSED, said)
+            sentence = _joined("the cluster does not allow pods to be created", forbidden[-1:])
+            limits["forbidden"] = Limit(_MOMENT, Verdict.REFUSED, sentence)
         why = unscheduled or not_made[-1:]
-        verdict, what = (
-            Verdict.UNSCHEDULABLE,
-            f"not all pods have started after {self.pending:.0f} s",
-        )
+        verdict = Verdict.UNSCHEDULABLE
+        state = f"not all pods have started after {self.pending:.0f} s"
         if placed and (unscheduled or (missing and not_made)):
             verdict = Verdict.PARTLY_PLACED
-            what = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
-            longest = min(options.partly_placed_seconds, left)
-            found["partly"] = Limit(longest, verdict, _joined(what, why))
-        if self._is_pending(seen):
-            said = _joined(what, why or _reasons(seen) or _unknown(seen))
-            found["pending"] = Limit(left, verdict, said)
+            state = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
+            longest = min(options.partly_placed_seconds, pending_limit)
+            limits["partly"] = Limit(longest, verdict, _joined(state, why))
+        if self._is_pending(snapshot):
+            sentence = _joined(state, why or _reasons(snapshot) or _unexplained(snapshot))
+            limits["pending"] = Limit(pending_limit, verdict, sentence)
         # A Job waits for such a pod to end, which only its node can report.
         lost = [pod for pod in pods if on_lost_node(pod) and pod["status"]["phase"] == "Running"]
         if lost:
             graces = (pod["metadata"].get("deletionGracePeriodSeconds") or 0 for pod in lost)
-            said = judge(seen.job, lost).sentence
-            found["lost"] = Limit(max(graces) + _REPORTED, Verdict.LOST, said)
-        if seen.silence is not None and seen.silence >= options.stall_timeout_seconds:
-            said = f"the chief has logged nothing for {seen.silence:.0f} s"
-            found["stalled"] = Limit(0, Verdict.STALLED, said)
+            sentence = judge(snapshot.job, lost).sentence
+            limits["lost"] = Limit(max(graces) + _REPORTED, Verdict.LOST, sentence)
+        if snapshot.silence is not None and snapshot.silence >= options.stall_timeout_seconds:
+            sentence = f"the chief has logged nothing for {snapshot.silence:.0f} s"
+            limits["stalled"] = Limit(0, Verdict.STALLED, sentence)
         if any(is_chief(pod) and pod["status"].get("phase") == "Running" for pod in pods):
-            said = "the chief has run longer than its deadline, and its node has not stopped it"
+            sentence = "the chief has run longer than its deadline, and its node has not stopped it"
             longest = options.deadline_seconds + self.grace + _SLACK
-            found["deadline"] = Limit(longest, Verdict.DEADLINE, said)
-        return found
+            limits["deadline"] = Limit(longest, Verdict.DEADLINE, sentence)
+        return limits
 
-    def _is_cared_for(self, seen: Snapshot) -> bool:
+    def _is_cared_for(self, snapshot: Snapshot) -> bool:
         """Return whether an operator handles the job; one that creates no pods writes no status."""
-        return kind_of(seen.job).is_noticed(seen.job) or bool(waiting_reasons.not_made(seen.events))
+        return kind_of(snapshot.job).is_noticed(snapshot.job) or bool(
+            waiting_reasons.not_made(snapshot.events)
+        )
 
-    def _is_pending(self, seen: Snapshot) -> bool:
-        if not self._is_cared_for(seen):
+    def _is_pending(self, snapshot: Snapshot) -> bool:
+        if not self._is_cared_for(snapshot):
             return False  # the limit "no status" covers this
-        begun = [pod for pod in seen.pods if waiting_reasons.has_begun(pod)]
-        return len(begun) < waiting_reasons.wanted(seen.job)
+        begun = [pod for pod in snapshot.pods if waiting_reasons.has_begun(pod)]
+        return len(begun) < waiting_reasons.expected_pods(snapshot.job)
 
 
-def _reasons(seen: Snapshot) -> list[str]:
+def _reasons(snapshot: Snapshot) -> list[str]:
     """Return the cluster's message, if any, for each pod that has not started."""
-    found = []
-    for pod in seen.pods:
+    messages = []
+    for pod in snapshot.pods:
         if not waiting_reasons.has_begun(pod) and (
-            said := waiting_reasons.reason(pod, seen.events)
+            message := waiting_reasons.reason(pod, snapshot.events)
         ):
-            found.append(f"{replica_of(pod)}: {said}")
-    return found
+            messages.append(f"{replica_of(pod)}: {message}")
+    return messages
 
 
 def _ended(pods: Sequence[Object]) -> bool:
@@ -197,11 +209,12 @@ def _ended(pods: Sequence[Object]) -> bool:
     )
 
 
-def _unknown(seen: Snapshot) -> list[str]:
-    waiting_pods = [replica_of(pod) for pod in seen.pods if not waiting_reasons.has_begun(pod)]
-    missing = waiting_reasons.wanted(seen.job) - len(seen.pods)
+def _unexplained(snapshot: Snapshot) -> list[str]:
+    """Return a message for each pod that has not started without a reason from the cluster."""
+    waiting_pods = [replica_of(pod) for pod in snapshot.pods if not waiting_reasons.has_begun(pod)]
+    missing = waiting_reasons.expected_pods(snapshot.job) - len(snapshot.pods)
     return [f"{name} has not started" for name in waiting_pods] or [f"{missing} were not created"]
 
 
-def _joined(what: str, details: Sequence[str]) -> str:
-    return f"{what}: {listed(details, _SHOWN, '; ')}"
+def _joined(problem: str, details: Sequence[str]) -> str:
+    return f"{problem}: {listed(details, _SHOWN, '; ')}"

@@ -1,4 +1,4 @@
-"""What the store knows about the attempts of a run: claims, ends, checkpoints and the output.
+"""Reads and writes a run's attempts in the store: claims, ends, checkpoints and the output.
 
 A claim, `attempts/NNNN.json`, gives an attempt to one launcher, and limits the attempts. Only
 consecutive attempts without progress count. On spot nodes, a week of training loses many pods, and
@@ -82,13 +82,13 @@ class Claim:
 
     def used(self, most: int) -> str:
         """Return how many attempts came before, and how many of `most` made no progress."""
-        made = counted(self.attempt - self.since, "attempt")
+        attempts = counted(self.attempt - self.since, "attempt")
         if not self.fruitless:
-            return f"{made}, and the last one stored a newer checkpoint"
+            return f"{attempts}, and the last one stored a newer checkpoint"
         last = f"the last {self.fruitless}" if self.fruitless > 1 else "the last one"
         stored = "newer checkpoint" if self.checkpoint else "checkpoint to resume from"
         return (
-            f"{made}, and {last} stored no {stored}; train_options.max_attempts allows"
+            f"{attempts}, and {last} stored no {stored}; train_options.max_attempts allows"
             f" {most} such attempts in a row"
         )
 
@@ -138,7 +138,7 @@ class Records:
         claimed = self.claimed()
         return kind_named(self.claim(claimed[0]).kind) if claimed else None
 
-    def keep_claim(
+    def save_claim(
         self,
         claim: Claim,
         spec: JobSpec,
@@ -157,7 +157,7 @@ class Records:
             return False
         return True
 
-    def keep_end(self, end: AttemptEnd, final: bool = True) -> None:
+    def save_end(self, end: AttemptEnd, final: bool = True) -> None:
         """Record an attempt's end; a final one replaces another record. Never raises."""
         address, store = self.step.run.attempt_end(end.attempt), self.step.store
         try:
@@ -170,10 +170,10 @@ class Records:
     def failure(self) -> Failure | None:
         """Return the recorded failure of this step, or None."""
         try:
-            found = Failure.from_bytes(self.step.store.read(self.step.run.failure("json")))
+            failure = Failure.from_bytes(self.step.store.read(self.step.run.failure("json")))
         except (ObjectNotFoundError, documents.InvalidDocumentError):
             return None
-        return found if found.step == self.step.name else None
+        return failure if failure.step == self.step.name else None
 
     def completed(self) -> int:
         """Return the attempt whose output is complete in the store, or 0."""
@@ -214,7 +214,7 @@ class Records:
         return {}
 
     def dataset(self, spec: JobSpec) -> Dataset | None:
-        """Return what identifies the dataset; None without one."""
+        """Return the dataset's address and digests; None for a run without a dataset."""
         if not spec.dataset_uri:
             return None
         dataset = S3Address.parse(spec.dataset_uri, "dataset_uri")
@@ -226,10 +226,10 @@ class Records:
         return Dataset(str(dataset), dataset_digest(dataset, manifest), schema_digest)
 
     def inputs(self, spec: JobSpec) -> Mapping[str, Any]:
-        """Return what affects the trained model, by parameter, without secrets."""
-        given = masked(spec.for_result)
+        """Return the parameters that affect the trained model, without secrets."""
+        parameters = masked(spec.for_result)
         dataset = self.dataset(spec)
-        return given | {"data": (dataset.digest or dataset.uri) if dataset else ""}
+        return parameters | {"data": (dataset.digest or dataset.uri) if dataset else ""}
 
 
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ class TrainingHistory:
 
     Attributes:
         epochs: In order; the last report of an epoch that was repeated after a restart counts.
-        final: The metrics of the exported model; without a final event, those of the last epoch.
+        final: The exported model's metrics; without a final event, the last epoch's metrics.
         seconds: The chief's time by activity since its last start; empty without a final event.
         dropped: Names of values that are not finite numbers; reports cannot show them.
         trained_weights_sha256: Digest of the trained weights; empty without a final event.

@@ -27,7 +27,7 @@ from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 
-_CLUSTER_SECONDS = 60.0
+_CLUSTER_SECONDS = 60.0  # longer than a restart of the API server takes
 _A_FUNCTION = "module:function"  # while model_code is not known
 
 
@@ -45,42 +45,42 @@ class Prepared:
 
 
 def prepared(
-    step: Step, values: Mapping[str, Any], problems: Iterable[Problem | str] = ()
+    step: Step, values: Mapping[str, Any], earlier_problems: Iterable[Problem | str] = ()
 ) -> Prepared:
     """Check a launch, and copy its code.
 
     Args:
         step: The launch's run and store.
         values: The run parameters.
-        problems: What is wrong with the launch already.
+        earlier_problems: The launch's known problems, to report in the same error.
 
     Raises:
         ConfigurationError: Everything that is wrong, in one error.
         StepError: The store or the cluster does not respond.
     """
-    found = Problems(problems)
+    problems = Problems(earlier_problems)
     cluster: list[Finding] = []
-    given = {name: value for name, value in values.items() if name != "model_code"}
-    wanted = found.of(lambda: ModelCode.of_run(values))
-    given["model_entry"] = wanted.entry() if wanted else _A_FUNCTION
-    spec = found.of(lambda: JobSpec.parse(**given))
-    warnings = found.of(lambda: _first_checks(step, spec, found, cluster))
+    arguments = {name: value for name, value in values.items() if name != "model_code"}
+    model_code = problems.of(lambda: ModelCode.of_run(values))
+    arguments["model_entry"] = model_code.entry() if model_code else _A_FUNCTION
+    spec = problems.of(lambda: JobSpec.parse(**arguments))
+    warnings = problems.of(lambda: _first_checks(step, spec, problems, cluster))
     code: Code | None = None
     if warnings is not None and spec:
-        found += _missing(step, spec)
-    if warnings is not None and wanted:
-        if not (is_local() or wanted.in_image):
-            found += local_paths({"model_code": values["model_code"]})
+        problems += _missing(step, spec)
+    if warnings is not None and model_code:
+        if not (is_local() or model_code.in_image):
+            problems += local_paths({"model_code": values["model_code"]})
         code, of_code = check_code(step, values)
-        found += only(of_code, Status.PROBLEM)
-        for it in only(of_code, Status.WARNING):
-            log.warning("%s", it)
-            warnings.append(it.text)
-    if found or not code:
-        raise ConfigurationError(*found, notes=warnings or ())
-    entry = wanted.entry(code.module) if wanted else _A_FUNCTION
+        problems += only(of_code, Status.PROBLEM)
+        for warning in only(of_code, Status.WARNING):
+            log.warning("%s", warning)
+            warnings.append(warning.text)
+    if problems or not code:
+        raise ConfigurationError(*problems, notes=warnings or ())
+    entry = model_code.entry(code.module) if model_code else _A_FUNCTION
     code_uri = save_code(step, code_of_run(step, code))
-    return Prepared(given | {"model_entry": entry, "code_uri": code_uri}, cluster)
+    return Prepared(arguments | {"model_entry": entry, "code_uri": code_uri}, cluster)
 
 
 def check_cluster(step: Step, spec: JobSpec) -> list[Finding]:
@@ -95,23 +95,23 @@ def check_cluster(step: Step, spec: JobSpec) -> list[Finding]:
 
 
 def _first_checks(
-    step: Step, spec: JobSpec | None, found: Problems, cluster: list[Finding]
+    step: Step, spec: JobSpec | None, problems: Problems, of_cluster: list[Finding]
 ) -> list[str]:
     """Check the store and the cluster for a run without an attempt; return the warnings."""
     if step.store.numbers(step.run.attempts):
         return []
     of_store = check_store(step.store, step.run.base, step.layout.root)
-    for it in only(of_store, Status.WARNING, Status.WAITS):
-        log.warning("%s", it)
+    for finding in only(of_store, Status.WARNING, Status.WAITS):
+        log.warning("%s", finding)
     if spec:
-        cluster += check_cluster(step, spec)
-    seen = [*of_store, *cluster]
-    found += only(seen, Status.PROBLEM)
-    return [it.text for it in only(seen, Status.WARNING, Status.WAITS)]
+        of_cluster += check_cluster(step, spec)
+    findings = [*of_store, *of_cluster]
+    problems += only(findings, Status.PROBLEM)
+    return [finding.text for finding in only(findings, Status.WARNING, Status.WAITS)]
 
 
 def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
-    """Yield what an image or a dataset lacks; preflight has no dataset yet."""
+    """Yield the problems of the images and the dataset; preflight runs before a dataset exists."""
     for name, image in (("train_image", spec.image), ("the image of the steps", spec.tools_image)):
         if images.is_placeholder(image) and not is_local():
             yield Problem(

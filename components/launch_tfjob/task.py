@@ -29,7 +29,7 @@ _NOT_PASSED = (
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What the page of the job shows about the task.
+    """The task's settings and checks, as the page of the job shows them.
 
     Attributes:
         settings: What the task sets, in the form of `pod.all`.
@@ -49,7 +49,7 @@ class TaskReport:
 
 
 def apply(parameters: Mapping[str, Any], problems: Problems) -> tuple[dict[str, Any], TaskReport]:
-    """Return the run parameters with the settings of the task, and what to show about them.
+    """Return the run parameters with the task's settings, and a report on these settings.
 
     Args:
         parameters: The run parameters, and `task_config` if the component has that input.

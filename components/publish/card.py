@@ -1,4 +1,8 @@
-"""Renders the model card of a published version, and an example of a request."""
+"""Renders the model card of a published version, and an example of a request.
+
+The card stays with the version, so it contains what a user needs without the run: the verdict, the
+data, the columns, and a request that the model answers. Called by `version.py`.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,8 @@ def request(schema: Schema, statistics: StatisticsDocument, arguments: Mapping[s
         The request; empty if the model does not list its columns, or has others than the data.
     """
     columns = statistics.features
-    values = {it.name: it.usual(columns.get(it.name)) for it in schema.encoding.features}
+    features = schema.encoding.features
+    values = {feature.name: feature.usual(columns.get(feature.name)) for feature in features}
     if not arguments or not arguments.keys() <= values.keys():
         return ""
     row = {argument: _plain(values[column]) for column, argument in arguments.items()}
@@ -80,7 +85,7 @@ def request(schema: Schema, statistics: StatisticsDocument, arguments: Mapping[s
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with few digits; JSON has no NaN."""
+    """Return a value with few digits, and 0 for NaN and infinity, which JSON cannot represent."""
     if not isinstance(value, float):
         return value
     return float(f"{value:.6g}") if math.isfinite(value) else 0.0

@@ -49,8 +49,8 @@ from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.verdict_record import (
     LostRace,
     ModelVerdict,
-    keep_lost_race,
-    keep_second,
+    save_lost_race,
+    save_second,
     second_verdict,
 )
 
@@ -62,15 +62,15 @@ PUBLISHED, NOT_BLESSED = "published", "not_blessed"
 
 @dataclass(frozen=True)
 class Published:
-    """What happened to a blessed model.
+    """The outcome of publishing a blessed model.
 
     Attributes:
         outcome: `published`; `not_blessed` by the second verdict; or `lost_race`.
-        card: The model card, or what happened instead; Markdown.
+        card: The model card, or a page with the reason why there is none; Markdown.
         version: The number of the version, from 1; 0 if nothing was published.
         version_uri: The directory of the version.
         champion_uri: The record that makes it the champion.
-        reason: Why.
+        reason: Why this is the outcome.
         champion: The content of that record; None if nothing was published.
     """
 
@@ -137,12 +137,12 @@ def run(
             return _publish(step, verdict, model, dataset, variables)
         except SurpassedError:
             winner = _winner(step, model_name, verdict.met + 1)
-        mine = winner.trained_by == (step.run_id, step.task_key)
-        if mine and winner.action == PROMOTE and winner.number >= number:
+        is_own = winner.trained_by == (step.run_id, step.task_key)
+        if is_own and winner.action == PROMOTE and winner.number >= number:
             continue  # a user has just done it
         if verdict.is_second:
             lost = LostRace.to(winner, model_name)
-            keep_lost_race(step.store, step.run, lost)
+            save_lost_race(step.store, step.run, lost)
             log.warning("the model is not published: %s", lost.message)
             return Published.nothing(lost.verdict, model_name, lost.message)
         log.info(
@@ -163,10 +163,10 @@ def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int)
     """
     from kfp_tfjob.judging.judge import EvaluationRequest, judge
 
-    given = EvaluationRequest.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
+    request = EvaluationRequest.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
-        judged = judge(step.store, step.layout, given, Path(scratch), gpus)
-    keep_second(step.store, step.run, judged.verdict)
+        judged = judge(step.store, step.layout, request, Path(scratch), gpus)
+    save_second(step.store, step.run, judged.verdict)
     rows = counted(judged.verdict.rows, "test row")
     log.info("second verdict on %s: %s", rows, judged.decision.line)
     stored = second_verdict(step.store, step.run)
@@ -208,20 +208,20 @@ def _made_by_person(
         number: The number of the champion record that the first verdict allows.
         variables: Variables of the run's replicas that name MLflow's server.
     """
-    mine = (step.run_id, step.task_key)
-    for it in champions(step.store, step.layout, model_name, above=number - 1):
-        if it.action == PROMOTE and it.trained_by == mine:
+    run = (step.run_id, step.task_key)
+    for champion in champions(step.store, step.layout, model_name, above=number - 1):
+        if champion.action == PROMOTE and champion.trained_by == run:
             break
     else:
         return None
-    said = f"{it.by} made it the champion already: {it.why}"
-    log.info("version %d of %s is published: %s", it.version, model_name, said)
+    note = f"{champion.by} made it the champion already: {champion.why}"
+    log.info("version %d of %s is published: %s", champion.version, model_name, note)
     publish_newest(step.store, step.layout, model_name)
     mirror.sync(step.store, step.layout, model_name, variables=variables)
     place = step.layout.model(model_name)
-    card = step.store.read(place.version(it.version) / MODEL_CARD).decode()
-    card += f"\n{prose(said)}.\n"
-    return Published.version_of(step, model_name, it, card)
+    card = step.store.read(place.version(champion.version) / MODEL_CARD).decode()
+    card += f"\n{prose(note)}.\n"
+    return Published.version_of(step, model_name, champion, card)
 
 
 def _winner(step: Step, model_name: str, number: int) -> Champion:
@@ -288,9 +288,9 @@ def _require_unsurpassed(step: Step, model_name: str, number: int, verdict: Mode
     """Reject, before anything is written, if the champion changed after the verdict."""
     champion = read_champion(step.store, step.layout, model_name)
     if champion and champion.number >= number:
-        there = _winner(step, model_name, number)
+        winner = _winner(step, model_name, number)
         trained_by = (verdict.run_id, step.task_key)
-        if (there.number, there.trained_by, there.action) != (number, trained_by, ""):
+        if (winner.number, winner.trained_by, winner.action) != (number, trained_by, ""):
             raise surpassed(model_name, champion)
     elif champion:  # a record that a person removed leaves its number to the next
         met = verdict.champion

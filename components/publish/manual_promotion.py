@@ -1,4 +1,9 @@
-"""Makes an evaluated run's model the champion on a user's order, whatever its verdict."""
+"""Makes an evaluated run's model the champion on a user's order, even against its verdict.
+
+The gate may reject a model that a user wants, for example because the test rows changed. The
+champion's record names the user and the reason, so the history shows that no gate decided. Called
+by `kfp-tfjob models promote`, which shows the plan and asks before it executes it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,7 @@ class ManualPromotion:
 
 
 def plan(step: Step, model_name: str) -> ManualPromotion:
-    """Return what the promotion of a run would do.
+    """Return a checked plan to promote a run's model; nothing is written.
 
     Args:
         step: The run and its store.
@@ -94,15 +99,16 @@ def execute(step: Step, planned: ManualPromotion, by: str, why: str) -> Champion
     dataset = S3Address.parse(verdict.dataset_uri, "dataset_uri")
     now = read_champion(step.store, step.layout, planned.model_name)
     if now and now.action == PROMOTE and now.trained_by == (planned.run_id, step.task_key):
-        publish_newest(step.store, step.layout, planned.model_name)  # after a try that was killed
+        # An earlier promotion of the same run may have been killed before this.
+        publish_newest(step.store, step.layout, planned.model_name)
         return now
-    wanted, _ = complete(step, verdict, planned.number, model, dataset)
+    completed, _ = complete(step, verdict, planned.number, model, dataset)
     try:
         champion = promote(
             step.store,
             step.layout,
             planned.model_name,
-            replace(wanted, action=PROMOTE, by=by, why=why),
+            replace(completed, action=PROMOTE, by=by, why=why),
         )
     except SurpassedError as error:
         raise SurpassedError(

@@ -15,7 +15,7 @@ from kfp_tfjob.storage.verdict_record import verdict_in_force
 
 
 def published_model(step: Step, model_name: str, done: Published) -> PublishedModelCard:
-    """Return the metadata of what became of a blessed model."""
+    """Return the metadata of the artifact `published_model`, also if nothing was published."""
     verdict = verdict_in_force(step.store, step.run)
     card = PublishedModelCard(
         run_id=step.run_id,

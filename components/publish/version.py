@@ -1,4 +1,9 @@
-"""Writes the version of an evaluated model, and the record that would make it the champion."""
+"""Writes the version of an evaluated model, and the record that would make it the champion.
+
+The manifest is written last and the record after it, so readers never see half a version. A
+publisher that was killed is repeated: a complete version stays, an incomplete one is written again.
+Called by `engine.py` for a blessed model, and by `manual_promotion.py` for a user.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull, push
 
 _OF_THE_DATASET = (SCHEMA, STATISTICS, DISTRIBUTIONS)  # later data is compared with them
-_LONGEST_WHY = 1000  # characters
+_LONGEST_WHY = 1000  # characters; every reader of the champions reads this record
 
 
 def complete(
@@ -82,8 +87,9 @@ def complete(
 
 def _verdict_in(store: Store, version: S3Address) -> str:
     """Return the SHA-256 of the verdict in a complete version; empty if there is none."""
-    found = versions.manifest_of(store, version)
-    return next((it.sha256 or "" for it in found.objects if it.key == VERDICT), "") if found else ""
+    if not (manifest := versions.manifest_of(store, version)):
+        return ""
+    return next((entry.sha256 or "" for entry in manifest.objects if entry.key == VERDICT), "")
 
 
 def _copy(

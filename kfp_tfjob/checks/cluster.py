@@ -1,4 +1,8 @@
-"""Checks of the whole cluster: its version, and whether it runs the kind of the job."""
+"""Checks of the whole cluster: its version, and whether it runs the kind of the job.
+
+The job is created as a dry run, because only the API server knows the CRDs, webhooks and quotas
+that decide. Called by `engine.py`, whose table says which program runs which check.
+"""
 
 from __future__ import annotations
 

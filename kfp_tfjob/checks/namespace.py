@@ -135,7 +135,7 @@ def admission(subject: Subject) -> Iterator[Finding]:
     for name, pod in _example_pods(subject):
         try:
             # A new client: one that has created a pod takes a refusal for a starting API server.
-            api.within(0).request("POST", api.core("pods"), {"dryRun": "All"}, pod)
+            api.with_patience(0).request("POST", api.core("pods"), {"dryRun": "All"}, pod)
         except (ForbiddenError, JobRefusedError) as error:
             refused = True  # the other pods are tested too, so that all problems are reported
             yield from _explain_rejection(name, error.problems)

@@ -64,7 +64,7 @@ def nodes(subject: Subject) -> Iterator[Finding]:
 
 
 def remedy(spec: JobSpec, nodes: Sequence[Object]) -> str:
-    """Return what to do about replicas that do not fit on the nodes."""
+    """Return the fix for replicas that do not fit on the nodes: smaller ones, or tolerations."""
     without_taints = [{**node, "spec": {}} for node in nodes]
     return _LESS if list(too_small(spec, without_taints)) else _TOLERATE
 

@@ -1,4 +1,8 @@
-"""The subject of the checks: a job in a namespace of a cluster, which no check creates."""
+"""The subject of the checks: a job in a namespace of a cluster, which no check creates.
+
+It keeps what several checks read, such as the nodes, so each of these requests is made once. Called
+by `engine.py`, and by the programs that run checks: preflight, the launcher, `doctor` and `submit`.
+"""
 
 from __future__ import annotations
 

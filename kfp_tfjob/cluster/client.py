@@ -38,15 +38,16 @@ from kfp_tfjob.storage.retry import Patience
 
 log = logging.getLogger(__name__)
 
+# A control plane may be replaced meanwhile: its upgrade takes minutes, and the job continues.
 PATIENCE = Patience(seconds=900, party="the cluster", error=ClusterUnavailableError)
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # The errors of one failed call: an error response, or no response.
 CALL_FAILED = (ApiError, urllib3.exceptions.HTTPError, OSError, *UNREADABLE)
-CALL_SECONDS = (5, 30)  # to connect, and between two bytes
+CALL_SECONDS = (5, 30)  # to connect, and between two bytes: a large list is slow to begin
 _CONNECTIONS = 1000  # every log and every watch uses one
 _LONGEST_LINE = 64 * 1024  # bytes of a log line; the end of a longer line is dropped
 _LONGEST_EVENT = 16 * 1024 * 1024  # etcd accepts objects of 1.5 MiB, which are longer as JSON
-_CHUNK = 16 * 1024  # bytes of one read
+_CHUNK = 16 * 1024  # bytes of one read; a thousand streams may be open
 # The API server ends a watch after 55 s, so a connection that is silent for 70 s is dead.
 _WATCH_SECONDS, _WATCH_SILENCE = 55, 70.0
 
@@ -131,7 +132,7 @@ class ClusterClient:
         """The API server's URL."""
         return self.client.configuration.host
 
-    def within(self, seconds: float) -> ClusterClient:
+    def with_patience(self, seconds: float) -> ClusterClient:
         """Return the same client with retries for at most `seconds`."""
         return self._with(_patience=replace(self._patience, seconds=seconds))
 

@@ -27,7 +27,7 @@ from kfp_tfjob.storage.escaping import lines
 
 log = logging.getLogger(__name__)
 _SUPERVISOR = " supervisor: "  # its lines do not explain why the program failed
-_LAST_LINES = 50  # of each container
+_LAST_LINES = 50  # of each container; a report shows fewer, after the supervisor's are removed
 # Seconds between two polls. Events are not watched, so a waiting job is polled soon after a change,
 # and less and less often while its state stays the same.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0
@@ -51,7 +51,7 @@ class Follower:
         """Start forwarding the job's lines."""
         self._thread.start()
 
-    def look(self) -> Object | None:
+    def poll(self) -> Object | None:
         """Return the job's current state; log a line if the state of its pods has changed.
 
         Afterwards, `events` contains the events of the job, of its waiting pods and, while a queue
@@ -66,7 +66,7 @@ class Follower:
         lagging = [
             pod for pod in pods if not waiting_reasons.has_begun(pod) or waiting_reasons.reason(pod)
         ]
-        missing = len(pods) < waiting_reasons.wanted(job)
+        missing = len(pods) < waiting_reasons.expected_pods(job)
         self._waits = bool(missing or lagging) and not is_over(job)
         creators = kind_of(job).creators(job) if missing else []
         self.events = self._read_events(creators, lagging) if self._waits else []

@@ -55,8 +55,7 @@ class KubernetesBackend:
 
     Args:
         api: The cluster.
-        operator_seconds: The time for which the operator's webhook may be unreachable when a job is
-            created.
+        operator_seconds: How long the operator's webhook may be unreachable when a job is created.
     """
 
     def __init__(self, api: ClusterClient, operator_seconds: float = 60) -> None:
@@ -169,7 +168,7 @@ class KubernetesBackend:
     def place_in_queue(self, queue: str, workload: str) -> int | None:
         """Return a Workload's place in a LocalQueue, from 1; None if Kueue does not report it."""
         try:
-            pending = self._api.within(2).list(self._api.pending_workloads(queue))
+            pending = self._api.with_patience(2).list(self._api.pending_workloads(queue))
         except StepError:  # the right is missing, or Kueue's visibility server
             return None
         places = {
@@ -181,7 +180,7 @@ class KubernetesBackend:
     def nodes(self) -> list[Object] | None:
         """Return the cluster's nodes; None without the right from deploy/optional/nodes."""
         try:
-            return self._api.within(10).list("/api/v1/nodes")
+            return self._api.with_patience(10).list("/api/v1/nodes")
         except StepError:
             return None
 
@@ -202,7 +201,7 @@ class KubernetesBackend:
         for request in pod_requests:
             try:
                 self._api.request(request.method, request.path, request.query, request.body)
-            except NotFoundError:
+            except NotFoundError:  # it ended by itself
                 continue
             except StepError as error:
                 log.warning("%s may use its whole grace period: %s", name, error)

@@ -23,7 +23,7 @@ from kfp_tfjob.storage.store import Listed, Store
 
 _LINE = re.compile(r"(\S+) \[([^\]]+)\] (.*)", re.DOTALL)
 _NOTE = re.compile(r"# (\d.*)")
-_STAMP = 30  # characters of a line's time
+_STAMP = 30  # characters of a line's time: RFC 3339 with nanoseconds and Z
 # Bytes of a file, and of its decompressed content. The writer's limits are lower, so a larger file
 # is damaged or was not written by it.
 _MOST_COMPRESSED, _MOST_DECOMPRESSED = 16 << 20, 128 << 20
@@ -69,7 +69,7 @@ class LogReader:
         for file in files:
             try:
                 lines = Counter(self._lines(file))
-            except ObjectNotFoundError:
+            except ObjectNotFoundError:  # deleted since it was listed
                 continue
             except (DataError, EOFError, OSError, zlib.error) as error:
                 notes.append(LogLine("", replica, f"({file.address}: {safe(error)})"))

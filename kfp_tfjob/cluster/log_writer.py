@@ -23,8 +23,8 @@ from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
-STORE_SECONDS = 30.0  # between two writes of a file
-LIMIT = 8 << 20  # bytes of a file's uncompressed lines
+STORE_SECONDS = 30.0  # between two writes of a file, which stores the whole file again
+LIMIT = 8 << 20  # bytes of a file's uncompressed lines: about 100,000 lines
 MEMORY = 128 << 20  # bytes of all uncompressed lines of an attempt
 CLOSING_SECONDS = 10.0  # for the remaining lines when an attempt has ended
 _LEVEL = 1  # of gzip; the launcher shares its core with other runs' steps
@@ -62,7 +62,7 @@ class LogWriter:
     """Stores one attempt's lines until it is closed."""
 
     def __init__(self, store: Store, run: RunLayout, attempt: int) -> None:
-        self._store = store.within(0)  # a failed call is repeated in the next round
+        self._store = store.with_patience(0)  # a failed call is repeated in the next round
         self._run, self._attempt = run, attempt
         self._launcher = secrets.token_hex(4)
         self._tails: dict[str, _Tail] = {}

@@ -1,4 +1,8 @@
-"""Reads the objects of deploy/ for one namespace and service account, as kustomize renders them."""
+"""Reads the objects of deploy/ for one namespace and service account, as kustomize renders them.
+
+A user needs no kustomize then, and what `install` prints is what the checks expect. Called by
+`install.py`, `doctor.py` and `namespace.py`.
+"""
 
 from __future__ import annotations
 

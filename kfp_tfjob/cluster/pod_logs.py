@@ -135,7 +135,7 @@ class PodLogs:
                 self._heard.pop(replica, None)
             except urllib3.exceptions.ReadTimeoutError:
                 continue  # the container was silent for _SILENCE seconds
-            except (urllib3.exceptions.HTTPError, OSError):
+            except (urllib3.exceptions.HTTPError, OSError):  # the silence is unknown then
                 self._heard.pop(replica, None)
             else:
                 if done:
@@ -162,7 +162,7 @@ class PodLogs:
             try:
                 self._lines.put(line, timeout=1)
                 return
-            except queue.Full:
+            except queue.Full:  # the reader is slow, or has stopped
                 continue
 
 

@@ -15,8 +15,8 @@ from kfp_tfjob.jobs.status import is_suspended, replica_of
 from kfp_tfjob.storage.formatting import listed
 
 _NAMES = 2  # of pods in the same state; the line stays short
-_REASONS = 2  # the most frequent ones
-_LONGEST_REASON = 300  # characters
+_REASONS = 2  # the most frequent ones; replicas are alike, so there are rarely more
+_LONGEST_REASON = 300  # characters; the scheduler's message names each reason of its nodes
 
 
 def pod_summary(
@@ -50,7 +50,7 @@ def pod_summary(
             running += 1
         else:
             starting.append(name)
-    parts = [f"{running} of {waiting_reasons.wanted(job)} running"]
+    parts = [f"{running} of {waiting_reasons.expected_pods(job)} running"]
     parts += [f"{done} done"] if done else []
     parts += [f"failed: {_named(failed)}"] if failed else []
     parts += [f"starting: {_named(starting)}"] if starting else []
@@ -64,7 +64,7 @@ def pod_summary(
         state = f"suspended in queue {queue}" if queue else "suspended"
         state += f" at place {place}" if place else ""
         parts.append(": ".join([state, *map(_shorten, waiting_reasons.queue_says(events)[-1:])]))
-    elif (missing := waiting_reasons.wanted(job) - len(pods)) > 0:
+    elif (missing := waiting_reasons.expected_pods(job) - len(pods)) > 0:
         newest = waiting_reasons.not_made(events)[-1:]
         parts.append(f"not created: {missing}" + (f": {_shorten(newest[0])}" if newest else ""))
     return ", ".join(parts)

@@ -14,7 +14,7 @@ from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.kind import JobKind
 
 _REVIEWS = "/apis/authorization.k8s.io/v1"
-_PARALLEL_REVIEWS = 8  # each is a request
+_PARALLEL_REVIEWS = 8  # each is a request, and some ten rights are checked while a user waits
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from kfp_tfjob.jobs.objects import Object
 log = logging.getLogger(__name__)
 
 _WARM_SECONDS = 15.0  # an API server closes a connection after 90 idle seconds, others sooner
-_READ_SECONDS = (0.5, 1.0)  # to connect, and for the response
+_READ_SECONDS = (0.5, 1.0)  # to connect, and for the response: SIGKILL may follow soon
 # SIGKILL may come sooner. A drained node would wait longer, but the next launcher starts after it.
 _ON_EXIT_SECONDS = 2.0
 # Argo's clock may differ from ours. When it sends SIGTERM, the deadline has passed by its clock.
@@ -229,7 +229,7 @@ def was_terminated(workflow: Object) -> bool:
 
 
 def _deadline(workflow: Object) -> datetime | None:
-    """Return the time of the run's deadline; None if it has no deadline or has not started."""
+    """Return the time of the run's deadline; None without a deadline or before its start."""
     seconds = _deadline_seconds(workflow)
     if seconds is None:
         return None

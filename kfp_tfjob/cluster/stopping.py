@@ -34,7 +34,7 @@ _CONNECTIONS = 2  # kept open; the first request of a new one would take a TLS h
 _STEP_SECONDS = 0.25  # after that, the next request is sent without this one's response
 _CALL_SECONDS = (1.0, 5.0)  # to connect, and for a late response
 _RETRY_SECONDS = 60.0  # for failed requests; the exit task and the heartbeat stop a job later
-_PAUSE = 0.5  # seconds between two rounds of requests
+_PAUSE = 0.5  # seconds between two rounds of requests; the grace period is running
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def stop_requests(api: ClusterClient, job: RunningJob, run: str) -> tuple[StopRe
         chief = api.core("pods", job.chief)
         annotation = {"metadata": {"annotations": {STOP_WITHIN_ANNOTATION: f"{job.seconds}s"}}}
         first = (StopRequest("PATCH", chief, {}, annotation), StopRequest("DELETE", chief, long))
-    else:  # the chief was not created or has just been, so it has no files to store yet
+    else:  # the chief was not created or has just been, so there are no files to store yet
         selector = f"{job_pods},{kind.role_label}={kind.label_of(CHIEF)}"
         first = (StopRequest("DELETE", pods, {"labelSelector": selector, **long}),) * 2
     without_chief = f"{job_pods},{kind.role_label}!={kind.label_of(CHIEF)}"

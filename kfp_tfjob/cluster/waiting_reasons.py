@@ -1,7 +1,8 @@
 """Explains why a job's pods wait, from their status and their events.
 
-Kubernetes has no single field for this. The scheduler writes a condition into the pod's status, the
-kubelet a waiting state into a container's, and controllers, quotas and queues report in events.
+Kubernetes does not report this in one field. The scheduler writes a condition into the pod's
+status, the kubelet a waiting state into a container's, and controllers, quotas and queues report in
+events.
 Called by the launcher's limits, its log and its verdicts, and by the remedies of preflight.
 """
 
@@ -72,7 +73,7 @@ def is_placed(pod: Object) -> bool:
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
-def wanted(job: Object) -> int:
+def expected_pods(job: Object) -> int:
     """Return the number of pods that a job should have."""
     return sum(replica.count for replica in replicas(job))
 

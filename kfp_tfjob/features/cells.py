@@ -61,7 +61,7 @@ class Parsed(NamedTuple):
 
 
 class Cells:
-    """A column's values; all but `floats` are those of a column of strings.
+    """A column's values as its file has them. All properties except `floats` need strings.
 
     Args:
         column: An array of shape [rows].
@@ -70,7 +70,7 @@ class Cells:
 
     def __init__(self, column: pa.Array, nulls: pa.Array) -> None:
         self.column, self.nulls = column, nulls
-        self.found: dict[Callable[[pa.Array], Any], Any] = {}
+        self._parsed: dict[Callable[[pa.Array], Any], Any] = {}
 
     @property
     def is_numeric(self) -> bool:
@@ -97,10 +97,10 @@ class Cells:
 
     @cached_property
     def decoded(self) -> tuple[pa.Array, np.ndarray | None, np.ndarray]:
-        """Strings without blanks, the index of the string of each row, and which are not UTF-8.
+        """The strings without blanks around them, each row's index, and a mask of invalid UTF-8.
 
-        A dictionary has each string once, and the index is -1 for null; otherwise it has all rows,
-        and the index is None.
+        For a dictionary column, each string occurs once, and the index is -1 for null. For other
+        columns, there is a string for each row, and the index is None.
         """
         if isinstance(self.column, pa.DictionaryArray):
             return _distinct(self.column)
@@ -119,9 +119,9 @@ class Cells:
 
     def rewritten(self, texts: pa.Array) -> Cells:
         """Return the same values written in another way, one for each of `texts`."""
-        found = Cells(self.column, self.nulls)
-        found.decoded, found.gaps = (texts, *self.decoded[1:]), self.gaps
-        return found
+        cells = Cells(self.column, self.nulls)
+        cells.decoded, cells.gaps = (texts, *self.decoded[1:]), self.gaps
+        return cells
 
     @cached_property
     def present(self) -> pa.Array:
@@ -129,33 +129,38 @@ class Cells:
         return pc.if_else(pa.array(self.gaps), None, self.texts) if self.gaps.any() else self.texts
 
     def once(self, parse: Callable[[pa.Array], Any]) -> Any:
-        """Return what a function makes of `present`; it is called only once."""
-        if parse not in self.found:
-            self.found[parse] = parse(self.present)
-        return self.found[parse]
+        """Return `parse(self.present)`; the function is called only once."""
+        if parse not in self._parsed:
+            self._parsed[parse] = parse(self.present)
+        return self._parsed[parse]
 
-    def by_row(self, found: np.ndarray, null: float | bool) -> np.ndarray:
-        """Return what was found for each of `texts`, for each row."""
+    def by_row(self, values: np.ndarray, null: float | bool) -> np.ndarray:
+        """Spread values of `texts` over the rows.
+
+        Args:
+            values: One for each of `texts`.
+            null: The value of a row with null in a dictionary column.
+        """
         codes = self.decoded[1]
-        return found if codes is None else np.append(found, found.dtype.type(null))[codes]
+        return values if codes is None else np.append(values, values.dtype.type(null))[codes]
 
     def quickly(self, parse: Callable[[pa.Array], Any], missing: float) -> Parsed | None:
         """Return a column if a function parses all of its strings; None for others."""
-        if (found := self.once(parse)) is None:
+        if (values := self.once(parse)) is None:
             return None
-        return Parsed(self.by_row(found, missing), {"encoding": self.wrong})
+        return Parsed(self.by_row(values, missing), {"encoding": self.wrong})
 
-    def parsed(self, found: np.ndarray, missing: float, invalid: dict[str, np.ndarray]) -> Parsed:
-        """Return what was found for each string of `distinct`, for each row.
+    def parsed(self, values: np.ndarray, missing: float, invalid: dict[str, np.ndarray]) -> Parsed:
+        """Return a column from the values of its distinct strings.
 
         Args:
-            found: The value of each string.
+            values: One for each string of `distinct`.
             missing: The value of a row without one.
             invalid: Which strings are invalid, by rule.
         """
         codes = self.distinct[1]
         masks = {rule: np.append(mask, False)[codes] for rule, mask in invalid.items()}
-        return Parsed(np.append(found, missing)[codes], {"encoding": self.wrong, **masks})
+        return Parsed(np.append(values, missing)[codes], {"encoding": self.wrong, **masks})
 
     def refused(self, rule: str, missing: float) -> Parsed:
         """Return a column whose values are all invalid, because of the type that the file has."""
@@ -174,8 +179,8 @@ class Cells:
 
         The index is -1 for a missing value.
         """
-        found, places = _used(self.present)
-        return found, self.by_row(places, -1)
+        strings, codes = _used(self.present)
+        return strings, self.by_row(codes, -1)
 
     @cached_property
     def words(self) -> list[str]:
@@ -193,13 +198,13 @@ class Cells:
         invalid = {}
         if self.is_temporal:
             dates, invalid["date"] = of_typed(self.column)
-            texts = [None if it == NO_DATE else shown_date(it) for it in dates.tolist()]
+            texts = [None if date == NO_DATE else shown_date(date) for date in dates.tolist()]
             text = pa.array(texts, pa.string())
         else:
             text = as_texts(self.column)[0].dictionary_decode()
             text = pc.if_else(pc.equal(text, ""), None, text)
-        found, codes = _used(text)
-        return found.to_pylist(), codes, invalid
+        strings, codes = _used(text)
+        return strings.to_pylist(), codes, invalid
 
 
 def numeric(kind: pa.DataType) -> bool:
@@ -269,8 +274,8 @@ def _text(value: bytes | None) -> str | None:
 
 def matches(text: pa.Array, pattern: str) -> np.ndarray:
     """Tell which strings match a regular expression; null does not."""
-    found = pc.match_substring_regex(text, pattern).fill_null(False)
-    return found.to_numpy(zero_copy_only=False)
+    matching = pc.match_substring_regex(text, pattern).fill_null(False)
+    return matching.to_numpy(zero_copy_only=False)
 
 
 def cast_all(text: pa.Array, type: pa.DataType) -> pa.Array | None:
@@ -310,11 +315,11 @@ def _distinct(column: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray, np.ndar
     """Return the different strings of a dictionary column, each once however often it is.
 
     Returns:
-        The strings as in `text_of`; the index of the string of each row, -1 for null; and which
-        strings are not UTF-8.
+        The strings as in `text_of`; each row's index, -1 for null; and a mask of the strings that
+        are not UTF-8.
     """
-    found, codes = _used(column)
-    text, wrong = text_of(found.cast(pa.string()) if numeric(found.type) else found)
+    strings, codes = _used(column)
+    text, wrong = text_of(strings.cast(pa.string()) if numeric(strings.type) else strings)
     return text, codes, wrong
 
 
@@ -324,12 +329,12 @@ def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
     Returns:
         The strings, and bool of shape [rows]: the rows that are not UTF-8, None if none.
     """
-    found, codes = _used(column)
-    if textual(found.type):
-        texts, wrong = text_of(found)
+    distinct, codes = _used(column)
+    if textual(distinct.type):
+        texts, wrong = text_of(distinct)
         texts = texts.to_pylist()
     else:
-        texts, wrong = list(map(number_text, found.to_pylist())), np.zeros(len(found), bool)
+        texts, wrong = list(map(number_text, distinct.to_pylist())), np.zeros(len(distinct), bool)
     bad = np.append(wrong, False)[codes]
     if (codes < 0).any():
         codes, texts = np.where(codes < 0, len(texts), codes), [*texts, ""]
@@ -345,8 +350,8 @@ def number_text(value: Any) -> str:
         return str(value).lower()
     if not isinstance(value, int | float | Decimal):  # a time of day or a duration, as a group
         return str(value)
-    whole = abs(value) < 2**63 and value == int(value)
-    return str(int(value)) if whole else str(value)
+    is_whole = abs(value) < 2**63 and value == int(value)
+    return str(int(value)) if is_whole else str(value)
 
 
 def of_typed(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -359,12 +364,12 @@ def of_typed(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
     gaps = column.is_null().to_numpy(zero_copy_only=False)
-    whole = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    units = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if per_second == 10**9:  # they are 1677 to 2262
-        return np.where(gaps, NO_DATE, whole // 1000), np.zeros(len(whole), bool)
+        return np.where(gaps, NO_DATE, units // 1000), np.zeros(len(units), bool)
     unit = 10**6 // per_second
-    beyond = (whole > LAST_DATE // unit) | (whole < FIRST_DATE // unit)
-    return np.where(gaps | beyond, NO_DATE, np.where(beyond, 0, whole) * unit), beyond & ~gaps
+    beyond = (units > LAST_DATE // unit) | (units < FIRST_DATE // unit)
+    return np.where(gaps | beyond, NO_DATE, np.where(beyond, 0, units) * unit), beyond & ~gaps
 
 
 def shown_date(microseconds: int) -> str:
@@ -380,7 +385,7 @@ def shown(column: pa.Array, row: int) -> str:
         value = column[row].as_py()
     except UnicodeDecodeError:
         return ""
-    except OverflowError:  # Python has no year 0 and no year 10000
+    except OverflowError:  # Python's years are 1 to 9999
         value = column[row : row + 1].cast(pa.string())[0].as_py()
     if isinstance(value, bytes):
         return value.decode(errors="replace").strip(BLANKS)

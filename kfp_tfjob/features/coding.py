@@ -11,6 +11,7 @@ column has its `parts`, and then 1 for a missing value where `indicator` is set.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,14 +73,14 @@ class Group:
     @cached_property
     def strict(self) -> list[int]:
         """Which columns reject a missing value."""
-        return [at for at, it in enumerate(self.columns) if not it.takes_missing]
+        return [at for at, column in enumerate(self.columns) if not column.takes_missing]
 
     @cached_property
     def stand_ins(self) -> np.ndarray:
-        """(columns,) what stands for a missing value; 0 where it is rejected."""
-        values = [it.missing.value if it.missing else None for it in self.columns]
+        """(columns,) the fill value of a missing value; 0 where it is rejected."""
+        values = [column.missing.value if column.missing else None for column in self.columns]
         kind = np.int64 if self.type.field.type == np.int64 else np.float64
-        return np.array([0 if it is None else it for it in values], kind)
+        return np.array([0 if value is None else value for value in values], kind)
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ class Coding:
 
     @classmethod
     def of_plain(cls, entries: Iterable[Learned]) -> Coding:
-        """Return the encoding from the name, the schema type and what was learned of each column.
+        """Return the encoding from each column's name, schema type and fitted parameters.
 
         Raises:
-            InvalidDocumentError: It is not one.
+            InvalidDocumentError: A type is unknown, or a parameter is invalid.
         """
         return cls(tuple(map(_type_of_plain, entries)))
 
@@ -109,12 +110,12 @@ class Coding:
     @cached_property
     def places(self) -> tuple[tuple[Field, int], ...]:
         """For each feature, its field in a row of shards and runs, and its place there."""
-        at = dict.fromkeys(FIELDS, -1)
-        found = []
-        for item in self.features:
-            at[item.field] += 1
-            found.append((item.field, at[item.field]))
-        return tuple(found)
+        counts = dict.fromkeys(FIELDS, 0)
+        places = []
+        for feature in self.features:
+            places.append((feature.field, counts[feature.field]))
+            counts[feature.field] += 1
+        return tuple(places)
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -150,27 +151,30 @@ class Coding:
     @property
     def lengths(self) -> tuple[int, int, int]:
         """The number of floats, codes and dates in a record of a shard."""
-        floats, codes, dates = (sum(it.field is field for it in self.features) for field in FIELDS)
+        counts = Counter(feature.field for feature in self.features)
+        floats, codes, dates = (counts[field] for field in FIELDS)
         return floats, codes, dates
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The features by what is encoded together."""
-        found: dict[Hashable, list[int]] = {}
-        for at, item in enumerate(self.features):
-            found.setdefault((item.kind, item.group), []).append(at)
-        return tuple(map(self._group, found.values()))
+        """The groups of features that are encoded together, by column type."""
+        members: dict[Hashable, list[int]] = {}
+        for at, feature in enumerate(self.features):
+            members.setdefault((feature.kind, feature.group), []).append(at)
+        return tuple(map(self._group, members.values()))
 
     def _group(self, features: Sequence[int]) -> Group:
         columns = tuple(self.features[at] for at in features)
         placed = [self.columns[at] for at in features]
-        indicated = [at for at, it in enumerate(columns) if it.missing and it.missing.indicator]
+        indicated = [
+            at for at, column in enumerate(columns) if column.missing and column.missing.indicator
+        ]
         return Group(
             type(columns[0]),
             columns,
             np.array(features),
             np.array([self.places[at][1] for at in features]),
-            np.array([it.start for it in placed]),
+            np.array([column.start for column in placed]),
             np.array(indicated, np.int64),
             np.array([placed[at].start + placed[at].width - 1 for at in indicated], np.int64),
         )
@@ -231,9 +235,9 @@ def gap_refused(name: str) -> Problem:
 def _type_of_plain(entry: Learned) -> ColumnType:
     import pydantic
 
-    if not (known := BY_SCHEMA_TYPE.get(entry["type"])):
+    if not (column_type := BY_SCHEMA_TYPE.get(entry["type"])):
         raise InvalidDocumentError(f"the column type {entry['type']!r}, which this version lacks")
     try:
-        return adapter(known).validate_python(entry)
+        return adapter(column_type).validate_python(entry)
     except pydantic.ValidationError as error:
         raise InvalidDocumentError(str(error)) from None

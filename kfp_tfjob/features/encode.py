@@ -12,7 +12,7 @@ from kfp_tfjob.features.coding import Column
 from kfp_tfjob.features.types.image import HALF
 
 MOST_ONE_HOT = 16  # codes; a column with more gets an embedding
-_WIDEST = 32  # units of an embedding
+_WIDEST = 32  # units of an embedding, which a column with 1,024 codes reaches
 
 
 def encode(
@@ -32,13 +32,15 @@ def encode(
     numbers = len(mean) - len(coded)
     parts = []
     if numbers:
-        # No keras.layers.Normalization, for which a deviation below 1e-7 or above 1e19 is 0 or
-        # infinite. Without a layer it stays float32: 16 bits cannot hold raw values.
+        # keras.layers.Normalization is not used, because it takes a deviation below 1e-7 as 0 and
+        # one above 1e19 as infinite. Without a layer, this stays float32: 16 bits cannot hold raw
+        # values.
         raw = inputs[:, :numbers] if coded else inputs
         parts.append((raw - mean[:numbers]) * (1 / std[:numbers]))
     sizes = sorted({column.size for column in coded if column.size <= MOST_ONE_HOT})
     for size in sizes:
-        parts.append(_one_hot(inputs, [it.start for it in coded if it.size == size], size))
+        starts = [column.start for column in coded if column.size == size]
+        parts.append(_one_hot(inputs, starts, size))
     widths: dict[int, list[Column]] = {}
     for column in coded:
         if column.size > MOST_ONE_HOT:
@@ -57,7 +59,7 @@ def centred(inputs: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def embedding_width(codes: int) -> int:
-    """Return the units of the embedding of a column: the root of its codes, at most 32."""
+    """Return the width of a column's embedding: its codes' square root, at most 32."""
     return min(_WIDEST, math.ceil(math.sqrt(codes)))
 
 

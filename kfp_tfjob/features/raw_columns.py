@@ -19,8 +19,8 @@ def type_of(feature: ColumnType) -> tf.DType:
 class RawColumns(tf.Module):
     """Turns raw columns into packed rows; its tables are saved with the model.
 
-    The columns of one type become one tensor, so the graph of thousands of columns has as few nodes
-    as that of one: TensorFlow takes time and memory for every node whenever it loads a model.
+    The columns of one type become one tensor, so a graph has as few nodes for thousands of columns
+    as for one. TensorFlow takes time and memory for every node whenever it loads a model.
 
     Args:
         declared: The coding.

@@ -1,4 +1,4 @@
-"""Where the values of a record of a table are.
+"""Finds a table's values in the records of its shards, without parsing them.
 
 A record is a `tf.train.Example` with these packed lists of fixed length; one that would be empty is
 absent:
@@ -91,10 +91,14 @@ class Layout:
         return cls(np.frombuffer(record, np.uint8), moved)
 
     def decode(self, records: Sequence[bytes | memoryview]) -> dict[str, np.ndarray]:
-        """Return what `values` does of records one by one."""
-        if others := set(map(len, records)) - {len(self.record)}:
+        """Return `values` of separate records.
+
+        Raises:
+            DamagedRecordError: A record has another layout.
+        """
+        if other_sizes := set(map(len, records)) - {len(self.record)}:
             raise DamagedRecordError(
-                f"a record of {min(others)} bytes instead of {len(self.record)}"
+                f"a record of {min(other_sizes)} bytes instead of {len(self.record)}"
             )
         block = np.frombuffer(b"".join(records), np.uint8)
         return self.values(block.reshape(-1, len(self.record)))
@@ -109,7 +113,8 @@ class Layout:
             DamagedRecordError: A record has another layout.
         """
         at = 0
-        for start, end in (*((it.start, it.end) for it in self.places), (len(self.record),) * 2):
+        slices = [(place.start, place.end) for place in self.places]
+        for start, end in (*slices, (len(self.record),) * 2):
             if (block[:, at:start] != self.record[at:start]).any():
                 raise DamagedRecordError(
                     f"a record with different columns: its bytes {at} to {start} differ"
@@ -124,10 +129,10 @@ class Layout:
         if ((part ^ self.record[place.start : place.end]) & 0x80).any():
             raise DamagedRecordError(f"a number of a different width in `{place.name}`")
         groups = part.reshape(len(block), place.length, place.width) & 0x7F
-        found = np.zeros(groups.shape[:2], np.uint64)
+        numbers = np.zeros(groups.shape[:2], np.uint64)
         for at in range(place.width):
-            found |= groups[:, :, at].astype(np.uint64) << np.uint64(7 * at)
-        return found.view(np.int64)
+            numbers |= groups[:, :, at].astype(np.uint64) << np.uint64(7 * at)
+        return numbers.view(np.int64)
 
 
 def varint(value: int) -> bytes:

@@ -80,8 +80,9 @@ def _index(content: mmap.mmap, path: Path, dataset: str) -> tuple[np.ndarray, np
         lengths = np.ndarray((size // stride,), "<u8", content, 0, (stride,))
         if (lengths == length).all():
             return np.arange(_BEFORE, size, stride, dtype=np.int64), lengths.astype(np.int64)
-    found = list(_search(content, path, dataset))
-    return np.array([at for at, _ in found], np.int64), np.array([n for _, n in found], np.int64)
+    slices = list(_search(content, path, dataset))
+    offsets = np.array([offset for offset, _ in slices], np.int64)
+    return offsets, np.array([length for _, length in slices], np.int64)
 
 
 def _search(content: mmap.mmap, path: Path, dataset: str) -> Iterator[tuple[int, int]]:
@@ -136,7 +137,7 @@ def split_evenly(rows: int, parts: int) -> list[tuple[int, int]]:
 
 
 def train_slices(
-    rows: int, batch: int, seed: int, start: tuple[int, int], mine: range, replicas: int
+    rows: int, batch: int, seed: int, start: tuple[int, int], local_replicas: range, replicas: int
 ) -> Iterator[np.ndarray]:
     """Yield the rows of each step for the replicas of this process, one by one, without end.
 
@@ -148,7 +149,7 @@ def train_slices(
         batch: Rows of a step, a multiple of `replicas`.
         seed: Seed of the order.
         start: Epoch and step within it to begin with.
-        mine: The numbers of the replicas of this process.
+        local_replicas: The numbers of this process's replicas.
         replicas: Number of replicas of the job.
     """
     size = batch // replicas
@@ -156,7 +157,7 @@ def train_slices(
     while True:
         order = epoch_order(rows, seed, epoch)
         for first in range(step * batch, rows - batch + 1, batch):
-            for replica in mine:
+            for replica in local_replicas:
                 yield order[first + replica * size : first + (replica + 1) * size]
         epoch, step = epoch + 1, 0
 

@@ -1,7 +1,7 @@
 """Reads which TensorFlow wrote a SavedModel, without TensorFlow.
 
-The launcher's image has none, and the version that evaluates a model may be another one. The
-version is near the start of saved_model.pb, which may be as large as the model's constants, so
+The launcher's image does not contain TensorFlow, and evaluate's image may contain another version.
+The version is near the start of saved_model.pb, which may be as large as the model's constants, so
 only its first part is read.
 """
 
@@ -18,7 +18,7 @@ _HEAD = 1 << 20  # bytes; the list of operations before the version has some 100
 # SavedModel.meta_graphs, MetaGraphDef.meta_info_def, MetaInfoDef.tensorflow_version
 _PATH = (2, 1, 5)
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
-_LONGEST = 100  # characters of a version
+_LONGEST = 100  # characters of a version; anything longer comes from a damaged file
 
 
 def tensorflow_version(store: Store, model: S3Address) -> str:
@@ -35,12 +35,14 @@ def tensorflow_version(store: Store, model: S3Address) -> str:
 
 
 def version_in(head: bytes) -> str:
-    """Return the version in the first bytes of a saved_model.pb; empty if they have none."""
-    data, is_whole = head, True
-    for wanted in _PATH:
-        fields = ((value, whole) for number, value, whole in _fields(data) if number == wanted)
-        data, is_whole = next(fields, (b"", False))
-    version = data.decode(errors="replace") if is_whole else ""
+    """Return the version in the first bytes of a saved_model.pb; empty without a version."""
+    message, is_complete = head, True
+    for field in _PATH:
+        contents = (
+            (content, complete) for number, content, complete in _fields(message) if number == field
+        )
+        message, is_complete = next(contents, (b"", False))
+    version = message.decode(errors="replace") if is_complete else ""
     return version if version.isprintable() and len(version) <= _LONGEST else ""
 
 

@@ -1,7 +1,8 @@
 """schema.json of a dataset: which columns, classes and shards it has, and how rows are encoded.
 
-Its digest covers what makes two models comparable, but no counts. Publish keeps a copy of its
-bytes beside the model, so every reader takes what earlier versions wrote.
+Its digest covers the columns, the classes and the encoding, which make two models comparable, but
+not the counts. Publish copies the file into the model's version, so every reader also reads the
+documents of earlier versions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from kfp_tfjob.storage.layout import SCHEMA_FORMAT
 _OPTIONAL = ("coding", "test_raw", "formats", "weight", "left_out", "picture")
 # Older datasets have one name, as a string.
 _Names = Annotated[
-    tuple[str, ...], BeforeValidator(lambda it: (it,) if isinstance(it, str) else tuple(it or ()))
+    tuple[str, ...],
+    BeforeValidator(lambda names: (names,) if isinstance(names, str) else tuple(names or ())),
 ]
 
 
@@ -121,19 +123,19 @@ class Schema:
         return documents.read(cls, data, None)
 
     def to_bytes(self) -> bytes:
-        """Return it as JSON."""
+        """Return the document as JSON."""
         body = asdict(replace(self, coding=())) | {"coding": self.coding}
-        body = {key: it for key, it in body.items() if it or key not in _OPTIONAL}
+        body = {key: value for key, value in body.items() if value or key not in _OPTIONAL}
         return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     @property
     def names(self) -> list[str]:
         """The columns."""
-        return [it.name for it in self.features]
+        return [feature.name for feature in self.features]
 
     def type_of(self, name: str) -> type[ColumnType]:
         """Return a column's type."""
-        return next(it.column_type for it in self.features if it.name == name)
+        return next(feature.column_type for feature in self.features if feature.name == name)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -143,27 +145,27 @@ class Schema:
     @property
     def rows(self) -> dict[str, int]:
         """The rows by split."""
-        return {name: it.rows for name, it in self.splits.items()}
+        return {name: split.rows for name, split in self.splits.items()}
 
     def digest(self) -> str:
-        """Return SHA-256 of what makes two models comparable."""
+        """Return the SHA-256 of task, features, label and split, which comparable models share."""
         body = asdict(replace(self, coding=()))
         body = {key: body[key] for key in ("task", "features", "label", "split")}
         return sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
     @cached_property
     def encoding(self) -> Coding:
-        """How rows are encoded; raises InvalidDocumentError if it is damaged."""
+        """The encoding of rows; raises InvalidDocumentError if the document is damaged."""
         learned = self.coding or ({},) * len(self.features)
         if len(learned) != len(self.features):
             features = len(self.features)
             raise InvalidDocumentError(f"{features} features with {len(learned)} codings")
         pairs = zip(self.features, learned, strict=True)
-        return Coding.of_plain({**vars(it), **more} for it, more in pairs)
+        return Coding.of_plain({**vars(feature), **coding} for feature, coding in pairs)
 
     @property
     def has_columns(self) -> bool:
-        """Whether the shards hold columns, and not images or what this version cannot read."""
+        """Whether the shards contain columns that this version can read; False for images."""
         try:
             return self.picture is None and bool(self.encoding.names)
         except InvalidDocumentError:

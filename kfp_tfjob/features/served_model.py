@@ -65,23 +65,23 @@ class ServedModel:
             raise self._unusable("cannot be loaded", error, EXPORT_AGAIN) from error
         self._mapping = signature_columns.read(folder)
         signatures = self._loaded.signatures
-        wanted = SIGNATURES if self._is_packed else SIGNATURES[1:]
-        found = next((key for key in wanted if key in signatures), None)
-        if found is None:
+        usable = SIGNATURES if self._is_packed else SIGNATURES[1:]
+        signature = next((key for key in usable if key in signatures), None)
+        if signature is None:
             raise DataError(
                 Problem(
                     f"{name} has no signature to predict with",
                     received=f"signatures {sorted(signatures) or 'none'}",
-                    expected=f"one of {', '.join(wanted)}",
+                    expected=f"one of {', '.join(usable)}",
                     fix="export the model with model.export(), or rename its signature",
                 )
             )
-        self._signature, self._call = found, signatures[found]
-        self._feed = self._fed(found)
+        self._signature, self._call = signature, signatures[signature]
+        self._feed = self._fed(signature)
 
     def example(self, rows: int) -> dict[str, np.ndarray]:
         """Return rows with one value in every column, as `predict` takes them."""
-        return {it.name: it.read([it.usual()] * rows)[0] for it in self._columns}
+        return {column.name: column.read([column.usual()] * rows)[0] for column in self._columns}
 
     def predict(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Predict one batch.
@@ -163,50 +163,50 @@ class ServedModel:
         ]
 
         def feed(rows: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
-            found = {name: tf.cast(rows[column], dtype) for name, column, dtype, _ in fed}
+            tensors = {name: tf.cast(rows[column], dtype) for name, column, dtype, _ in fed}
             for name, _, _, rank in fed:
                 if rank is not None and rank > 1:
-                    found[name] = tf.reshape(found[name], [-1] + [1] * (rank - 1))
-            return found
+                    tensors[name] = tf.reshape(tensors[name], [-1] + [1] * (rank - 1))
+            return tensors
 
         return feed
 
     def _other_columns(self, signature: str, inputs: dict[str, tf.TensorSpec]) -> Problem:
         """Describe a signature without one input for each raw column."""
         names = signature_columns.argument_names(self.schema.names)
-        known = {*names, *self.schema.names, *self._mapping.values()}
+        expected_names = {*names, *self.schema.names, *self._mapping.values()}
         missing = [
             column
             for column, name in zip(self.schema.names, names, strict=True)
             if not {column, name, self._mapping.get(column, "")} & set(inputs)
         ]
-        foreign = sorted(set(inputs) - known)
+        foreign = sorted(set(inputs) - expected_names)
         received = [f"no input for {_few(missing)}"] if missing else []
         received += [f"{_few(foreign)} besides"] if foreign else []
         received += [_few([f"{n}: {s.shape} {s.dtype.name}" for n, s in inputs.items()])]
-        wanted = _few([f"{it.name}: {it.raw_type}" for it in self._columns])
+        expected = _few([f"{column.name}: {column.raw_type}" for column in self._columns])
         packed = f"one of shape (batch, {len(names)}), or " if self._is_packed else ""
         return Problem(
             f"the signature {signature} of {self.name} does not take the columns of the data",
             received="; ".join(received),
-            expected=f"{packed}one input (batch,) for each column: {wanted}",
+            expected=f"{packed}one input (batch,) for each column: {expected}",
             fix="export the model with such a signature; if an input's name differs from its"
             f" column's name, map the column to it in {signature_columns.COLUMNS}",
         )
 
     def _output(self, outputs: Any) -> np.ndarray:
         """Return the one output of the signature that is the prediction."""
-        wanted = _OUTPUTS[self.schema.task]
-        if wanted in outputs:
-            return np.asarray(outputs[wanted])
+        name = _OUTPUTS[self.schema.task]
+        if name in outputs:
+            return np.asarray(outputs[name])
         if len(outputs) == 1:
             return np.asarray(next(iter(outputs.values())))
         raise DataError(
             Problem(
-                f"{self.name} has several outputs, and none is named {wanted}",
+                f"{self.name} has several outputs, and none is named {name}",
                 received=", ".join(f"{n}: {v.shape}" for n, v in sorted(outputs.items())),
-                expected=f"one output, or one named {wanted}",
-                fix=f"name the output of the signature {wanted}",
+                expected=f"one output, or one named {name}",
+                fix=f"name the output of the signature {name}",
             )
         )
 
@@ -241,13 +241,13 @@ class ServedModel:
                 )
             )
         values[np.isinf(values)] = np.nan  # which would be clipped to 0 or 1
-        return np.clip(values, 0, 1, out=values)  # the curves have no place for 1.004
+        return np.clip(values, 0, 1, out=values)  # the report's curves end at 1
 
-    def _unusable(self, what: str, error: Exception, fix: str) -> DataError:
+    def _unusable(self, defect: str, error: Exception, fix: str) -> DataError:
         received = f"{type(error).__name__}: {uncolored(str(error)).strip()[:500]}"
         return DataError(
             Problem(
-                f"{self.name} {what}",
+                f"{self.name} {defect}",
                 received=received,
                 expected="a SavedModel that predicts the test rows",
                 fix=fix,
@@ -278,9 +278,9 @@ def _columns(
     Args:
         features: The names of the columns.
         inputs: The inputs of the signature, by name.
-        mapping: The input of each column according to the model. Without it, an input may have the
-            name of its column, the name that the trainer would choose, or that of TensorFlow, which
-            replaces characters that are invalid in Python names by `_`.
+        mapping: The input of each column according to the model. Without it, an input may have its
+            column's name, the trainer's name for the column, or TensorFlow's name, in which `_`
+            replaces each character that is invalid in Python names.
     """
     ways = [[mapping.get(name, "") for name in features]] if mapping else []
     replaced = [re.sub(r"\W", "_", name, flags=re.ASCII) for name in features]

@@ -30,22 +30,22 @@ def argument_names(columns: Sequence[str]) -> list[str]:
     Args:
         columns: The names of the columns, without duplicates.
     """
-    wanted = {column: _plain(column) for column in columns}
-    own = [column for column in columns if wanted[column] == column]
+    plain_names = {column: _plain(column) for column in columns}
+    own = [column for column in columns if plain_names[column] == column]
     times = Counter(column.lower() for column in own)
-    found = {column: column for column in own if times[column.lower()] == 1}
-    taken = {column.lower() for column in found}
+    arguments = {column: column for column in own if times[column.lower()] == 1}
+    used = {column.lower() for column in arguments}
     numbers: Counter[str] = Counter()
     for column in [*sorted(own), *sorted(columns)]:
-        if column in found:
+        if column in arguments:
             continue
-        name = plain = wanted[column]
-        while name.lower() in taken:
+        name = plain = plain_names[column]
+        while name.lower() in used:
             numbers[plain.lower()] += 1
             name = f"{plain}_{numbers[plain.lower()]}"
-        found[column] = name
-        taken.add(name.lower())
-    return [found[column] for column in columns]
+        arguments[column] = name
+        used.add(name.lower())
+    return [arguments[column] for column in columns]
 
 
 def to_json(columns: Sequence[str], kinds: Sequence[str] = ()) -> str:
@@ -65,7 +65,7 @@ def to_json(columns: Sequence[str], kinds: Sequence[str] = ()) -> str:
 
 
 def read(model: Path) -> dict[str, str]:
-    """Return the argument of each column of a SavedModel; empty if it has no mapping.
+    """Return the argument of each column of a SavedModel; empty without the file COLUMNS.
 
     Args:
         model: The folder of the SavedModel.

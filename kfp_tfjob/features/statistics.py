@@ -1,7 +1,7 @@
 """statistics.json of a dataset: sums over its rows, over train unless stated otherwise.
 
-Publish keeps a copy of its bytes beside the model, so every reader takes what earlier versions
-wrote, which may lack anything but a mean and a deviation.
+Publish copies the file into the model's version, so every reader also reads the documents of
+earlier versions, which may lack anything but a mean and a deviation.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ SPLITS = ("train", "validation", "test")
 
 
 def _column(body: Any) -> ColumnStatistics:
-    found: ColumnStatistics = documents.adapter(ColumnStatistics).validate_python(body)
-    known = TYPES.get(found.kind)
-    return documents.adapter(known.statistics).validate_python(body) if known else found
+    statistics: ColumnStatistics = documents.adapter(ColumnStatistics).validate_python(body)
+    if not (column_type := TYPES.get(statistics.kind)):
+        return statistics  # a later version's column type
+    return documents.adapter(column_type.statistics).validate_python(body)
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class LabelStatistics:
 
     @classmethod
     def of_classes(cls, name: str, classes: Sequence[str], rows: np.ndarray) -> LabelStatistics:
-        """Return those of classes, from the rows by split and class."""
-        counts = (dict(zip(classes, it, strict=True)) for it in rows.tolist())
+        """Return the statistics of a label with classes, from its rows by split and class."""
+        counts = (dict(zip(classes, class_rows, strict=True)) for class_rows in rows.tolist())
         return cls(name=name, counts=dict(zip(SPLITS, counts, strict=True)))
 
 
@@ -104,7 +105,7 @@ class StatisticsDocument:
         features: The columns.
         packed: The values that the model gets; None for images and in old datasets.
         label: The label.
-        rows: The rows that were `read`, and those of each split.
+        rows: The number of rows that were `read`, and of each split's rows.
         duplicates: Rows with the features of an earlier row.
         conflicts: Such rows with another label.
         bad_rows: What was dropped because it is wrong.
@@ -136,9 +137,9 @@ class StatisticsDocument:
         if self.packed is not None:
             return self.packed
         return tuple(
-            PackedColumn(name, it.mean, it.std)
-            for name, it in self.features.items()
-            if isinstance(it, NumberStatistics)
+            PackedColumn(name, statistics.mean, statistics.std)
+            for name, statistics in self.features.items()
+            if isinstance(statistics, NumberStatistics)
         )
 
     @classmethod
@@ -151,5 +152,5 @@ class StatisticsDocument:
         return documents.read(cls, data, None)
 
     def to_bytes(self) -> bytes:
-        """Return it as JSON."""
+        """Return the document as JSON, without empty fields."""
         return documents.to_bytes(self, sparse=True)

@@ -50,13 +50,13 @@ def _silent_unless_it_fails() -> Iterator[None]:
     """Suppress the output of the C++ side until its log level can be set."""
     sys.stderr.flush()
     real = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         except BaseException:
-            held.seek(0)
-            os.write(real, held.read())
+            captured.seek(0)
+            os.write(real, captured.read())
             raise
         finally:
             os.dup2(real, 2)

@@ -1,4 +1,10 @@
-"""Judges how a job ended, from its status and its pods."""
+"""Judges how a job ended, from its status and its pods.
+
+When one replica fails, the others fail with it, and operators name only the job. So the verdict
+comes from the first container that failed for its own reason: its exit code, its termination
+message, and the last lines of its log. Called by `attempt.py` and `earlier_job.py` of the launcher,
+and by `leftover_jobs.py` of the exit task.
+"""
 
 from __future__ import annotations
 

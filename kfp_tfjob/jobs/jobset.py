@@ -13,7 +13,7 @@ from kfp_tfjob.jobs.kind import CHIEF, TF_CONFIG, JobKind, Replica
 from kfp_tfjob.jobs.objects import Object
 
 _LABEL = "jobset.sigs.k8s.io/"
-_PORT = 2222
+_PORT = 2222  # as in TFJob, so that programs find the same TF_CONFIG
 # A drained or preempted pod is not replaced: the next attempt begins with all replicas.
 _DISRUPTION = {
     "action": "FailJob",

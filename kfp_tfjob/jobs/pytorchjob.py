@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from kfp_tfjob.jobs.kind import TF_CONFIG, JobKind
 from kfp_tfjob.jobs.objects import Object
 
-_PORT = 23456  # of the operator
+_PORT = 23456  # the operator's default for the chief's port `pytorchjob-port`
 
 
 class _PyTorchJob(JobKind):
     def environment(
         self, hosts: Mapping[str, Sequence[str]], role: str, index: int
     ) -> dict[str, str]:
-        """Return the variables of torch.distributed in addition to those of JobKind."""
+        """Return JobKind's variables and the variables of torch.distributed."""
         address, _, port = hosts["chief"][0].partition(":")
         rank = index if role == "chief" else len(hosts["chief"]) + index
         variables = {"MASTER_ADDR": address, "MASTER_PORT": port, "RANK": str(rank)}

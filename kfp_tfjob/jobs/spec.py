@@ -1,4 +1,9 @@
-"""Parses the run parameters into a typed job spec, and reports all problems together."""
+"""Parses the run parameters into a typed job spec, and reports all problems together.
+
+Kubeflow Pipelines delivers strings and dicts, and a form has no types. Each process parses them
+once, here, so later code neither checks nor converts. Called by `parameters.py` of preflight and by
+the launcher's `engine.py` and `standalone.py`.
+"""
 
 from __future__ import annotations
 
@@ -420,7 +425,7 @@ class JobSpec:
     def _volumes_of(self, role: str) -> tuple[Volume, ...] | None:
         """Return the volumes that `pod.<role>` declares; with an output path, all of its pods'.
 
-        An output path must not be the path of a volume of `pod.all` either.
+        An output path must also differ from the paths of `pod.all`'s volumes.
         """
         settings = self.pod.of_replicas[role]
         is_mounted = isinstance(settings, RoleSettings) and settings.output_path

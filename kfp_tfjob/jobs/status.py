@@ -1,4 +1,9 @@
-"""Reads the status of jobs and pods, as Kubernetes and the operators write it."""
+"""Reads the status of jobs and pods, as Kubernetes and the operators write it.
+
+TFJob, PyTorchJob and JobSet use different labels and conditions for the same facts. `JobKind` knows
+them, and these functions ask the kind of the object at hand. Called wherever a job is watched,
+limited, judged or stopped, for example by `limits.py` and `follower.py`.
+"""
 
 from __future__ import annotations
 

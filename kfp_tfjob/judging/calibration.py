@@ -20,8 +20,8 @@ BINS = 15  # as in Guo et al. 2017, so that errors are comparable with published
 class Calibration:
     """Rows by predicted probability, in 15 bins of equal width.
 
-    For two classes, a row's probability is the one of class 1, and a hit is a row of class 1. For
-    more classes, it is the highest probability, and a hit is a row of that class (Guo et al. 2017).
+    For two classes, a row's probability is class 1's, and a hit is a row of class 1. For more
+    classes, it is the highest probability, and a hit is a row of that class (Guo et al. 2017).
 
     Attributes:
         weight: (bins,) the weight of the rows.

@@ -33,7 +33,7 @@ _NORMAL = NormalDist()
 # Terms above this share of the standard deviation are computed exactly. At the limit, equal terms
 # of +-0.08 make steps of 0.16 standard deviations, which move a level of 5% by at most 0.8%.
 _LARGE = 0.08
-_LARGE_MANY_OUTCOMES = 0.2  # with three outcomes or more, sums have no regular steps
+_LARGE_MANY_OUTCOMES = 0.2  # with three outcomes or more, the steps between sums are irregular
 MOST_LARGE = int(1 / _LARGE**2)  # their squares sum to the variance, so there are not more
 _PER_DEVIATION = 32  # points of the grid; a bound is at most 1/32 of a standard deviation too far
 _POINTS = 1024  # so the grid ends at +-16 standard deviations
@@ -119,7 +119,7 @@ class ChanceSum:
         return (last + float(points[rare])) / 2
 
     def tail(self, value: float) -> float:
-        """Return the probability of a sum of at least this value."""
+        """Return the probability that the sum is at least `value`."""
         if not self.deviation:
             return float(value <= 0)
         if not len(self.points):
@@ -147,9 +147,9 @@ def _enumerate_sums(
 def _sums_of_equal_terms(
     count: int, outcomes: _Floats, shares: _Floats
 ) -> Iterator[tuple[_Floats, _Floats]]:
-    """Yield distributions, as points and probabilities, whose sum is that of `count` equal terms.
+    """Yield distributions, as points and probabilities, that add up to `count` equal terms.
 
-    Terms with two outcomes follow a binomial distribution; others are yielded one by one.
+    Terms with two outcomes add up to one binomial distribution; others are yielded one by one.
     """
     if len(outcomes) != 2:
         yield from repeat((outcomes, shares), count)
@@ -369,7 +369,7 @@ class LabelTerms:
         for counts, values in self.blocks():
             rows += int(counts.sum())
             totals += counts @ values
-        # A shuffle keeps the number of each label, so what all rows share has no effect.
+        # A shuffle keeps the number of each label, so a common part of all rows cancels out.
         common = totals / rows
         common -= common @ self.shares
 
@@ -452,7 +452,7 @@ def _draw_without_replacement(
         return None
     counts = np.concatenate([block[0] for block in blocks])
     rises = np.concatenate([block[1][:, 1] - block[1][:, 0] for block in blocks])
-    # A rise that all rows share has no effect, so the other rows' mean rise is subtracted.
+    # A rise that all rows share cancels out, so the other rows' mean rise is subtracted.
     common_rise = -float(counts @ rises) / other_rows
     variance_per_square = share * (1 - share) * rows / (rows - 1)
     squares = (

@@ -69,7 +69,7 @@ class Comparison:
     decisive: int = 0
 
     @property
-    def known(self) -> bool:
+    def has_bound(self) -> bool:
         """Whether there are enough rows for a bound."""
         return math.isfinite(self.low)
 
@@ -83,7 +83,7 @@ class Comparison:
             The one-sided p-value of "the true gain is not below minus the margin"; NaN when
             unknown.
         """
-        if not self.known or self.tail is None:
+        if not self.has_bound or self.tail is None:
             return math.nan
         return self.tail(-(self.gain + margin))
 

@@ -225,7 +225,7 @@ def _build_estimate(
     hits: _Floats,
     proportion: bool = False,
 ) -> Estimate:
-    """Return the estimate of a metric of the confusion matrix.
+    """Return the estimate of a metric that a confusion matrix determines.
 
     Args:
         predictions: The model's predictions.

@@ -163,7 +163,7 @@ class Estimate:
 
         Its count is the number of rows with which a proportion of the same value would have the
         same standard error (Korn and Graubard 1998). Near an end, `value +- quantile * error` is
-        far too short: for a model without a single error, it would have no width.
+        far too short: for a model without a single error, its width would be zero.
         """
         share = (self.value - lowest) / width
         variance, center = self.standard_error**2 + self.hidden_variance, share
@@ -173,7 +173,7 @@ class Estimate:
             return self.value, self.value  # constant scores: the same for all rows
         else:
             if not math.isnan(self.prior_variance):
-                # A few rows decide an AUC near 1, and those of a rare class may all be missing.
+                # A few rows decide an AUC near 1, and these rows of a rare class may be missing.
                 rows = self.effective_sample_size + _PRIOR_ROWS
                 variance = (
                     self.effective_sample_size * variance + _PRIOR_ROWS * self.prior_variance

@@ -1,4 +1,8 @@
-"""Formats metrics, differences and p-values for the log, the verdict and the report."""
+"""Formats metrics, differences and p-values for the log, the verdict and the report.
+
+One place decides the digits, so a number looks the same wherever it appears, and a bound is never
+rounded to the better side. Called by `gate.py`, `report.py` and `summary.py`, among others.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ def chance(value: float | None) -> str:
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
-def known_rows(leaked: int | None, rows: int) -> str:
+def leaked_rows_note(leaked: int | None, rows: int) -> str:
     """Return a note on test rows that are also in train; empty without such rows.
 
     Args:

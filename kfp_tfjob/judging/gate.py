@@ -230,7 +230,7 @@ def _champion_check(
 def _superiority_check(name: str, label: str, comparison: Comparison, against: str) -> Check:
     passed = comparison.low > 0
     text = f"{_describe_values(label, comparison, against, passed)} ({_describe_bound(comparison)})"
-    if not passed and comparison.gain > 0 and comparison.known:
+    if not passed and comparison.gain > 0 and comparison.has_bound:
         text += (
             f": not enough test data to tell; a true gain of {rough(comparison.detectable)} would"
             " be detected 8 times in 10"
@@ -246,7 +246,7 @@ def _describe_values(label: str, comparison: Comparison, against: str, better: b
 
 
 def _describe_bound(comparison: Comparison) -> str:
-    if comparison.known:
+    if comparison.has_bound:
         return f"{comparison.confidence * 100:g}% bound {lower(comparison.low)}"
     if math.isfinite(comparison.gain):
         usable = comparison.effective_sample_size

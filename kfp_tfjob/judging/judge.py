@@ -236,7 +236,7 @@ def run_of(model: S3Address) -> S3Address:
     """Return the run that a model belongs to; its manifest verifies the model.
 
     Raises:
-        ConfigurationError: The address is not the one of a model in a run's output.
+        ConfigurationError: The address is not a model in a run's output.
     """
     key = model.key.removesuffix(f"/{RUN_MODEL}")
     if key == model.key:

@@ -39,7 +39,7 @@ from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
 
 _OF_CELLS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
 _OF_CURVES = ("auc", "average_precision")
-_SHOWN_TOP = 5
+_SHOWN_TOP = 5  # as ImageNet reports it; with fewer classes, every row would be a hit
 _LABEL_GROUPS = 64  # labels per row that a shuffle of a regression considers: 512 bytes a row
 _Floats = NDArray[np.float64]
 
@@ -179,10 +179,10 @@ def _top_k_accuracy(predictions: ClassPredictions, metric: str, k: int) -> Estim
     if predictions.rank is None:
         return mean(metric, predictions, lambda chunk: np.ones(chunk.rows), proportion=True)
 
-    def found(chunk: ClassPredictions) -> NDArray[np.float64]:
+    def hits(chunk: ClassPredictions) -> NDArray[np.float64]:
         return (np.asarray(chunk.rank) < k).astype(np.float64)
 
-    return mean(metric, predictions, found, proportion=True)
+    return mean(metric, predictions, hits, proportion=True)
 
 
 def _classification_terms(

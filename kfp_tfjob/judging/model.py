@@ -1,4 +1,9 @@
-"""A model's identity and outputs: the digest of its weights, and its predictions of a batch."""
+"""A model's identity and outputs: the digest of its weights, and its predictions of a batch.
+
+Two exports of the same model differ in their bytes, so models are identified by their variables.
+Called by `scoring.py` for the challenger, by `champion_scoring.py`, and by the server's
+`loaded_model.py`.
+"""
 
 from __future__ import annotations
 

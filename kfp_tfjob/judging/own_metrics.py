@@ -211,7 +211,7 @@ def _metric_kinds(predictions: Predictions, numbers: Mapping[str, float]) -> dic
 def of_parquet(paths: Sequence[str], name: str) -> NDArray[Any]:
     """Return a (rows,) column of Parquet files, with each distinct string stored once.
 
-    The column has no missing values.
+    The column must not contain missing values.
 
     Args:
         paths: The files, in order.

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 # The AUC needs the scores of every class: 4 bytes per row and class. With more classes than this,
 # only the data for the other metrics is kept, and there is no AUC.
 MOST_SCORED_CLASSES = 30
-MOST_RANK = 255
+MOST_RANK = 255  # a rank takes one byte of a row; top-k accuracies with a higher k do not exist
 # The float32 epsilon, at which scikit-learn clips too: log(0) would outweigh all other rows.
 _LEAST_PROBABILITY = float(np.finfo(np.float32).eps)
 CHUNK = 262_144  # rows that are computed at once: 2 MB for each float64 array

@@ -27,7 +27,7 @@ from kfp_tfjob.judging.estimates import (
 from kfp_tfjob.judging.predictions import ClassPredictions
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve
-BINS = 1 << 18
+BINS = 1 << 18  # each is 0.0004 logits wide; the arrays of one class take a few MB
 _LOGITS = (-88.0, 17.0)  # the range of float32: logit(1e-38) is -87.5, of the largest below 1, 16.6
 _Floats = NDArray[np.float64]
 
@@ -163,7 +163,7 @@ class Curve:
         widths = np.diff(self.edges)
         positive, negative = (
             np.diff(np.interp(edges, self.edges, np.append(0.0, np.cumsum(influence * widths))))
-            / np.maximum(np.diff(edges), 1e-300)  # rows without weight have no range
+            / np.maximum(np.diff(edges), 1e-300)  # rows without weight span an empty range
             for influence in self.cut_influence(metric)
         )
         return positive, negative
@@ -239,8 +239,8 @@ class Curve:
         """Return the usual variance of a metric with this value and these numbers of rows.
 
         For the AUC, it is the variance with exponential scores (Hanley and McNeil 1982). For the
-        average precision, it is the variance of a share of the class's rows (Boyd, Eng and Page
-        2013).
+        average precision, it is a binomial proportion's variance over the class's rows (Boyd, Eng
+        and Page 2013).
         """
         positives, negatives = self.effective_sample_sizes
         if metric != "auc":

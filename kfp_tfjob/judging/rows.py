@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SPLIT = "test"
-BATCH = 4096  # rows
+BATCH = 4096  # rows: large enough for a GPU, and 2 MB of a table with 128 columns
 _VALUES = 2_000_000  # in a batch of a wide table; raw strings take about 60 bytes each: 120 MB
 _PICTURES = 64  # in a batch, because an image is decoded at its full size
 
@@ -296,5 +296,5 @@ def _shared_shards(
 
 
 def _shards_of_other_splits(schema: Schema) -> list[str]:
-    """Return the keys of the shards of train and validation."""
+    """Return the keys of the shards in train and validation."""
     return [key for name, split in schema.splits.items() if name != SPLIT for key in split.shards]

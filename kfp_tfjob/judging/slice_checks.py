@@ -21,7 +21,7 @@ from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.verdict_record import Check, VerdictSlice
 
-_MOST_NAMED = 4  # slices in a sentence
+_MOST_NAMED = 4  # slices in a sentence; the report's table lists all of them
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def judge_slices(
     compared: dict[int, tuple[float, Comparison]] = {}
     for part in slices.parts(model.predictions, champion and champion.predictions):
         result, comparison = _evaluate_slice(part, options, metric, model.classes)
-        if comparison is not None and comparison.known:
+        if comparison is not None and comparison.has_bound:
             compared[len(results)] = (comparison.chance_of_loss(options.margin), comparison)
         results.append((part.source, result))
     chances = holm([uncorrected for uncorrected, _ in compared.values()])

@@ -45,7 +45,7 @@ class Tick:
             name: The name of the text in error messages.
 
         Raises:
-            ConfigurationError: It is no such time.
+            ConfigurationError: The text is not a time.
         """
         try:
             moment = datetime.fromisoformat(text.strip())

@@ -307,7 +307,7 @@ class EvaluatePodSettings(StepPodSettings):
 
 
 class AllSettings(PodSettings):
-    """Every pod's settings, and those of the job."""
+    """The settings of every pod and of the job."""
 
     queue: LabelValue | None = option(None, "A LocalQueue of Kueue, for the whole job.")
 

@@ -1,4 +1,8 @@
-"""Describes the allowed values of a key, from its declaration, for messages and tables."""
+"""Describes the allowed values of a key, from its declaration, for messages and tables.
+
+The words come from the JSON schema of the typed form, so a message never names a limit that the
+check does not have. Called by `parse.py` for errors, and by `explanation.py` for the reference.
+"""
 
 from __future__ import annotations
 

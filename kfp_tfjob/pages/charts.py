@@ -2,7 +2,7 @@
 
 They are drawn by hand because no library fits. matplotlib takes more than a second to import and
 fixes its colors. pygal 3.1 puts a script and a style sheet with fixed colors into every plot: 18 KB
-each, so the 200 histograms of a dataset's page would be 3.7 MB, and it has no confusion matrix.
+each, so the 200 histograms of a dataset's page would be 3.7 MB, and it lacks a confusion matrix.
 The packages svg.py, drawsvg and svgwrite only write elements, which ElementTree does as well.
 """
 
@@ -18,10 +18,11 @@ from kfp_tfjob.pages.svg import add, drawing, markup
 from kfp_tfjob.storage.escaping import short
 
 _CLASSES = ("a", "b", "c")  # of style.css: the colors of series
+# Pixels. Two charts fit side by side on a page, and numbers of seven digits to the left.
 _WIDTH, _LEFT, _RIGHT = 420, 58, 14
 _TOP, _BOTTOM = 28, 46  # the legend is above the lines
-_TALL, _FLAT = 360, 250
-_MOST_IN_LEGEND = 24
+_TALL, _FLAT = 360, 250  # a square area for curves from 0 to 1, and the usual one
+_MOST_IN_LEGEND = 24  # characters of a name, so that two fit above the lines
 
 Point = tuple[float, float]
 
@@ -113,12 +114,12 @@ class _Plot:
             ticks: Numbers on the horizontal axis; if empty, round ones.
         """
         for value in _ticks(self.y):
-            left, here = self.at(self.x[0], value)
-            add(self.svg, "line", x1=left, x2=_WIDTH - _RIGHT, y1=here, y2=here, class_="grid")
-            add(self.svg, "text", tick(value), x=left - 6, y=here + 4, text_anchor="end")
+            start, level = self.at(self.x[0], value)
+            add(self.svg, "line", x1=start, x2=_WIDTH - _RIGHT, y1=level, y2=level, class_="grid")
+            add(self.svg, "text", tick(value), x=start - 6, y=level + 4, text_anchor="end")
         for value in ticks or _ticks(self.x):
-            here, bottom = self.at(value, self.y[0])
-            add(self.svg, "text", tick(value), x=here, y=bottom + 16, text_anchor="middle")
+            place, bottom = self.at(value, self.y[0])
+            add(self.svg, "text", tick(value), x=place, y=bottom + 16, text_anchor="middle")
         middle = self.at(_middle(self.x), _middle(self.y))
         add(self.svg, "text", x, x=middle[0], y=self.height - 8, text_anchor="middle")
         turn = f"rotate(-90 12 {middle[1]:g})"
@@ -131,7 +132,7 @@ class _Plot:
         weights: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         """Draw lines of different colors and their legend, and dots of these weights if asked."""
-        left = _LEFT
+        legend_x = _LEFT
         for index, (name, points) in enumerate(series.items()):
             color = _CLASSES[index % len(_CLASSES)]
             points = list(points)
@@ -140,16 +141,16 @@ class _Plot:
                 x, y = self.at(*point)
                 radius = 1.8 + 6.5 * math.sqrt(weight)
                 add(self.svg, "circle", cx=x, cy=y, r=radius, class_=f"fill {color}")
-            add(self.svg, "rect", x=left, y=9, width=14, height=3, class_=f"fill {color}")
+            add(self.svg, "rect", x=legend_x, y=9, width=14, height=3, class_=f"fill {color}")
             label = short(name, _MOST_IN_LEGEND)
-            add(self.svg, "text", label, x=left + 20, y=14)
-            left += 44 + 6 * len(label)
+            add(self.svg, "text", label, x=legend_x + 20, y=14)
+            legend_x += 44 + 6 * len(label)
 
     def line(self, points: Iterable[Point], style: str) -> None:
         """Draw a line, and a dot if there is only one point."""
         places = [self.at(*point) for point in points]
-        shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        add(self.svg, "polyline", points=shown, class_=style)
+        coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        add(self.svg, "polyline", points=coordinates, class_=style)
         if len(places) == 1:
             (x, y) = places[0]
             add(self.svg, "circle", cx=x, cy=y, r=3, class_=style.replace("line", "fill"))

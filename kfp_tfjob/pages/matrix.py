@@ -10,9 +10,9 @@ from kfp_tfjob.pages.charts import tick
 from kfp_tfjob.pages.svg import add, drawing, markup
 from kfp_tfjob.storage.escaping import short
 
-_MOST_NAME = 16  # characters of a class beside the matrix
+_MOST_NAME = 16  # characters of a class in a label: the matrix stays wider than its labels
 _MOST_IN_TIP = 40  # of a class in the tooltip of a cell: there may be 900 cells
-_LETTER = 6.4  # pixels
+_LETTER = 6.4  # pixels; the mean width of a letter in the page's font
 _DARK = 0.68  # opacity: above it, text in the color of the page is easier to read, in both themes
 MOST_WITH_NUMBERS = 12  # classes of a matrix with a number in each cell
 
@@ -30,26 +30,28 @@ def confusion_matrix(names: Sequence[str], counts: Counts) -> Markup:
     side = 72 if len(names) <= 3 else 40 if numbers else 18
     labels = [short(name, _MOST_NAME) for name in names]
     longest = _LETTER * max(len(label) for label in labels)
-    left, top = max(30.0, longest + 24), 26 + 0.77 * longest + 10
+    x_start, y_start = max(30.0, longest + 24), 26 + 0.77 * longest + 10
     size = side * len(names)
     # The last label turns beyond the matrix.
     svg = drawing(
-        "Confusion matrix", left + size + _LETTER * 0.64 * len(labels[-1]) + 12, top + size + 6
+        "Confusion matrix",
+        x_start + size + _LETTER * 0.64 * len(labels[-1]) + 12,
+        y_start + size + 6,
     )
-    add(svg, "text", "predicted", x=left + size / 2, y=12, text_anchor="middle")
-    middle = top + size / 2
+    add(svg, "text", "predicted", x=x_start + size / 2, y=12, text_anchor="middle")
+    middle = y_start + size / 2
     add(svg, "text", "true", x=10, y=middle, transform=f"rotate(-90 10 {middle:g})", class_="mid")
     for i, label in enumerate(labels):
         place = (i + 0.5) * side
-        add(svg, "text", label, x=left - 6, y=top + place + 4, text_anchor="end")
-        x, y = left + place + 4, top - 6
+        add(svg, "text", label, x=x_start - 6, y=y_start + place + 4, text_anchor="end")
+        x, y = x_start + place + 4, y_start - 6
         add(svg, "text", label, x=x, y=y, transform=f"rotate(-50 {x:g} {y:g})")
         for j in range(len(labels)):
             count = counts[i][j]
             share = count / max(sum(counts[i]), 1)
             opacity = 0.07 + 0.88 * share if count else 1.0
             style = "void" if not count else "fill" if i == j else "fill b"
-            x, y = left + j * side, top + i * side
+            x, y = x_start + j * side, y_start + i * side
             box = add(svg, "rect", x=x, y=y, width=side - 1, height=side - 1, class_=style)
             box.set("fill-opacity", f"{opacity:.2f}")
             add(box, "title", f"{_pair(names, i, j)}: {count:,} ({share:.1%})")

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from kfp_tfjob.pages.svg import add, drawing, markup
 
-_WIDTH, _HEIGHT = 160, 36
+_WIDTH, _HEIGHT = 160, 36  # pixels; a cell of a table with several other columns
 
 
 def bars(counts: Sequence[int]) -> Markup:
@@ -26,10 +26,10 @@ def bars(counts: Sequence[int]) -> Markup:
 
 
 def compare(bars: Sequence[int], lines: Mapping[str, Sequence[int]]) -> Markup:
-    """Draw the shares of some rows in bins, and those of others in the same bins as lines.
+    """Draw the shares of rows by bin as bars, and the shares of other rows as lines over them.
 
     Args:
-        bars: Rows by bin; the bars are these.
+        bars: Rows by bin, for the bars.
         lines: Other rows by bin, by the class of the line in style.css: `b` or `c`.
     """
     svg = drawing("rows by bin", _WIDTH, _HEIGHT)

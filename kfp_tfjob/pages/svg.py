@@ -23,8 +23,8 @@ def add(
     """Add an element; `text_anchor` is the attribute `text-anchor`, `class_` is `class`."""
     child = ElementTree.SubElement(parent, tag)
     for name, value in attributes.items():
-        shown = value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
-        child.set(name.rstrip("_").replace("_", "-"), shown)
+        attribute = value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
+        child.set(name.rstrip("_").replace("_", "-"), attribute)
     child.text = line(text) or None
     return child
 

@@ -1,8 +1,8 @@
 """Renders pages from templates, and makes every value safe for the page.
 
 A template is a file `NAME.html.j2` or `NAME.md.j2` next to the module that fills it. Its name is
-its path in this package. HTML templates extend `pages/base.html.j2`, so a page has no script,
-fetches nothing, and follows light and dark mode.
+its path in this package. HTML templates extend `pages/base.html.j2`, so a page works without
+scripts and offline, and follows light and dark mode.
 """
 
 from __future__ import annotations

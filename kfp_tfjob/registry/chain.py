@@ -31,7 +31,7 @@ from kfp_tfjob.uploader import pull
 
 
 @dataclass(frozen=True)
-class Proven:
+class VerifiedChampion:
     """A champion whose records agree; its files are checked by `fetch`.
 
     Attributes:
@@ -59,7 +59,9 @@ class Proven:
         return [file for file in self.manifest.objects if file.key.startswith(f"{MODEL}/")]
 
 
-def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Proven | None:
+def verify_champion(
+    store: Store, layout: Layout, model_name: str, number: int = 0
+) -> VerifiedChampion | None:
     """Verify a champion's records; `fetch` verifies its files.
 
     Args:
@@ -100,24 +102,26 @@ def prove(store: Store, layout: Layout, model_name: str, number: int = 0) -> Pro
     if not verdict.blessed:
         for problem in _missing_promotion(store, layout, model_name, champion):
             raise _broken(model_name, champion, f"its verdict does not bless it, and {problem}")
-    return Proven(model_name, champion, version, manifest, verdict)
+    return VerifiedChampion(model_name, champion, version, manifest, verdict)
 
 
-def fetch(store: Store, proven: Proven, folder: Path) -> None:
+def fetch(store: Store, verified: VerifiedChampion, folder: Path) -> None:
     """Download a champion's files: `model/`, its schema, its statistics and its verdict.
 
     Args:
         store: The store.
-        proven: The champion.
+        verified: The champion.
         folder: The destination; files that already match the manifest are not fetched again.
 
     Raises:
         DataError: A file is missing or damaged, or the version has changed.
     """
-    manifest = pull(store, proven.version, folder)
-    if manifest.digest != proven.manifest.digest:
-        raise _broken(proven.model_name, proven.champion, "its manifest changed while it was read")
-    DataError.raise_if(sha256_problems(proven.version, folder, manifest.objects))
+    manifest = pull(store, verified.version, folder)
+    if manifest.digest != verified.manifest.digest:
+        raise _broken(
+            verified.model_name, verified.champion, "its manifest changed while it was read"
+        )
+    DataError.raise_if(sha256_problems(verified.version, folder, manifest.objects))
 
 
 def sha256_problems(
@@ -169,7 +173,7 @@ def _read_verdict(
         raise _broken(model_name, champion, f"its manifest has no {VERDICT}")
     try:
         content = store.read(version / VERDICT)
-        store.prove(version / VERDICT, entry)
+        store.verify(version / VERDICT, entry)
         if entry.sha256 and hashlib.sha256(content).hexdigest() != entry.sha256:
             raise _broken(model_name, champion, f"its {VERDICT} does not match its manifest")
         return documents.read(ModelVerdict, content)

@@ -100,14 +100,14 @@ class Outcome:
         server: Its server's host name.
         model: The model.
         done: Whether the mirror is up to date now.
-        said: The client's last line: what it changed, or why it failed.
+        message: The client's last line: what it changed, or why it failed.
     """
 
     mirror: str
     server: str
     model: str
     done: bool
-    said: str
+    message: str
 
 
 def sync(
@@ -127,7 +127,7 @@ def sync(
         variables: Variables of the run's replicas, which precede this process's own.
 
     Returns:
-        One outcome per mirror; empty if no mirror is configured or the model has no champion.
+        One outcome per mirror; empty without a configured mirror or without a champion.
     """
     secret = SecretVolume.from_environment()
     environment = os.environ | dict(variables)
@@ -156,7 +156,7 @@ def sync(
         for mirror, server in configured.items():
             outcome = _sync(mirror, server, secret, content, seconds, environment)
             level = logging.INFO if outcome.done else logging.WARNING
-            log.log(level, "%s at %s: %s", mirror.name, outcome.server, outcome.said)
+            log.log(level, "%s at %s: %s", mirror.name, outcome.server, outcome.message)
             outcomes.append(outcome)
 
 
@@ -207,7 +207,7 @@ def _without_store(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mirror_content(store: Store, layout: Layout, model_name: str) -> MirrorContent | None:
-    """Return the newest versions that were the champion; None if the model has no champion."""
+    """Return the newest versions that were the champion; None before the first promotion."""
     folder = layout.model(model_name)
     pruned = set(store.numbers(folder.tombstones))
     # A version has several records if it was rolled back to, so read more records than versions.

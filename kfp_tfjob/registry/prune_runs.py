@@ -381,7 +381,7 @@ class _Needed:
                 return ""
             try:
                 verdict = verdict_in_force(store, RunLayout(S3Address.parse(run.run_uri)))
-            except DataError:
+            except DataError:  # without its verdict, it cannot be reused
                 return ""
             # The record of the model that it published, or of the champion that it lost to.
             number = verdict.met + verdict.blessed

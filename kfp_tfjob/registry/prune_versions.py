@@ -98,32 +98,32 @@ def plan(
         layout: Everything below output_uri.
         model_name: The model.
         keep: The number of earlier champions to keep for a rollback, at least 1.
-        hours: The time after its claim for which a version that was never the champion stays,
-            because its run may be about to promote it.
+        hours: How long a version that was never the champion stays after its claim, because its run
+            may be about to promote it.
 
     Raises:
         DataError: A champion record is damaged.
     """
     folder = layout.model(model_name)
     records = _all_records(store, layout, model_name)
-    kept, newest = _needed(records, keep), records[0].number if records else 0
+    reasons, newest = _needed(records, keep), records[0].number if records else 0
     promoted = {record.version for record in records}
     candidates = []
     for number, objects in sorted(_objects_by_number(store, folder.versions).items()):
         # A pruned version's claim stays, so that its number is never used again.
         files = [file for file in objects if file.address.name != VERSION_CLAIM]
         pruned = store.has(folder.tombstone(number))
-        if number in kept or (pruned and not files):
+        if number in reasons or (pruned and not files):
             continue
         if _held_for(store, folder, number) > newest:
-            kept[number] = "is about to become the champion"
+            reasons[number] = "is about to become the champion"
         elif number in promoted or pruned:
             why = "left over from a pruned version" if pruned else "an earlier champion"
             candidates.append(_candidate(number, 0, why, files or objects))
         elif (old := age(store, _first(folder.version(number), objects))) < hours * 3600:
-            kept[number] = f"may be in flight: it began {old / 3600:.1f} h ago"
+            reasons[number] = f"may be in flight: it began {old / 3600:.1f} h ago"
         elif not files:
-            kept[number] = "is a number without files"
+            reasons[number] = "is a number without files"
         else:
             complete = any(file.address == folder.version(number) / MANIFEST for file in files)
             why = "it was never the champion" if complete else "it was never completed"
@@ -133,7 +133,7 @@ def plan(
     for number, objects in sorted(_objects_by_number(store, folder.serving).items()):
         if number not in needed and number < max(needed, default=0):
             candidates.append(_candidate(0, number, "servers read a higher number", objects))
-    return PruningPlan(model_name, tuple(candidates), kept)
+    return PruningPlan(model_name, tuple(candidates), reasons)
 
 
 def execute(
@@ -165,11 +165,11 @@ def execute(
         except ObjectExistsError:
             created = False  # by a prune that was killed, or by one that runs at the same time
         # Read before the records, because a hold is deleted once its record exists.
-        held = _held_for(store, folder, candidate.version)
+        hold = _held_for(store, folder, candidate.version)
         records = [*_later_records(store, layout, planned.model_name, records), *records]
         needed, newest = _needed(records, keep), records[0].number if records else 0
         why = needed.get(
-            candidate.version, "is about to become the champion" if held > newest else ""
+            candidate.version, "is about to become the champion" if hold > newest else ""
         )
         if why and created:
             store.delete(tombstone)
@@ -222,7 +222,7 @@ def _needed(records: list[Champion], keep: int) -> dict[int, str]:
 
 
 def _held_for(store: Store, folder: ModelLayout, version: int) -> float:
-    """Return the number of the champion record for which a version is held; 0 without a hold.
+    """Return the number of the champion record that a version's hold names; 0 without a hold.
 
     If no record has that number or a higher one, the version is about to become the champion.
     """
@@ -248,14 +248,14 @@ def _later_records(
 
     They are read by their keys, because a listing may lack the newest ones.
     """
-    later: list[Champion] = []
+    newer: list[Champion] = []
     number = records[0].number if records else 0
     while True:
         number += 1
         try:
-            later.insert(0, read_record(store, layout, model_name, number))
+            newer.insert(0, read_record(store, layout, model_name, number))
         except ObjectNotFoundError:
-            return later
+            return newer
 
 
 def _objects_by_number(store: Store, prefix: S3Address) -> dict[int, list[Listed]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.registry.chain import Proven, prove
+from kfp_tfjob.registry.chain import VerifiedChampion, verify_champion
 from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest, servers_see
@@ -80,7 +80,7 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
             is not chosen, so a second rollback goes further back.
 
     Raises:
-        ConfigurationError: The model has no such champion, or the version was pruned.
+        ConfigurationError: There is no such champion of the model, or the version was pruned.
         DataError: The version or a record is damaged.
     """
     now = read_champion(store, layout, model_name)
@@ -104,10 +104,10 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
     if back_to is None:
         raise ConfigurationError(_no_target(model_name, now, version, restorable(), pruned))
     try:
-        proven = _verify_files(store, layout, model_name, back_to)
+        verified = _verify_files(store, layout, model_name, back_to)
     except DataError as error:
         raise DataError(_damaged(model_name, back_to, restorable(), error)) from error
-    back_to = replace(back_to, manifest_sha256=proven.manifest.digest)
+    back_to = replace(back_to, manifest_sha256=verified.manifest.digest)
     return RollbackPlan(model_name, now, back_to)
 
 
@@ -192,16 +192,18 @@ def _is_unfinished(store: Store, layout: Layout, model_name: str, now: Champion)
         return False
 
 
-def _verify_files(store: Store, layout: Layout, model_name: str, champion: Champion) -> Proven:
+def _verify_files(
+    store: Store, layout: Layout, model_name: str, champion: Champion
+) -> VerifiedChampion:
     """Verify a champion's records and the checksums of its files.
 
     Raises:
         DataError: A record or a file is damaged.
     """
-    proven = prove(store, layout, model_name, champion.number)
-    assert proven is not None
-    DataError.raise_if(verify(store, proven.version, proven.manifest))
-    return proven
+    verified = verify_champion(store, layout, model_name, champion.number)
+    assert verified is not None
+    DataError.raise_if(verify(store, verified.version, verified.manifest))
+    return verified
 
 
 def _damaged(

@@ -13,7 +13,7 @@ import logging
 import tempfile
 from pathlib import Path
 
-from kfp_tfjob.registry.chain import Proven, prove, sha256_problems
+from kfp_tfjob.registry.chain import VerifiedChampion, sha256_problems, verify_champion
 from kfp_tfjob.registry.promotion import keep_copy
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
@@ -44,7 +44,7 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
         DataError: The champion cannot be verified.
     """
     keep_copy(store, layout, model_name)
-    champion = prove(store, layout, model_name)
+    champion = verify_champion(store, layout, model_name)
     if champion is None:
         return None
     folder = layout.model(model_name).servable(champion.serving)
@@ -75,7 +75,7 @@ def publish_newest(store: Store, layout: Layout, model_name: str) -> S3Address |
     return folder
 
 
-def unserved(store: Store, layout: Layout, champion: Proven) -> dict[ManifestObject, str]:
+def unserved(store: Store, layout: Layout, champion: VerifiedChampion) -> dict[ManifestObject, str]:
     """Return a champion's files that its servable folder does not contain, or not with these bytes.
 
     Further files there, such as requests to warm up TensorFlow Serving, are ignored.
@@ -104,6 +104,6 @@ def unserved(store: Store, layout: Layout, champion: Proven) -> dict[ManifestObj
     return {file: name for file, name in names.items() if not served[file].result()}
 
 
-def servers_see(store: Store, layout: Layout, champion: Proven) -> bool:
+def servers_see(store: Store, layout: Layout, champion: VerifiedChampion) -> bool:
     """Return whether servers can load a champion's folder, which needs its saved_model.pb."""
     return store.has(layout.model(champion.model_name).servable(champion.serving) / SAVED_MODEL)

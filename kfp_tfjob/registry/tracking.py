@@ -42,7 +42,7 @@ MODEL_TAG, VERSION_TAG = f"{TAG_PREFIX}model", f"{TAG_PREFIX}version"
 CHAMPION_TAG = f"{TAG_PREFIX}champion"  # true on the run that trained the champion
 _REFUSED = re.compile(r"[^\w.\- :/]")  # characters that MLflow rejects in a key
 _LONGEST_KEY = 250  # characters; MLflow rejects longer ones
-_MOST_EXPERIMENTS = 1000  # of one search
+_MOST_EXPERIMENTS = 1000  # of one search, as MLflow's servers return by default
 
 
 def key(name: str) -> str:

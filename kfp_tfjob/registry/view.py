@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.registry.champion_records import champions
 from kfp_tfjob.registry.history import Event, history
 from kfp_tfjob.registry.servable import unserved
@@ -158,10 +158,10 @@ def show(store: Store, layout: Layout, model_name: str, most: int) -> Shown:
     champion = read_champion(store, layout, model_name)
     broken_link, serving_uri, not_served = "", "", ()
     try:
-        proven = champion and prove(store, layout, model_name, champion.number)
-        if proven:
-            not_served = tuple(sorted(unserved(store, layout, proven).values()))
-            serving_uri = "" if not_served else str(folder.servable(proven.serving))
+        verified = champion and verify_champion(store, layout, model_name, champion.number)
+        if verified:
+            not_served = tuple(sorted(unserved(store, layout, verified).values()))
+            serving_uri = "" if not_served else str(folder.servable(verified.serving))
     except DataError as error:
         broken_link = str(error)
     return Shown(

@@ -14,7 +14,7 @@ import shutil
 import threading
 from pathlib import Path
 
-from kfp_tfjob.registry.chain import Proven, fetch, prove
+from kfp_tfjob.registry.chain import VerifiedChampion, fetch, verify_champion
 from kfp_tfjob.storage.champion import no_champion
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
@@ -67,15 +67,15 @@ class ChampionFolder:
                 not write, or there is no space.
             StoreUnavailableError: The store is unreachable.
         """
-        proven = prove(self._store, self._layout, self._model_name)
-        if proven is None:
+        verified = verify_champion(self._store, self._layout, self._model_name)
+        if verified is None:
             raise DataError(no_champion(self._layout, self._model_name))
-        target = self._folder / str(proven.serving)
+        target = self._folder / str(verified.serving)
         is_new, incoming = not target.is_dir(), self._folder / _INCOMING
-        identity = (proven.serving, proven.manifest.digest)
+        identity = (verified.serving, verified.manifest.digest)
         if is_new or incoming.exists() or self._verified != identity:
             try:
-                self._fetch(proven, target, incoming)
+                self._fetch(verified, target, incoming)
                 self._verified = identity
             except OSError as error:
                 raise ConfigurationError(
@@ -90,12 +90,12 @@ class ChampionFolder:
             log.info(
                 "%s has champion %d of %s, version %d",
                 target,
-                proven.champion.number,
+                verified.champion.number,
                 self._model_name,
-                proven.champion.version,
+                verified.champion.version,
             )
-        self._remove_outdated(proven)
-        return proven.serving
+        self._remove_outdated(verified)
+        return verified.serving
 
     def follow(self, seconds: float, ended: threading.Event) -> None:
         """Update the folder until `ended` is set; log each new error once.
@@ -115,11 +115,11 @@ class ChampionFolder:
             else:
                 logged = ""
 
-    def _fetch(self, proven: Proven, target: Path, incoming: Path) -> None:
+    def _fetch(self, verified: VerifiedChampion, target: Path, incoming: Path) -> None:
         """Fetch a champion into a folder that appears in one rename.
 
-        A second process with the same folder waits, and then has nothing to do. If two processes
-        wrote at the same time, they could mix two versions.
+        A second process with the same folder waits, and then finds the version complete. If two
+        processes wrote at the same time, they could mix two versions.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         if (foreign := self._numbers()) and not (self._folder / _LOCK).exists():
@@ -134,9 +134,9 @@ class ChampionFolder:
             )
         with open(self._folder / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _matches_manifest(target, proven.manifest):
-                _remove_foreign_files(incoming, proven.manifest)
-                fetch(self._store, proven, incoming)
+            if not _matches_manifest(target, verified.manifest):
+                _remove_foreign_files(incoming, verified.manifest)
+                fetch(self._store, verified, incoming)
                 if target.exists():
                     log.warning("%s differs from the champion and is replaced", target)
                     target.rename(incoming / _REPLACED)
@@ -146,15 +146,15 @@ class ChampionFolder:
     def _numbers(self) -> set[int]:
         return {int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()}
 
-    def _remove_outdated(self, proven: Proven) -> None:
+    def _remove_outdated(self, verified: VerifiedChampion) -> None:
         """Remove folders of champions before the previous one, and of removed champion records."""
-        current = proven.serving
+        current = verified.serving
         numbers = self._numbers()
         outdated = sorted((number for number in numbers if number < current), reverse=True)
         outdated = outdated[_KEPT_VERSIONS - 1 :] + [
             number for number in numbers if number > current
         ]
-        next_record = self._layout.model(self._model_name).champion(proven.champion.number + 1)
+        next_record = self._layout.model(self._model_name).champion(verified.champion.number + 1)
         # A listing may lag behind: if the next champion's record exists, a higher folder is valid.
         if max(numbers) > current and self._store.has(next_record):
             return

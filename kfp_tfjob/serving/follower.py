@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
 from kfp_tfjob.storage.errors import (
@@ -70,15 +70,15 @@ class Follower:
             DataError: It cannot be verified, or this version of the server cannot load it.
             StoreUnavailableError: The store is unreachable.
         """
-        proven = prove(self._store, self._layout, self._model_name)
-        if proven is None:
+        verified = verify_champion(self._store, self._layout, self._model_name)
+        if verified is None:
             raise ConfigurationError(no_champion(self._layout, self._model_name))
         try:
-            self._switch_to(LoadedModel.of(self._store, proven))
+            self._switch_to(LoadedModel.of(self._store, verified))
         except MemoryError as error:
             raise ConfigurationError(
                 Problem(
-                    f"version {proven.champion.version} of {self._model_name} does not fit into"
+                    f"version {verified.champion.version} of {self._model_name} does not fit into"
                     " the server's memory",
                     received=str(error) or "no more memory",
                     expected="memory for the model and for the rows of a request",
@@ -146,10 +146,10 @@ class Follower:
         if newest == rejected and clock() < retry_at:
             return False
         try:
-            proven = prove(self._store, self._layout, self._model_name)
-            if proven is None or proven.champion.number < newest.number:
+            verified = verify_champion(self._store, self._layout, self._model_name)
+            if verified is None or verified.champion.number < newest.number:
                 return False
-            self._switch_to(LoadedModel.of(self._store, proven))
+            self._switch_to(LoadedModel.of(self._store, verified))
             return True
         except StoreUnavailableError:
             raise

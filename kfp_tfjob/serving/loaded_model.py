@@ -21,7 +21,7 @@ from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.model import exported_weights_sha256
-from kfp_tfjob.registry.chain import Proven, fetch
+from kfp_tfjob.registry.chain import VerifiedChampion, fetch
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.documents import InvalidDocumentError
@@ -81,7 +81,7 @@ class LoadedModel:
         self._model = ServedModel(folder / MODEL, schema, name)
 
     @classmethod
-    def of(cls, store: Store, proven: Proven) -> LoadedModel:
+    def of(cls, store: Store, verified: VerifiedChampion) -> LoadedModel:
         """Download a verified champion, load it, and warm it up.
 
         Raises:
@@ -89,8 +89,8 @@ class LoadedModel:
         """
         began = time.monotonic()
         with _temporary_folder() as folder:
-            fetch(store, proven, folder)
-            loaded = cls(proven.champion, folder, proven.model_name)
+            fetch(store, verified, folder)
+            loaded = cls(verified.champion, folder, verified.model_name)
         for rows in _WARM_UP:
             loaded._model.predict(loaded._model.example(rows))
         log.info(

@@ -49,7 +49,7 @@ def monitor(
         limits: The limits beyond which a column has drifted.
 
     Raises:
-        ConfigurationError: The model has no champion, or lacks a column that the limits ignore.
+        ConfigurationError: There is no champion, or it lacks a column that the limits ignore.
         DataError: There is no sample in that period, or no training data to compare with.
     """
     ConfigurationError.raise_if(check_model_name(model_name))

@@ -7,7 +7,7 @@ from typing import Any
 
 from kfp_tfjob.storage.errors import DataError, Problem, StepError, first
 
-SHOWN = 20  # problems of one request
+SHOWN = 20  # problems of one request; every row of a large one may have the same problem
 
 
 class RefusedRequest(DataError):

@@ -46,7 +46,7 @@ class Rows:
     features: dict[str, np.ndarray]
 
     def part(self, rows: slice) -> dict[str, np.ndarray]:
-        """Return the features of a slice of rows."""
+        """Return the features of some of the rows."""
         return {name: values[rows] for name, values in self.features.items()}
 
     def values(self, row: int) -> list[Any]:

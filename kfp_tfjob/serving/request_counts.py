@@ -39,7 +39,7 @@ from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.errors import DataError
 
 _TRAIN = "train"
-FEWEST_ROWS = 100  # with fewer, no limit is checked
+FEWEST_ROWS = 100  # with fewer, chance alone exceeds the limits, so none is checked
 _MOST_EXAMPLES = 5  # new categories of a column that the report shows
 _MOST_TEXTS = 10_000  # new categories of a column that are counted one by one, for the examples
 
@@ -140,7 +140,7 @@ class _ColumnCounts:
         return cls(bins, np.zeros(1 + bins.count))
 
     def add(self, values: np.ndarray, weight: float) -> None:
-        """Add encoded values, each of which represents `weight` requests."""
+        """Add encoded values; each one represents `weight` requests."""
         self.counts += weight * self.bins.counted(values)
         self.rows += len(values)
         self.requests += weight * len(values)

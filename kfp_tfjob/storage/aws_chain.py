@@ -1,8 +1,8 @@
-"""Explains why the AWS chain gives no credentials: a role of EKS, its token, STS or the agent.
+"""Explains why the AWS chain failed to get credentials: a role of EKS, its token, STS or the agent.
 
-With IRSA, STS exchanges the service account's token for the keys of a role. With EKS Pod Identity,
-an agent on the node does. Both may refuse, and neither is the store, so their errors have messages
-of their own.
+With IRSA, STS exchanges the service account's token for a role's keys. With EKS Pod Identity, an
+agent on the node does. Both may refuse, and neither is the store, so their errors have their own
+messages.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def explain_waiting(error: StoreUnavailableError) -> StoreUnavailableError:
             fix = "associate a role with the pod's service account, and check that the agent runs"
             fix += " on the node, then run again"
     _, _, call = problem.what.partition(": ")
-    what = f"{party} gave no keys in time: {call}"
+    sentence = f"{party} gave no keys in time: {call}"
     return StoreUnavailableError(
-        replace(problem, what=what, expected="keys of the pod's role", fix=fix)
+        replace(problem, what=sentence, expected="keys of the pod's role", fix=fix)
     )

@@ -1,4 +1,8 @@
-"""Computes CRC64NVME, the checksum that S3 stores verify, in base64 as S3 writes it."""
+"""Computes CRC64NVME, the checksum that S3 stores verify, in base64 as S3 writes it.
+
+Unlike SHA-256, the checksums of parts combine into the checksum of the whole, so an object that is
+sent in parallel parts needs no second read. Called by `store.py`, `parts.py` and `body.py`.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def partial_of(path: Path) -> Path:
 
 
 @contextmanager
-def written(path: Path, partial: Path | None = None) -> Iterator[Path]:
+def atomic_write(path: Path, partial: Path | None = None) -> Iterator[Path]:
     """Rename a file or folder once the body has written it, or remove it if that fails.
 
     Args:

@@ -1,4 +1,9 @@
-"""Settings for writing objects, from the mounted Secret or the environment."""
+"""Settings for writing objects, from the mounted Secret or the environment.
+
+A store may demand encrypted objects, another form of addresses, or certificates of its own.
+VARIABLES lists the settings; the table in docs/operations.md is made from it. Called by
+`s3_session.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Sends large objects in parallel parts, resumes broken uploads, and reads objects in ranges."""
+"""Sends large objects in parallel parts, resumes broken uploads, and reads objects in ranges.
+
+One connection rarely fills a network, and a single request of many GB starts over when it breaks.
+Each part is sent with its own checksum, and the whole with the combined one. Called by `store.py`
+for every object above the size of one part.
+"""
 
 from __future__ import annotations
 

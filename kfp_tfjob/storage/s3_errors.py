@@ -217,7 +217,7 @@ def _explain_redirect(
 
 
 def _permit(received: str, endpoint: str) -> str:
-    """Return what to do about refused credentials."""
+    """Return the fix for refused credentials."""
     if denied := re.search(r"not authorized to perform: ([\w:]*\w)", received):
         return f"change the policy that the message names, so that it allows {denied[1]}"
     place = "the Secret named by storage_secret or the AWS environment"

@@ -84,7 +84,7 @@ class Store:
         check_endpoint(self._client.meta.endpoint_url)  # AWS_ENDPOINT_URL_S3, a profile
         self._probed: Probed | None = None
 
-    def within(self, seconds: float) -> Store:
+    def with_patience(self, seconds: float) -> Store:
         """Return the same store, with the same connections, that retries calls for `seconds`."""
         store = copy(self)
         store.patience = replace(self.patience, seconds=seconds)
@@ -219,7 +219,7 @@ class Store:
         """
         path = below(folder, expected.key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with files.written(path) as partial:
+        with files.atomic_write(path) as partial:
             if expected.size > 2 * PART:
                 head = self.head(address)
                 size, etag = head["ContentLength"], head["ETag"]
@@ -255,8 +255,8 @@ class Store:
         checksum = checksum or read_ranges(self.session, address, size, head["ETag"]).base64
         return ManifestObject(key, size, checksum)
 
-    def prove(self, address: S3Address, expected: ManifestObject) -> None:
-        """Prove that a stored object has the bytes of the manifest.
+    def verify(self, address: S3Address, expected: ManifestObject) -> None:
+        """Check that a stored object has the bytes of the manifest.
 
         Raises:
             DataError: The object is missing or differs.
@@ -441,7 +441,7 @@ class Store:
         except ClientError as error:
             if code_of(error) not in WORDLESS:
                 raise
-        # A reply to HEAD has no body, so only the refusal of GET says whether it is transient.
+        # A reply to HEAD lacks a body, so only GET's refusal says whether it is transient.
         self._get(address)["Body"].close()
         return self._client.head_object(**at)
 
@@ -527,7 +527,7 @@ def _is_url(endpoint: str) -> bool:
 
 
 def _compare(address: S3Address, stored: tuple[int, str], expected: ManifestObject) -> None:
-    """Raise unless an object's size in bytes and CRC64NVME are those in its manifest entry."""
+    """Raise unless an object's size in bytes and CRC64NVME match its manifest entry."""
     if stored != (expected.size, expected.crc64nvme):
         raise DataError(
             Problem(

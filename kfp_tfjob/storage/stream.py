@@ -1,4 +1,8 @@
-"""Reads an object as a file; a broken connection is reopened at the same byte."""
+"""Reads an object as a file; a broken connection is reopened at the same byte.
+
+The entity tag of the listing is a condition of each request, so an object that is replaced while it
+is read is an error and never a mixture. Called by prepare_data's `files.py`.
+"""
 
 from __future__ import annotations
 

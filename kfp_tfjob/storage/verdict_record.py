@@ -294,7 +294,7 @@ def second_verdict(store: Store, run: RunLayout) -> ModelVerdict | None:
         return None
 
 
-def keep_second(store: Store, run: RunLayout, verdict: ModelVerdict) -> None:
+def save_second(store: Store, run: RunLayout, verdict: ModelVerdict) -> None:
     """Store a run's second verdict; if one exists already, it is left as it is.
 
     The verdict's `again` is set to the champion that it was compared with.
@@ -312,7 +312,7 @@ def lost_race(store: Store, run: RunLayout) -> LostRace | None:
         return None
 
 
-def keep_lost_race(store: Store, run: RunLayout, lost: LostRace) -> None:
+def save_lost_race(store: Store, run: RunLayout, lost: LostRace) -> None:
     """Store the record that a run lost the race; an existing record is left as it is."""
     _create(store, run.lost_race, documents.to_bytes(lost))
 

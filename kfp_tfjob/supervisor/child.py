@@ -1,4 +1,8 @@
-"""Starts and stops a command, and reads its progress from the pipe SUPERVISOR_PIPE."""
+"""Starts and stops a command, and reads its progress from the pipe SUPERVISOR_PIPE.
+
+How to stop a command depends on how far it is: one that waits for its peers cannot handle a signal
+yet, and one that trains needs time to save. So it reports its phase. Called by `supervise.py`.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +112,7 @@ class Child:
         """Send a signal to the command and to the processes that it started."""
         try:
             os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
+        except (ProcessLookupError, PermissionError):  # they have ended
             return
 
     def clean_up(self) -> None:

@@ -1,4 +1,8 @@
-"""Counts the cores that this container may use, which are often fewer than its node's."""
+"""Counts the cores that this container may use, which are often fewer than its node's.
+
+Threads beyond the container's limit only slow each other down. Called by the trainer's
+`replicas.py` and by prepare_data's `processes.py`.
+"""
 
 from __future__ import annotations
 

@@ -77,6 +77,6 @@ def _has_keras_2(program: str, variables: Mapping[str, str]) -> bool:
     python = program if Path(program).name.startswith("python") else "python3"
     try:
         process = subprocess.run([python, "-c", _FIND], env=dict(variables), timeout=_FIND_SECONDS)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):  # the command's start will report it
         return False
     return process.returncode == 0

@@ -1,4 +1,8 @@
-"""Asks the Linux kernel to give orphans to the supervisor, and to leave none after it."""
+"""Asks the Linux kernel to give orphans to the supervisor, and to leave none after it.
+
+A process that a user's program leaves behind would hold GPU memory, and the next start would fail.
+Called by `supervise.py` and `child.py`, and by programs that must not outlive their parent.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Callable
 
 from kfp_tfjob.supervisor.files import read_text
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # from <linux/prctl.h>; not in Python
 
 
 def _prctl() -> Callable[..., int] | None:

@@ -59,5 +59,5 @@ def files(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
         elif entry.is_file(follow_symlinks=False):
             try:
                 yield path, entry.stat(follow_symlinks=False).st_size
-            except FileNotFoundError:
+            except FileNotFoundError:  # a temporary file, renamed since
                 continue

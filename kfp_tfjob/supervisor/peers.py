@@ -11,9 +11,9 @@ from typing import Mapping
 from kfp_tfjob.supervisor.stop import Stop
 from kfp_tfjob.supervisor.tf_config import split
 
-_LOOK_SECONDS = 0.5  # between two lookups
+_LOOK_SECONDS = 0.5  # between two lookups, which cost a name server milliseconds
 _CONNECT_SECONDS = 2  # within a cluster, a connection takes milliseconds
-_MOST_NAMES = 8  # in a message
+_MOST_NAMES = 8  # in a message, of up to hundreds of replicas
 
 
 def absent(peers: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from kfp_tfjob.supervisor.files import read_text
 from kfp_tfjob.supervisor.log import log
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.5  # a read of a small file; the kubelet writes it much more rarely
 
 
 class StopWithin:
@@ -35,7 +35,7 @@ class StopWithin:
         self._logged_value = ""
 
     @property
-    def known(self) -> bool:
+    def is_available(self) -> bool:
         """Whether there is a pod whose annotation can be read."""
         return self._path is not None
 

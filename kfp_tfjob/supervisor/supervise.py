@@ -1,4 +1,9 @@
-"""Runs a replica from its start to its exit code."""
+"""Runs a replica from its start to its exit code.
+
+The supervisor is PID 1, so that something survives the trainer: it restarts it, waits until the
+chief's output is stored, and ends with a code from which the launcher sees whose fault the end was.
+Called by `__main__.py`, which the job manifest names as the container's command.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +175,7 @@ class Supervisor:
         while True:
             try:
                 ended, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
+            except ChildProcessError:  # no child is left
                 return child_status
             if not ended:
                 return child_status

@@ -1,4 +1,9 @@
-"""Checks how the user's function can be called, from its code alone or as it was imported."""
+"""Checks how the user's function can be called, from its code alone or as it was imported.
+
+Preflight's image lacks TensorFlow, so it must not import the user's code; it reads the `def` line.
+The trainer checks again with the imported function, whose decorators may change the arguments.
+Called by `model_code.py`, `evaluator_code.py` and the trainer's `user_model.py`.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # Code is smaller: a larger folder is probably data, or a whole home folder.
 MOST_BYTES = 50 << 20
-MOST_FILES = 10_000
+MOST_FILES = 10_000  # each is an object of the store, or a read of one
 EXPECTED = (
     "a .py file, a folder or a zip with Python code of at most"
     f" {MOST_BYTES >> 20} MiB and {MOST_FILES:,} files"

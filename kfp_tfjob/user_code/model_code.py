@@ -325,7 +325,7 @@ def _other_names(tree: ast.Module) -> set[str]:
 
 
 def _nested(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield nodes and what is inside them, except inside functions and classes."""
+    """Yield nodes and their inner nodes, except inside functions and classes."""
     waiting = list(nodes)
     while waiting:  # a long sum is nested too deeply for recursion
         yield (node := waiting.pop())
@@ -377,7 +377,7 @@ def _importable(
 
 
 def _defining(files: Mapping[str, bytes], function: str) -> Iterator[str]:
-    """Yield the files of a folder, not of those below it, that define a function."""
+    """Yield the files of a folder that define a function, without the folders below it."""
     for path, data in files.items():
         if path.endswith(".py") and "/" not in path:
             with suppress(ConfigurationError):  # it is not Python

@@ -20,7 +20,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CODE
 
 _CODE_POINT = re.compile(r"U\+([0-9A-F]{4,6})")  # in a message of Python's parser
-_MOST_CHARACTERS = 20  # in the message about one file
+_MOST_CHARACTERS = 20  # of one file in a message; each takes one more run of the parser
 _MOST_PARSED = 400_000  # characters in all attempts, which limits the time on a large file
 _QUOTES = "\u2018\u2019\u201a\u201b\u2032\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
 # The ASCII replacement of each typographic character that NFKC does not map to ASCII.
@@ -234,7 +234,7 @@ def _invalid_characters(source: str) -> dict[str, int]:
                 if similar in source:
                     lines.setdefault(similar, source.count("\n", 0, source.index(similar)) + 1)
                     source = source.replace(similar, _ascii_replacement(similar) or " ")
-        except (ValueError, RecursionError, MemoryError):
+        except (ValueError, RecursionError, MemoryError):  # not because of a character
             break
         else:
             break

@@ -1,4 +1,8 @@
-"""The options of the commands for Kubeflow Pipelines: the back end, the pipeline, the run."""
+"""The options of the commands for Kubeflow Pipelines: the back end, the pipeline, the run.
+
+Each decorator adds the options and gives the command an open client, so a command contains only
+what it does. Called by every command that reaches runs, for example `submit.py` and `why.py`.
+"""
 
 from __future__ import annotations
 
@@ -120,9 +124,9 @@ def with_runs(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that reach runs, also local ones; `client` has the methods for both."""
 
     @wraps(command)
-    def connected(connection: Any, endpoint: str, home: Path | None, **given: Any) -> Any:
-        client = open_runs(given.get("run", ""), home, connection, endpoint)
-        return command(client=client, **given)
+    def connected(connection: Any, endpoint: str, home: Path | None, **arguments: Any) -> Any:
+        client = open_runs(arguments.get("run", ""), home, connection, endpoint)
+        return command(client=client, **arguments)
 
     return with_connection(_store_endpoint(with_home(connected)))
 

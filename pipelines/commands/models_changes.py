@@ -191,7 +191,7 @@ def sync(place: Models, model: str | None) -> None:
     for name, folder in folders.items():
         show(f"{name}: servers read {folder}" if folder else f"{name} has no champion yet")
     for outcome in outcomes:
-        show(f"{outcome.model}: {outcome.mirror} at {outcome.server}: {outcome.said}")
+        show(f"{outcome.model}: {outcome.mirror} at {outcome.server}: {outcome.message}")
     if errors:
         raise DataError(*(problem for error in errors for problem in error.problems))
     if not all(outcome.done for outcome in outcomes):
@@ -207,7 +207,7 @@ def _show_champion(place: Models, model: str, champion: Any) -> None:
     show(f"the champion of {model} is version {champion.version} of run {champion.run_id}")
     show(f"servers read {base}")
     for outcome in outcomes:
-        show(f"{outcome.mirror} at {outcome.server}: {outcome.said}")
+        show(f"{outcome.mirror} at {outcome.server}: {outcome.message}")
 
 
 def _user_name() -> str:

@@ -1,4 +1,8 @@
-"""The options that lead to published models: in S3, or in the folder of local runs."""
+"""The options that lead to published models: in S3, or in the folder of local runs.
+
+A command works on both in the same way: for a folder, it starts the embedded store until it ends.
+Called by `models.py`, `models_changes.py`, `serve.py`, `monitor.py` and `follow.py`, among others.
+"""
 
 from __future__ import annotations
 

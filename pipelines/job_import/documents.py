@@ -1,4 +1,8 @@
-"""Reads the objects of a YAML or JSON file, and finds the training jobs among them."""
+"""Reads the objects of a YAML or JSON file, and finds the training jobs among them.
+
+Files from clusters contain more than jobs: lists, Services, or kinds that import cannot read. Each
+of these gets its own message. Called by `import_job.py` and `conversion.py`.
+"""
 
 from __future__ import annotations
 

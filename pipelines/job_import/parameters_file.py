@@ -1,4 +1,8 @@
-"""Writes run parameters as YAML, with a comment above each part that differs from the job."""
+"""Writes run parameters as YAML, with a comment above each part that differs from the job.
+
+The comments stand where a user edits the file, so no difference is overlooked. Called by
+`import_job.py`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ def to_yaml(parameters: Mapping[str, Any], notes: Iterable[Note], title: str) ->
     """
     placed: dict[Path, list[Note]] = {}
     for note in notes:
-        path = note.beside
+        path = note.anchor
         while path and not _has(parameters, path):
             path = path[:-1]
         placed.setdefault(path, []).append(note)

@@ -21,13 +21,13 @@ class Note:
         field: The field in the job, for example `Chief.restartPolicy`.
         reason: Why it is not carried over, or what the run does differently.
         instead: The run's replacement, or what a person may do.
-        beside: The parameter above which the comment stands; empty for the top of the file.
+        anchor: The parameter above which the comment stands; empty for the top of the file.
     """
 
     field: str
     reason: str
     instead: str = ""
-    beside: Path = ()
+    anchor: Path = ()
 
 
 @dataclass
@@ -44,9 +44,9 @@ class Report:
     notes: list[Note] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def note(self, name: str, reason: str, instead: str = "", beside: Path = ()) -> None:
+    def note(self, name: str, reason: str, instead: str = "", anchor: Path = ()) -> None:
         """Add a note, unless the same note exists; the arguments are a Note's fields."""
-        note = Note(name, reason, instead, beside)
+        note = Note(name, reason, instead, anchor)
         if note not in self.notes:
             self.notes.append(note)
 
@@ -70,6 +70,6 @@ class Report:
         """Yield the notes; notes that differ only in their field become one."""
         groups: dict[tuple[str, str, Path], list[str]] = {}
         for note in self.notes:
-            groups.setdefault((note.reason, note.instead, note.beside), []).append(note.field)
-        for (reason, instead, beside), names in groups.items():
-            yield Note(", ".join(names), reason, instead, beside)
+            groups.setdefault((note.reason, note.instead, note.anchor), []).append(note.field)
+        for (reason, instead, anchor), names in groups.items():
+            yield Note(", ".join(names), reason, instead, anchor)

@@ -100,12 +100,12 @@ class Connection:
         try:
             return BackEnd(completed, patience)
         except StepError as error:
-            first, *others = error.problems
+            first, *further = error.problems
             if completed.host or not isinstance(first, Problem):
                 raise
             # A kubeconfig alone does not say that there is a back end.
             raise type(error)(
-                replace(first, fix=first.fix + _local_runs_hint()), *others
+                replace(first, fix=first.fix + _local_runs_hint()), *further
             ) from error
 
     @property

@@ -1,4 +1,8 @@
-"""A compiled pipeline to submit: compiled now from this version's code, or read from a file."""
+"""A compiled pipeline to submit: compiled now from this version's code, or read from a file.
+
+Images that no node can pull are found here, before a run exists. Called by `client.py` and
+`submission.py`, and by `doctor.py`.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class RunOnCluster:
         trouble: The reason why the cluster cannot be asked; empty if it can.
         known: Whether the cluster ever had objects of the run, which shows that it is the right
             one.
-        namespace: The namespace of the runs; empty for that of the kubeconfig.
+        namespace: The namespace of the runs; empty for the kubeconfig's.
     """
 
     def __init__(self, run_id: str, namespace: str = "") -> None:
@@ -94,11 +94,12 @@ class RunOnCluster:
         if self._api is None:
             return []
         from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-        from kfp_tfjob.components.finish.workflow import look
+        from kfp_tfjob.components.finish.workflow import read_failed_tasks
 
         logging.getLogger("kfp_tfjob.components.finish").setLevel(logging.ERROR)
         with KubernetesBackend(self._api) as backend:
-            return look(self._api, self._run_id, self._workflow(self._api), backend.tail)[0]
+            workflow = self._workflow(self._api)
+            return read_failed_tasks(self._api, self._run_id, workflow, backend.tail)[0]
 
     def _connect(self, namespace: str) -> ClusterClient | None:
         try:

@@ -353,7 +353,7 @@ def _node_findings(read_parameters: ReadParameters, namespace: str) -> list[Find
             return []  # the pipeline of another author sets these itself
         parameters = {name: setting for name, setting in parameters.items() if setting != ""}
         spec = job_spec(completed(defaults(), parameters))
-    except StepError:
+    except StepError:  # an addition to the reasons, which come first
         return []
     return only(cluster_checks.check_cluster(spec, namespace), Status.WAITS)
 

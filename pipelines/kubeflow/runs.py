@@ -81,7 +81,7 @@ class Run:
         root_driver: A clause with the number of failures to start its first step, and the reasons;
             empty without any.
         is_local: Whether `kfp-tfjob run` ran it on this machine. Its name is its id, and its times
-            are those of its newest try.
+            describe its newest start.
     """
 
     run_id: str

@@ -15,7 +15,7 @@ from kfp_tfjob import uploader
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
-from kfp_tfjob.components.notify_end import tell_end
+from kfp_tfjob.components.notify_end import send_end_notice
 from kfp_tfjob.components.step import WHOLE_RUN, Step, keeps_result
 from kfp_tfjob.components.summary import read_outcome, suspicious_columns
 from kfp_tfjob.judging.formatting import number
@@ -148,7 +148,7 @@ class Ending:
         if self.embedded:
             self.show(f"output     {self._copy(self._copy_output)}")
         self.show(f"report     {self._folder / REPORT}")
-        tell_end(self.step, self.model_name)
+        send_end_notice(self.step, self.model_name)
         return 0
 
     def _show_without_verdict(self, outcome: Outcome) -> int:
@@ -165,7 +165,7 @@ class Ending:
         else:
             self.show(f"\nno step failed, but there is no verdict: see {self._log}")
             return 1
-        tell_end(self.step, self.model_name)
+        send_end_notice(self.step, self.model_name)
         return 0
 
     def _copy(self, copy: Callable[[], object]) -> str:

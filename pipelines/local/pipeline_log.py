@@ -20,7 +20,7 @@ _EVENT = re.compile(
     r"|Task '(?P<ended>[^']+)' finished with status (?P<status>\w+)"
     r"|Pipeline '[^']+' finished with status (?P<pipeline>\w+))"
 )
-_DAY = 86400
+_DAY = 86400  # seconds; the log's times are without a date
 
 
 @dataclass
@@ -45,7 +45,7 @@ class LoggedStep:
 
 @dataclass
 class PipelineLog:
-    """What kfp.local logged.
+    """The steps and the end of a local pipeline, from kfp.local's log.
 
     Attributes:
         path: The log, which may not exist.
@@ -77,7 +77,7 @@ class PipelineLog:
         try:
             with open(self.path, errors="replace") as file:
                 yield from file
-        except OSError:
+        except OSError:  # the pipeline may not have begun
             return
 
     def _add(self, event: re.Match[str]) -> None:

@@ -124,7 +124,7 @@ def run(
             show(f"stopping on {signal.Signals(stop_signal.number).name}: training saves its state")
             processes.end(token, _STOP_GRACE)
         if not code:  # a store that is away for a moment must not hide the published version
-            step = replace(step, store=step.store.within(Patience().seconds))
+            step = replace(step, store=step.store.with_patience(Patience().seconds))
         ending = Ending(step, str(values["model_name"]), home, embedded, show)
         return ending.tell(code, stop_signal.number)
 

@@ -37,8 +37,8 @@ from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON
 from kfp_tfjob.storage.store import Store
 
-_DAY = 86400
-_LINES = 12  # of a failed step's log
+_DAY = 86400  # seconds; a longer run's times of day are ambiguous
+_LINES = 12  # of a failed step's log; the end of a traceback
 _KILLED = (
     "it left no record of its end: its processes were killed, its disk was full, or this machine"
     " stopped"
@@ -104,7 +104,7 @@ class HomeRuns:
 
     @contextmanager
     def _stores(self) -> Iterator[OpenStore]:
-        """Yield what opens a run's store: each store once, and the embedded one if it is needed."""
+        """Yield a function that opens a run's store; each store is opened only once."""
         with ExitStack() as stack:
 
             @cache
@@ -191,12 +191,12 @@ class _HomeRecords(Records):
         self.local_failure = _failure(Path(run.page))
 
     def failure(self) -> Failure | None:
-        """Return what ended the run; the store may have failed itself."""
+        """Return the failure that ended the run, also if it was the store that failed."""
         return self.local_failure or super().failure()
 
 
 class RunOnMachine:
-    """What a local run's log shows, in place of the pods of a cluster."""
+    """A local run's processes from its log, in place of a cluster's pods."""
 
     def __init__(self, folder: Path) -> None:
         self.trouble, self.namespace = "", ""
@@ -212,7 +212,7 @@ class RunOnMachine:
             FailedTask(
                 step=name,
                 driver=False,
-                said=_NO_RECORD,
+                message=_NO_RECORD,
                 ended="",
                 lines=self._log.last_lines(name, _LINES),
             )

@@ -185,7 +185,7 @@ class Server:
                 return
             self.process.terminate()
             try:
-                self.process.wait(5)  # seconds; it has nothing to write, so a slower server hangs
+                self.process.wait(5)  # seconds; it writes nothing at its end, so a slower one hangs
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -511,7 +511,7 @@ def _secret_key(folder: Path) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with files.written(path) as partial:
+    with files.atomic_write(path) as partial:
         partial.touch(mode=0o600)
         partial.write_text(text)
 

@@ -17,6 +17,8 @@ from tests.cluster.processes import MARK, run_pytest
 # Most of a test is waiting for seconds to pass, so there are more of them than cores.
 _SIDE_BY_SIDE = ["-n", "6", "--dist", "load", "--maxschedchunk", "1"]
 _REPORT = ["--durations", "15", "-o", "log_level=INFO"]
+# A launch of three replicas may take 900 s on a busy machine, and a test has several.
+_LIMIT = ["--timeout", "3600"]
 _QUICK = "cluster and not slow"
 
 
@@ -30,7 +32,7 @@ def main(arguments: list[str]) -> int:
         with Cluster():
             temporary = STATE / "tmp"  # what a killed test leaves goes with the cluster
             temporary.mkdir()
-            here = ["-m", _QUICK, str(Path(__file__).parent), *_SIDE_BY_SIDE, *_REPORT]
+            here = ["-m", _QUICK, str(Path(__file__).parent), *_SIDE_BY_SIDE, *_REPORT, *_LIMIT]
             return run_pytest([*here, *arguments], {"TMPDIR": str(temporary), MARK: str(STATE)})
     except (StepError, OSError, RuntimeError, SubprocessError) as error:
         print(f"NOT RUN: there is no control plane to test on: {error}", file=sys.stderr)

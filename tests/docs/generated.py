@@ -18,6 +18,7 @@ from kfp_tfjob import storage
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.options import audience
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.pipelines.cli import main
@@ -57,9 +58,13 @@ def parameters() -> str:
 
 
 def keys(name: str) -> str:
-    found = explain(name, PARAMETERS[name].group)
+    meanings = explain(name, PARAMETERS[name].group)
     return _table(
-        "key | meaning", (row(f"`{path.partition('.')[2]}`", found[path]) for path in found)
+        "key | meaning | who sets it, and why",
+        (
+            row(f"`{path.partition('.')[2]}`", meaning, audience.KEYS[path])
+            for path, meaning in meanings.items()
+        ),
     )
 
 
@@ -155,6 +160,15 @@ def _default(definition: dict[str, Any]) -> str:
 
 def _one_line(definition: dict[str, Any]) -> str:
     return " ".join(definition.get("description", "").split())
+
+
+def command_audience() -> str:
+    """Return who runs each command and why, with links to the commands' help."""
+    rows = (
+        row(f"[`{name}`](#{name.replace(' ', '-')})", reason)
+        for name, reason in audience.COMMANDS.items()
+    )
+    return _table("command | who runs it, and why", rows)
 
 
 def commands() -> str:
@@ -290,6 +304,7 @@ PARTS: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/operations.md", "permissions", permissions),
     ("docs/operations.md", "settings", settings),
     *((f"components/{name}/README.md", "interface", partial(step, name)) for name in STEPS),
+    ("docs/command-line.md", "audience", command_audience),
     ("docs/command-line.md", "commands", commands),
     ("docs/python.md", "client", client),
 ]

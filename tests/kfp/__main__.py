@@ -17,6 +17,7 @@ from tests.kfp.settings import Settings
 
 # The scenarios mostly wait for Argo, so there are more of them than cores.
 _SIDE_BY_SIDE = ["-n", "5", "--dist", "load", "--maxschedchunk", "1"]
+_LIMIT = ["--timeout", "3600"]  # Kubeflow Pipelines starts six pods in a run, on a shared back end
 
 
 def main(arguments: list[str]) -> int:
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
             return 2
         try:
             with lab.laboratory(name, settings, package) as file:
-                here = ["-m", "kfp", str(Path(__file__).parent), *_SIDE_BY_SIDE]
+                here = ["-m", "kfp", str(Path(__file__).parent), *_SIDE_BY_SIDE, *_LIMIT]
                 return run_pytest([*here, *arguments], {lab.VARIABLE: str(file)})
         except KeyboardInterrupt:
             return 128 + signal.SIGINT

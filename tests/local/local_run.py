@@ -19,8 +19,6 @@ from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.waiting import until
 
-PATIENCE = 900  # seconds for a whole run; only what hangs reaches it
-
 
 class Run:
     def __init__(self, home: Path, *arguments: str, nohup: bool = False) -> None:
@@ -42,7 +40,7 @@ class Run:
 
     def wait(self) -> int:
         self._read()
-        return self._process.wait(PATIENCE)
+        return self._process.wait()
 
     def _read(self, text: str | None = None) -> bool:
         """Read to a line with this text, or to the end, which a process left behind holds open."""
@@ -57,9 +55,10 @@ class Run:
 
         reader = Thread(target=read, daemon=True)
         reader.start()
-        reader.join(PATIENCE)
-        if reader.is_alive():
-            pytest.fail(f"the output did not end in {PATIENCE} s:\n{self.text}")
+        try:
+            reader.join()
+        except pytest.fail.Exception as error:  # the test's time limit
+            pytest.fail(f"{error}; the output did not end:\n{self.text}")
         return bool(found)
 
     def signal(self, number: int) -> None:

@@ -67,7 +67,7 @@ def use_store(base: S3Address, folder: Path, patience: Patience) -> str:
         assert {item.address.name for item in store.list(base)} == {"x", "once"}
         store.delete(base / "x")
         for file in folder.iterdir():
-            store.prove(base / file.name, store.send(file, base / file.name, file.name))
+            store.verify(base / file.name, store.send(file, base / file.name, file.name))
     except StepError as error:
         (problem,) = error.as_problems
         assert problem.received and problem.expected and problem.fix

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kfp_tfjob.registry.chain import Proven, prove
+from kfp_tfjob.registry.chain import VerifiedChampion, verify_champion
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.serving import champion_folder as module
@@ -107,7 +107,7 @@ def removed(store: Store, layout: Layout, number: int) -> None:
     record = layout.model(MODEL).champion(number)
     store.write(record, b"{")
     with pytest.raises(DataError):
-        prove(store, layout, MODEL)
+        verify_champion(store, layout, MODEL)
     store.delete(record)
 
 
@@ -130,7 +130,7 @@ def test_a_folder_leaves_a_champion_whose_record_was_removed(
     removed(store, layout, 2)
     assert champion.update() == 1 and numbers() == ["1"]
     # Whatever gets the number of the record, gets another number for servers.
-    again = replace(prove(store, layout, MODEL).champion, number=2, action="rollback")
+    again = replace(verify_champion(store, layout, MODEL).champion, number=2, action="rollback")
     assert promote(store, layout, MODEL, again).served_as == 3
     assert champion.update() == 3 and whole(tmp_path / "served" / "3", 1)
 
@@ -140,7 +140,9 @@ def test_a_server_follows_records_and_not_their_numbers(
 ) -> None:
     tried: list[int] = []
 
-    def load(_: Store, proven: Proven) -> SimpleNamespace:  # takes seconds, and is not meant here
+    def load(
+        _: Store, proven: VerifiedChampion
+    ) -> SimpleNamespace:  # takes seconds, and is not meant here
         tried.append(proven.champion.version)
         if proven.champion.why == "too large":
             raise MemoryError
@@ -191,7 +193,7 @@ def test_a_second_process_waits_and_finds_it_done(
     begun, go_on = Event(), Event()
     real = module.fetch
 
-    def slow(store: Store, proven: Proven, into: Path) -> None:
+    def slow(store: Store, proven: VerifiedChampion, into: Path) -> None:
         fetched.append(proven.serving)
         begun.set()
         assert go_on.wait(300)

@@ -18,7 +18,7 @@ from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
 from kfp_tfjob.cluster.own_task import POD_NAME
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.leftover_jobs import Left
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.standalone import prepared
@@ -256,7 +256,9 @@ def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_p
     with pytest.raises(StepError, match="model"):
         sync.run(step_of(base, store, "eu"))
 
-    ending = finish.run(Step("finish", "r1", Layout(base), store), "", Left(terminated=False))
+    ending = finish.run(
+        Step("finish", "r1", Layout(base), store), "", ClusterReport(terminated=False)
+    )
     assert ending.failure and ending.failure.code == 3
     first, _, heading, *_ = ending.markdown.splitlines()
     assert "`kfp-tfjob why r1`" in first and heading == "# Run r1 failed in `launch_tfjob`"
@@ -266,7 +268,9 @@ def test_tasks_of_one_run_live_side_by_side(store: Store, base: S3Address, tmp_p
 
     for path in ("failure.json", "failure.md"):  # the run is retried, and this task left out
         store.delete(tasks / "bad" / path)
-    ending = finish.run(Step("finish", "r1", Layout(base), store), "", Left(terminated=False))
+    ending = finish.run(
+        Step("finish", "r1", Layout(base), store), "", ClusterReport(terminated=False)
+    )
     assert ending.failure is None
     assert ending.markdown.startswith("# Run r1 is complete\n")
     assert f"task `eu` | `{tasks / 'eu' / 'output'}` |" in ending.markdown

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.finish.engine import _ends
-from kfp_tfjob.components.finish.leftover_jobs import Left
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import earlier_job, engine
 from kfp_tfjob.components.launch_tfjob.launch import Launch
@@ -76,7 +76,7 @@ def _start_without_launcher(launcher: Launcher) -> Launch:
     spec = launcher.spec()
     known = Launch(launcher.step, spec, launcher.backend)
     manifest = known.manifest(1)
-    assert known.records.keep_claim(Claim.first(1, 0), spec, manifest)
+    assert known.records.save_claim(Claim.first(1, 0), spec, manifest)
     launcher.backend.create(manifest)
     return known
 
@@ -92,7 +92,7 @@ def test_a_job_that_is_stopped_without_a_launcher_is_cancelled(launcher: Launche
     known = _start_without_launcher(launcher)
     launcher.program.wait()
     if told == "by its launcher":
-        engine.tell_end(known, "a user terminated it")
+        engine.record_cancelled(known, "a user terminated it")
         assert launcher.ends()[1].verdict == "cancelled"
     launcher.backend.annotate_chief(launcher.job(1), {STOP_WITHIN_ANNOTATION: "9s"})
     _wait_for_record(launcher)
@@ -120,7 +120,7 @@ def test_a_chief_that_is_killed_has_a_record_of_this_attempt(launcher: Launcher)
     # The exit task completes the record from the cluster, and keeps it.
     killed = Judgement(Verdict.OUT_OF_MEMORY, "it was killed")
     seen = end_of(1, TFJOB, None, launcher.job(1), killed, ())
-    assert _ends([launcher.step], Left(ends=[seen])) == [seen]
+    assert _ends([launcher.step], ClusterReport(ends=[seen])) == [seen]
     end = launcher.ends()[1]
     assert (end.job, end.verdict) == (launcher.job(1), "out_of_memory")
 
@@ -131,7 +131,7 @@ def test_the_exit_task_keeps_the_record_of_a_job_that_never_had_pods(launcher: L
     own = end_of(1, TFJOB, None, "j", waited, (), {"queued": 1800.0})
     launcher.store.write(launcher.run.attempt_end(1), own.to_bytes())
     seen = end_of(1, TFJOB, None, "j", Judgement(Verdict.CANCELLED, "it was still there"), ())
-    assert _ends([launcher.step], Left(ends=[seen])) == [own] == [launcher.ends()[1]]
+    assert _ends([launcher.step], ClusterReport(ends=[seen])) == [own] == [launcher.ends()[1]]
 
 
 def test_a_chief_that_succeeds_without_a_launcher(launcher: Launcher):
@@ -193,7 +193,7 @@ def test_the_next_launcher_completes_what_only_the_chief_recorded(launcher: Laun
 
 def test_the_record_of_a_launcher_that_was_killed_is_replaced(launcher: Launcher):
     known = _start_without_launcher(launcher)
-    engine.tell_end(known, "a user terminated it")
+    engine.record_cancelled(known, "a user terminated it")
     assert not launcher.ends()[1].is_final
     launcher.tell(chief_0="exit 0")
     until(lambda: is_over(launcher.backend.get(launcher.job(1))))

@@ -258,7 +258,7 @@ def test_what_was_trained_is_not_continued_with_other_inputs(launcher: Launcher)
 def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winner(
     launcher: Launcher, monkeypatch
 ):
-    both, claim, create = threading.Barrier(2), Records.keep_claim, LocalBackend.create
+    both, claim, create = threading.Barrier(2), Records.save_claim, LocalBackend.create
     lost = threading.Event()
 
     def at_once(self: Records, wanted: Claim, *more: Any) -> bool:
@@ -274,7 +274,7 @@ def test_a_launcher_that_loses_the_race_for_a_claim_follows_the_job_of_the_winne
         time.sleep(1.5)  # the loser looks for a job that is not there yet
         create(self, manifest)
 
-    monkeypatch.setattr(Records, "keep_claim", at_once)
+    monkeypatch.setattr(Records, "save_claim", at_once)
     monkeypatch.setattr(LocalBackend, "create", late)
     with ThreadPoolExecutor(2) as pool:
         running = [pool.submit(launcher.train) for _ in range(2)]

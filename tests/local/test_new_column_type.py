@@ -28,7 +28,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.serving.monitor import monitor
 from kfp_tfjob.serving.refusal import RefusedRequest
@@ -37,7 +37,7 @@ from tests.local.local_run import stored
 
 
 def serve(layout, store):
-    loaded = LoadedModel.of(store, prove(store, layout, "places"))
+    loaded = LoadedModel.of(store, verify_champion(store, layout, "places"))
     assert loaded.columns.types["where"].kind == "geo point"
     north = [{"where": f"{60 + i % 9}.25, 11.575", "size": 0.5} for i in range(60)]
     gaps = [{"where": None, "size": 0.5}, {"where": "", "size": 0.5}]

@@ -12,7 +12,7 @@ import pytest
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.leftover_jobs import Left
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.champion import Champion
@@ -168,7 +168,7 @@ def exit_task(step, monkeypatch):
     """Runs the exit task of a run whose cluster has this left."""
 
     def run(*failed: FailedTask, terminated: bool = False, **left: Any) -> None:
-        found = Left(failed=list(failed), terminated=terminated, **left)
+        found = ClusterReport(failed=list(failed), terminated=terminated, **left)
         monkeypatch.setattr(finish, "end_jobs", lambda run_id: found)
         finish.run_as_exit_task("run-1", str(step.layout.root), "", "", "m")
 

@@ -81,7 +81,7 @@ def test_a_dataset_of_numbers(step, store, tmp_path):
         "schema_digest": done.schema.schema_digest,
     }
     for item in manifest.objects:
-        store.prove(S3Address.parse(done.dataset_uri) / item.key, item)
+        store.verify(S3Address.parse(done.dataset_uri) / item.key, item)
 
     train = split(store, done, "train")
     heights = train["features"][:, 0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kfp_tfjob.registry import prune_versions, rollback, view
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import Hold, promote
 from kfp_tfjob.storage import documents
@@ -102,7 +102,7 @@ def test_a_rollback_that_stands_still_for_hours_keeps_its_version(
     roll_back(Sleeping(), layout, 1)
     (note,) = notes
     assert note.startswith("version 1 is kept: ")
-    proven = prove(store, layout, NAME)
+    proven = verify_champion(store, layout, NAME)
     assert proven is not None and proven.champion.version == 1
     assert verify(store, proven.version, proven.manifest) == []
     assert not store.has(place.hold(1))
@@ -194,4 +194,4 @@ def test_a_listing_that_is_late_costs_no_champion(store: Store, layout: Layout) 
     assert prune_versions.plan(late, layout, NAME, keep=1, hours=1).kept[2]
     notes = prune(late, layout, planned)
     assert [note.partition(":")[0] for note in notes] == ["version 1 is kept", "version 2 is kept"]
-    assert prove(store, layout, NAME) is not None
+    assert verify_champion(store, layout, NAME) is not None

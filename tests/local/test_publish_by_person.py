@@ -12,12 +12,12 @@ from kfp_tfjob.components.publish.model_artifact import published_model
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.registry import rollback
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import ModelVerdict, keep_second, lost_race, verdict_in_force
+from kfp_tfjob.storage.verdict_record import ModelVerdict, lost_race, save_second, verdict_in_force
 from tests.local.published import NAME, judged, publish, roll_back
 from tests.local.test_evaluate_publish import MODEL, Bench, cooler, packed
 from tests.local.test_evaluate_publish import rows as rows  # a fixture
@@ -37,7 +37,7 @@ def test_a_person_was_first(
     def again(*_: object) -> ModelVerdict:
         assert when == "while judged again", "judged against itself"
         promote()
-        keep_second(store, step.run, replace(verdict, blessed=False, champion=None))
+        save_second(store, step.run, replace(verdict, blessed=False, champion=None))
         return verdict_in_force(store, step.run)
 
     if when == "before publish":
@@ -83,7 +83,7 @@ def test_a_version_with_another_verdict_is_not_published(
         manual_promotion.execute(step, planned, "eva", "it is needed now")
     verdict = judged(store, layout, "mine", tmp_path / "second", blessed=True)
     done = engine.run(step, NAME, verdict.model_uri, str(step.run.verdict), verdict.dataset_uri)
-    proven = prove(store, layout, NAME)
+    proven = verify_champion(store, layout, NAME)
     assert proven and proven.verdict.blessed and proven.champion.version == done.version == 2
 
 

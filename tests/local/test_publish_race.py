@@ -16,7 +16,7 @@ import pytest
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.summary import summary
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
@@ -24,9 +24,9 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.verdict_record import (
     LostRace,
     ModelVerdict,
-    keep_lost_race,
-    keep_second,
     lost_race,
+    save_lost_race,
+    save_second,
     second_verdict,
     verdict_in_force,
 )
@@ -115,7 +115,7 @@ def assert_one_champion(bench: Bench, found: dict[str, publish.Published]) -> No
     second = second_verdict(bench.store, bench.layout.run(champion.run_id))
     assert second is not None and second.met == 1
     assert champion.verdict_uri == str(bench.layout.run(champion.run_id).second_verdict)
-    proven = prove(bench.store, bench.layout, MODEL)
+    proven = verify_champion(bench.store, bench.layout, MODEL)
     assert proven is not None and (proven.verdict.again or {})["number"] == 1
     served = bench.store.numbers(place.serving)
     assert served[-1] == proven.serving
@@ -184,10 +184,10 @@ def test_a_new_evaluation_replaces_what_an_earlier_try_lost(bench: Bench) -> Non
     bench.evaluate("two!", **GATE)
     run = bench.layout.run("two!")
     first = ModelVerdict.read(bench.store, run.verdict)
-    keep_second(bench.store, run, replace(first, blessed=False, reasons=("worse",)))
+    save_second(bench.store, run, replace(first, blessed=False, reasons=("worse",)))
     champion = read_champion(bench.store, bench.layout, MODEL)
     assert champion is not None
-    keep_lost_race(bench.store, run, LostRace.to(champion, MODEL))
+    save_lost_race(bench.store, run, LostRace.to(champion, MODEL))
     again, verdict = bench.evaluate("two!", **GATE)
     assert again.blessed and json.loads(bench.store.read(run.verdict)) == verdict
     assert not verdict_in_force(bench.store, run).is_second
@@ -255,13 +255,13 @@ def killed(bench: Bench, points: str) -> Iterator[str]:
 
 def assert_readable(bench: Bench, name: str) -> None:
     """The champion is the old or the new one; a retry makes it the new one, and serves it."""
-    champion = prove(bench.store, bench.layout, name)
+    champion = verify_champion(bench.store, bench.layout, name)
     assert champion is not None and champion.champion.run_id in ("before", "after!")
     verdict = S3Address.parse(f"{bench.layout.root}/verdicts/{name}-after!.json")
     arguments = (name, bench.model_uri("after!"), str(verdict), str(bench.dataset))
     done = publish.run(bench.step("after!"), *arguments, pytest.fail)
     assert done.outcome == "published"
-    champion = prove(bench.store, bench.layout, name)
+    champion = verify_champion(bench.store, bench.layout, name)
     assert champion is not None and champion.champion.run_id == "after!"
     place = bench.layout.model(name)
     assert bench.store.numbers(place.champions) == [1, 2]

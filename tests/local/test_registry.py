@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.registry import mirror, prune_versions, rollback, versions, view
-from kfp_tfjob.registry.chain import fetch, prove
+from kfp_tfjob.registry.chain import fetch, verify_champion
 from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
@@ -74,7 +74,7 @@ def test_publish_and_roll_back(store: Store, layout: Layout, tmp_path: Path) -> 
     assert max(served(store, layout)) == 6 and served(store, layout)[6] == "graph of r4"
 
     # The files are those of the champion, and the history knows who, when, which run and why.
-    proven = prove(store, layout, NAME)
+    proven = verify_champion(store, layout, NAME)
     assert proven is not None and proven.serving == 6
     fetch(store, proven, tmp_path)
     assert (tmp_path / "model/saved_model.pb").read_text() == "graph of r4"
@@ -257,12 +257,12 @@ def test_nothing_is_served_on_trust(store: Store, layout: Layout, tmp_path: Path
         else:
             _alter(store, address, change)
         with pytest.raises(DataError):
-            proven = prove(store, layout, NAME)
+            proven = verify_champion(store, layout, NAME)
             assert proven is not None, what
             fetch(store, proven, tmp_path / what)
             raise AssertionError(what)
         store.write(address, before)
-    proven = prove(store, layout, NAME)
+    proven = verify_champion(store, layout, NAME)
     assert proven is not None
     fetch(store, proven, tmp_path / "right")
 
@@ -296,7 +296,7 @@ def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> No
     record = write_version(store, layout, "r1", blessed=False)
     promote(store, layout, NAME, record)
     with pytest.raises(DataError, match="bless"):
-        prove(store, layout, NAME)
+        verify_champion(store, layout, NAME)
     second = replace(record, number=2, action="promote", by="eva", why="it is needed")
     promote(store, layout, NAME, second)
     assert publish_newest(store, layout, NAME) == layout.model(NAME).servable(2)
@@ -305,10 +305,10 @@ def test_an_unblessed_version_needs_a_person(store: Store, layout: Layout) -> No
     assert roll_back(store, layout).version == 1
     store.write(layout.model(NAME).champion(2), b"{")
     with pytest.raises(DataError, match="champions/2.json"):
-        prove(store, layout, NAME)
+        verify_champion(store, layout, NAME)
     store.delete(layout.model(NAME).champion(2))
     with pytest.raises(DataError, match="record"):
-        prove(store, layout, NAME)
+        verify_champion(store, layout, NAME)
 
 
 @pytest.mark.slow
@@ -345,7 +345,7 @@ def test_a_rollback_while_runs_publish(store: Store, layout: Layout) -> None:
 _KILLED = """
 import json, sys
 from kfp_tfjob.registry import prune_versions
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.storage.layout import VERSION_CLAIM, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.dying import apart, die_at
@@ -366,7 +366,7 @@ def do(at):
 
 def check():
     store = Store()
-    proven = prove(store, layout, NAME)
+    proven = verify_champion(store, layout, NAME)
     place = layout.model(NAME)
     numbers = [
         n for n in store.numbers(place.serving)

@@ -14,7 +14,7 @@ from kfp_tfjob.checks.finding import warning
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.engine import CANCELLED
-from kfp_tfjob.components.finish.leftover_jobs import Left
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
@@ -235,14 +235,17 @@ def test_a_step_that_was_killed_is_not_called_cancelled(context: Step) -> None:
     """It left no record; Argo knows that it ran out of memory."""
     store, run = context.store, context.run
     killed = FailedTask("prepare_data", False, "OOMKilled (exit code 137)", "", "", ["reading x"])
-    ending = finish.run(context, "m", Left(failed=[killed]))
+    ending = finish.run(context, "m", ClusterReport(failed=[killed]))
     assert (ending.failure.step, ending.failure.verdict) == ("prepare_data", "out_of_memory")
     assert Failure.from_bytes(store.read(run.failure("json"))) == ending.failure
     assert "reading x" in ending.markdown
     assert store.read(run.failure("md")).decode() == ending.markdown
 
     store.delete(run.failure("json"))
-    assert finish.run(context, "m", Left(failed=[killed], terminated=True)).failure == CANCELLED
+    assert (
+        finish.run(context, "m", ClusterReport(failed=[killed], terminated=True)).failure
+        == CANCELLED
+    )
 
 
 def test_a_warning_is_not_counted_as_a_problem(

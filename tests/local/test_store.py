@@ -64,12 +64,12 @@ def test_files_of_any_size_are_sent_proven_and_fetched(
     file.write_bytes(os.urandom(size))
     entry = store.send(file, base / "file", "file")
     assert entry.size == size
-    store.prove(base / "file", entry)
+    store.verify(base / "file", entry)
     store.fetch(base / "file", tmp_path, replace(entry, key="copy"))
     assert copy.read_bytes() == file.read_bytes()
     for wrong in (replace(entry, size=size + 1), replace(entry, crc64nvme="rosUhgp5mIg=")):
         with pytest.raises(DataError, match="manifest"):
-            store.prove(base / "file", wrong)
+            store.verify(base / "file", wrong)
         with pytest.raises(DataError, match="manifest"):
             store.fetch(base / "file", tmp_path, replace(wrong, key="wrong"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]

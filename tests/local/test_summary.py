@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.leftover_jobs import Left
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import FAILURE_FILE, Step
@@ -142,14 +142,14 @@ OOM = FailedTask("launch_tfjob", False, "OOMKilled (exit code 137)", "", "", [])
     ("left", "verdict"),
     [
         (None, "cancelled"),
-        (Left(terminated=True), "cancelled"),
-        (Left(terminated=False, trouble="forbidden"), "cancelled"),
-        (Left(terminated=False, cancelled=["tfjob-run-1-us-1"]), "cancelled"),
-        (Left(terminated=False, failed=[OOM]), "out_of_memory"),
+        (ClusterReport(terminated=True), "cancelled"),
+        (ClusterReport(terminated=False, trouble="forbidden"), "cancelled"),
+        (ClusterReport(terminated=False, cancelled=["tfjob-run-1-us-1"]), "cancelled"),
+        (ClusterReport(terminated=False, failed=[OOM]), "out_of_memory"),
     ],
 )
 def test_a_task_that_did_not_end_is_not_hidden_by_another_that_published(
-    step: Step, left: Left | None, verdict: str
+    step: Step, left: ClusterReport | None, verdict: str
 ) -> None:
     leave_run(replace(step, task_key="eu"), blessed=True)
     record = replace(champion("run-1"), task_key="eu")
@@ -170,10 +170,10 @@ def test_a_task_that_did_not_end_is_not_hidden_by_another_that_published(
 
 def test_a_pipeline_without_publish_is_done(step: Step) -> None:
     leave_run(step, blessed=True)
-    report = finish.run(step, "m", Left(terminated=False))
+    report = finish.run(step, "m", ClusterReport(terminated=False))
     assert report.failure is None and report.markdown.startswith("# Blessed: `m`")
     assert of_end(step, "m").outcome == "succeeded"
-    killed = finish.run(step, "m", Left(terminated=True)).failure
+    killed = finish.run(step, "m", ClusterReport(terminated=True)).failure
     assert killed and killed.verdict == "cancelled"
 
 

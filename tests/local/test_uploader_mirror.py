@@ -251,7 +251,7 @@ def test_a_step_that_was_written_anew_replaces_the_old_one(store, run, start, tm
     manifest = store.read_manifest(run.checkpoints / "7" / "manifest.json")
     assert manifest.attempt == 2
     for item in manifest.objects:
-        store.prove(run.checkpoints / "7" / item.key, item)
+        store.verify(run.checkpoints / "7" / item.key, item)
     assert store.read(run.checkpoints / "7" / "data") == b"new!"
 
 

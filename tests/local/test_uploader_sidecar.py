@@ -105,7 +105,7 @@ def test_a_restart_sends_a_large_file_again(pod, store, run, proxy):
     pod.says("stored checkpoint 1")
     assert pod.steps(store) == [1]
     entry = store.read_manifest(run.checkpoints / "1" / "manifest.json").objects[0]
-    store.prove(run.checkpoints / "1" / "data", entry)
+    store.verify(run.checkpoints / "1" / "data", entry)
 
 
 @pytest.mark.slow

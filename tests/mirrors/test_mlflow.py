@@ -51,7 +51,7 @@ def test_register_alias_rollback_and_an_outage(
 
     def synced(said: str) -> None:
         (outcome,) = mirror.sync(store, layout, NAME, 120)
-        assert outcome.done and outcome.said.startswith(said), outcome.said
+        assert outcome.done and outcome.message.startswith(said), outcome.message
 
     first = publish(store, layout, "r1")
     synced("1 added, 1 changed; ")
@@ -121,7 +121,7 @@ def test_a_version_is_linked_to_the_run_of_its_training(
     def synced() -> dict:
         pod = {"MLFLOW_TRACKING_URI": server.uri}  # in pod.all.env only
         (outcome,) = mirror.sync(store, layout, NAME, SECONDS, pod)
-        assert outcome.done, outcome.said
+        assert outcome.done, outcome.message
         return ask("registered-models/alias", name=NAME, alias="champion")["model_version"]
 
     training("r1", **{"kfp_tfjob.task_key": "another-task"})
@@ -161,5 +161,5 @@ def test_a_server_that_lies_or_is_silent(
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         began = time.monotonic()
         (outcome,) = mirror.sync(store, layout, NAME)
-    assert not outcome.done and "geheim" not in outcome.said + outcome.server
+    assert not outcome.done and "geheim" not in outcome.message + outcome.server
     assert time.monotonic() - began < SECONDS

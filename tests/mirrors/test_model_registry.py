@@ -81,7 +81,7 @@ def test_register_champion_and_rollback(
 
     def synced(said: str) -> None:
         (outcome,) = mirror.sync(store, layout, NAME, 120)
-        assert outcome.done and outcome.said.startswith(said), outcome.said
+        assert outcome.done and outcome.message.startswith(said), outcome.message
 
     synced("1 added, 3 changed; ")
     synced("up ")

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import pytest
 
-from kfp_tfjob.registry.chain import prove
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.checksum import crc64nvme
@@ -57,19 +57,19 @@ def forge(publisher: Publisher, key: str, data: bytes) -> None:
 def test_forged_weights_and_a_forged_schema_are_not_loaded(altered: Publisher) -> None:
     """Who may write records decides what answers, but the weights must be those it names."""
     store, layout = altered.store, altered.layout
-    proven = prove(store, layout, PETS)
+    proven = verify_champion(store, layout, PETS)
     assert proven and LoadedModel.of(store, proven).champion == proven.champion
     place = layout.model(PETS)
     version = place.version(proven.champion.version)
     schema = store.read(version / "schema.json")
     forge(altered, "schema.json", json.dumps(json.loads(schema) | {"schema_digest": "7"}).encode())
     with pytest.raises(DataError, match=r"schema.json of (.|\n)*Fix: "):
-        LoadedModel.of(store, prove(store, layout, PETS))
+        LoadedModel.of(store, verify_champion(store, layout, PETS))
     forge(altered, "schema.json", schema)
     for name in WEIGHTS:
         forge(altered, name, store.read(place.version(1) / name))
     with pytest.raises(DataError, match="weights"):
-        LoadedModel.of(store, prove(store, layout, PETS))
+        LoadedModel.of(store, verify_champion(store, layout, PETS))
 
 
 def test_the_command_says_which_file_was_altered_and_serves_nothing(

@@ -125,7 +125,7 @@ def test_too_few_rows_of_one_class_give_no_bound() -> None:
     logit = rng.normal(size=len(labels)) + 5 * labels
     found = compare(classifier(labels, logit), classifier(labels, 0 * logit), "auc")
     assert found.gain > 0.4
-    assert not found.known and math.isnan(found.low)
+    assert not found.has_bound and math.isnan(found.low)
 
 
 def test_a_difference_of_the_detectable_size_is_found_eight_times_in_ten() -> None:

@@ -21,10 +21,10 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
 def test_what_is_not_written_to_the_end_leaves_nothing(tmp_path):
     path = tmp_path / "a"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), files.written(path) as partial:
+    with pytest.raises(KeyboardInterrupt), files.atomic_write(path) as partial:
         partial.write_text("new")
         raise KeyboardInterrupt
-    with pytest.raises(ValueError), files.written(tmp_path / "folder") as partial:
+    with pytest.raises(ValueError), files.atomic_write(tmp_path / "folder") as partial:
         partial.mkdir()
         (partial / "half").write_text("half")
         raise ValueError
@@ -35,7 +35,7 @@ def test_a_folder_appears_with_its_files_and_without_those_of_an_earlier_try(tmp
     path = tmp_path / "7"
     files.partial_of(path).mkdir()
     (files.partial_of(path) / "old").write_text("old")
-    with files.written(path) as partial:
+    with files.atomic_write(path) as partial:
         assert not path.exists()
         partial.mkdir()
         (partial / "new").write_text("new")

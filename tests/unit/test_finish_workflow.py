@@ -8,8 +8,8 @@ from markdown_it import MarkdownIt
 
 from kfp_tfjob.cluster.own_task import node_path
 from kfp_tfjob.components.finish import engine, page
-from kfp_tfjob.components.finish.leftover_jobs import Left
-from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, look
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
+from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, read_failed_tasks
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
 
@@ -96,7 +96,7 @@ PREFLIGHT = workflow(task("preflight", "Failed", CRASH, 31), task("prepare-data"
 
 def test_the_step_that_failed_is_found_among_the_nodes() -> None:
     (found,) = failed_tasks(PREFLIGHT, pods(PREFLIGHT))
-    assert (found.step, found.driver, found.said) == ("preflight", False, CRASH)
+    assert (found.step, found.driver, found.message) == ("preflight", False, CRASH)
     assert found.ended == "2026-11-22T12:00:31Z" and found.pod.startswith(RUN)
 
 
@@ -104,7 +104,7 @@ def test_without_the_default_of_a_retry_the_names_are_bare() -> None:
     name = ".root.exit-handler-1.launch-tfjob.executor"
     run = workflow([node(name, "Pod", "Error", "pod deleted", 5)])
     (found,) = failed_tasks(run, pods(run))
-    assert (found.step, found.said) == ("launch_tfjob", "pod deleted")
+    assert (found.step, found.message) == ("launch_tfjob", "pod deleted")
 
 
 def test_the_last_try_of_a_step_counts() -> None:
@@ -116,7 +116,7 @@ def test_the_last_try_of_a_step_counts() -> None:
     assert failed_tasks(workflow(tries), []) == []
     tries.append(node(f"{place}(2)", "Pod", "Failed", CRASH, 12))
     (found,) = failed_tasks(workflow(tries), [])
-    assert (found.said, found.ended[-3:-1]) == (CRASH, "12")
+    assert (found.message, found.ended[-3:-1]) == (CRASH, "12")
 
 
 def test_where_the_nodes_are_kept_elsewhere_the_pods_tell() -> None:
@@ -124,7 +124,7 @@ def test_where_the_nodes_are_kept_elsewhere_the_pods_tell() -> None:
     packed = PREFLIGHT | {"status": {"compressedNodes": "H4sI", "nodes": None}}
     for run in (packed, {}):
         (found,) = failed_tasks(run, shown)
-        assert (found.step, found.said) == ("preflight", CRASH)
+        assert (found.step, found.message) == ("preflight", CRASH)
 
 
 def test_the_first_step_that_failed_is_the_cause() -> None:
@@ -200,15 +200,17 @@ class Api:
 
 @pytest.mark.parametrize("refused", [(), (f"workflows/{RUN}",), ("pods",)])
 def test_what_may_not_be_read_is_done_without(refused: tuple[str, ...]) -> None:
-    found, is_read = look(Api(*refused), "r1", RUN, lambda pod, container, lines: LOG[-lines:])
+    found, is_read = read_failed_tasks(
+        Api(*refused), "r1", RUN, lambda pod, container, lines: LOG[-lines:]
+    )
     assert is_read is (f"workflows/{RUN}" not in refused)
-    assert [(item.step, item.said) for item in found] == [("preflight", CRASH)]
+    assert [(item.step, item.message) for item in found] == [("preflight", CRASH)]
     assert [item.record for item in found] == [None if "pods" in refused else RECORD]
 
 
 def test_a_run_without_its_secret_says_why_without_the_store(monkeypatch, capsys) -> None:
     """Neither preflight could write its record, nor can finish read it."""
-    left = Left(failed=(failed(LOG),))
+    left = ClusterReport(failed=(failed(LOG),))
     monkeypatch.setattr(engine, "end_jobs", lambda run_id: left)
     monkeypatch.delenv("KFP_TFJOB_BACKEND", raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "STORAGE_SECRET_DIR"):

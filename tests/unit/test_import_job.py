@@ -173,7 +173,7 @@ def test_the_sidecar_of_a_chief_becomes_the_run_s_own():
     assert found["pod"]["chief"] == {"output_path": "/results", "output_claim": "vision-results"}
     assert (found["train_workers"], found["train_gpus"]) == (2, 1)
     assert found["train_options"]["command"] == ["python3", "fit.py"]
-    fields = {note.field: note.beside for note in job.notes}
+    fields = {note.field: note.anchor for note in job.notes}
     assert (
         fields.items()
         >= {
@@ -642,8 +642,8 @@ def test_a_value_that_render_hides_is_asked_for():
         {"pod": {"all": {"env": {"API_TOKEN": "a", "LEVEL": "2"}}}},
     )
     found = convert(yaml.safe_load(first_attempt(values, "RUN-ID")), ask=nobody)
-    (note,) = [it for it in found.notes if it.beside[:1] == ("pod",)]
-    assert note.beside == ("pod", "all", "env", "API_TOKEN")
+    (note,) = [it for it in found.notes if it.anchor[:1] == ("pod",)]
+    assert note.anchor == ("pod", "all", "env", "API_TOKEN")
 
 
 def test_a_secret_in_a_plain_variable_and_annotations_of_the_job_are_named():

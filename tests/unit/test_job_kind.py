@@ -25,7 +25,7 @@ from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.cluster.stopping import chief_of
 from kfp_tfjob.components.finish import leftover_jobs
-from kfp_tfjob.components.finish.leftover_jobs import Left
+from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of
@@ -66,7 +66,7 @@ def test_the_record_of_an_attempt_names_the_kind():
     assert "TFJob `j-1`" in explain([AttemptEnd.from_bytes(json.dumps(old).encode())])
 
 
-def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[Left, list]:
+def exit_task(monkeypatch, jobs: Mapping[str, list | Exception]) -> tuple[ClusterReport, list]:
     """Let the exit task end the jobs of a run; `jobs` are what the cluster lists of each kind."""
     ended = []
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.cluster.backend import JobExistsError
-from kfp_tfjob.components.launch_tfjob.earlier_job import TABLE, Action, Found, decide, look_at
+from kfp_tfjob.components.launch_tfjob.earlier_job import TABLE, Action, JobState, decide, job_state
 from kfp_tfjob.components.launch_tfjob.engine import Launcher
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim
@@ -43,34 +43,34 @@ HASH = {"annotations": {"kfp-tfjob/spec-hash": "0"}}
 @pytest.mark.parametrize(
     ("found", "pods", "state", "automatic", "person"),
     [
-        (None, [], Found.NOTHING, Action.CREATE, Action.CREATE),
-        (job(), [], Found.RUNNING, Action.ADOPT, Action.ADOPT),
-        (job("Created", "Running"), [], Found.RUNNING, Action.ADOPT, Action.ADOPT),
-        (job("Suspended"), [], Found.RUNNING, Action.ADOPT, Action.ADOPT),
-        (job("Succeeded"), [chief(0)], Found.SUCCEEDED, Action.ADOPT, Action.ADOPT),
-        (job("Failed", "Succeeded"), [chief(0)], Found.SUCCEEDED, Action.ADOPT, Action.ADOPT),
-        (job("Failed"), [chief(137)], Found.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
-        (job("Failed"), [chief(145)], Found.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
-        (job("Failed"), [chief(5)], Found.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
-        (job("Failed"), [chief(2)], Found.FAILED_FOR_GOOD, Action.REPEAT, Action.CREATE),
-        (job("Failed"), [chief(1)], Found.FAILED_FOR_GOOD, Action.REPEAT, Action.CREATE),
-        (job("Running", **GONE), [], Found.BEING_DELETED, Action.WAIT, Action.WAIT),
-        (job("Failed", **GONE), [chief(1)], Found.BEING_DELETED, Action.WAIT, Action.WAIT),
-        (job("Running", **FOREIGN), [], Found.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
-        (job("Running", **TASK), [], Found.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
-        (job("Running", **UID), [], Found.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
-        (job("Running", **HASH), [], Found.OTHER_SPEC, Action.REFUSE, Action.REFUSE),
-        (job("Succeeded", **HASH), [chief(0)], Found.OTHER_SPEC, Action.REFUSE, Action.REFUSE),
-        (job("Running", ownerReferences=[]), [], Found.RUNNING, Action.ADOPT, Action.ADOPT),
+        (None, [], JobState.NOTHING, Action.CREATE, Action.CREATE),
+        (job(), [], JobState.RUNNING, Action.ADOPT, Action.ADOPT),
+        (job("Created", "Running"), [], JobState.RUNNING, Action.ADOPT, Action.ADOPT),
+        (job("Suspended"), [], JobState.RUNNING, Action.ADOPT, Action.ADOPT),
+        (job("Succeeded"), [chief(0)], JobState.SUCCEEDED, Action.ADOPT, Action.ADOPT),
+        (job("Failed", "Succeeded"), [chief(0)], JobState.SUCCEEDED, Action.ADOPT, Action.ADOPT),
+        (job("Failed"), [chief(137)], JobState.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
+        (job("Failed"), [chief(145)], JobState.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
+        (job("Failed"), [chief(5)], JobState.FAILED_FOR_NOW, Action.CREATE, Action.CREATE),
+        (job("Failed"), [chief(2)], JobState.FAILED_FOR_GOOD, Action.REPEAT, Action.CREATE),
+        (job("Failed"), [chief(1)], JobState.FAILED_FOR_GOOD, Action.REPEAT, Action.CREATE),
+        (job("Running", **GONE), [], JobState.BEING_DELETED, Action.WAIT, Action.WAIT),
+        (job("Failed", **GONE), [chief(1)], JobState.BEING_DELETED, Action.WAIT, Action.WAIT),
+        (job("Running", **FOREIGN), [], JobState.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
+        (job("Running", **TASK), [], JobState.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
+        (job("Running", **UID), [], JobState.OTHER_OWNER, Action.REFUSE, Action.REFUSE),
+        (job("Running", **HASH), [], JobState.OTHER_SPEC, Action.REFUSE, Action.REFUSE),
+        (job("Succeeded", **HASH), [chief(0)], JobState.OTHER_SPEC, Action.REFUSE, Action.REFUSE),
+        (job("Running", ownerReferences=[]), [], JobState.RUNNING, Action.ADOPT, Action.ADOPT),
     ],
 )
 def test_every_state(found, pods, state, automatic, person):
-    assert look_at(found, pods, WANTED) == state
+    assert job_state(found, pods, WANTED) == state
     assert (decide(state, True), decide(state, False)) == (automatic, person)
 
 
 def test_the_table_is_whole():
-    assert set(TABLE) == set(Found)
+    assert set(TABLE) == set(JobState)
 
 
 @pytest.mark.parametrize("change", [HASH, FOREIGN], ids=["other version", "other run"])

@@ -88,22 +88,22 @@ ON_LOST_NODE[1]["status"]["conditions"].append(
 )
 def test_a_limit_is_over(state, pods, events, limit, verdict, words):
     seen, now = Snapshot(state, pods, events=events), 0.0
-    dogs = JobLimits(OPTIONS, clock=lambda: now)
+    limits = JobLimits(OPTIONS, clock=lambda: now)
     for now in range(0, limit, 5):  # noqa: B020 - the clock reads it
-        assert dogs.look(seen) is None, now
-        assert dogs.next_limit <= limit - now or verdict == "unschedulable"
+        assert limits.check(seen) is None, now
+        assert limits.next_limit <= limit - now or verdict == "unschedulable"
     now = limit + 1
-    found = dogs.look(seen)
+    found = limits.check(seen)
     assert (str(found.verdict), words in found.sentence) == (verdict, True), found.sentence
 
 
 def test_a_chief_that_is_silent_is_stalled_and_one_that_cannot_be_heard_is_not():
-    dogs = JobLimits(OPTIONS, clock=lambda: 0.0)
-    assert dogs.look(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
-    assert dogs.look(Snapshot(RUNNING, BOTH, silence=39)) is None
-    assert dogs.next_limit == 1  # so the launcher looks again in time
-    assert dogs.look(Snapshot(RUNNING, BOTH, silence=None)) is None
-    assert dogs.look(Snapshot(RUNNING, BOTH, silence=40)).verdict == "stalled"
+    limits = JobLimits(OPTIONS, clock=lambda: 0.0)
+    assert limits.check(Snapshot(job("Failed"), [pod("chief-0", "Failed")], silence=1e6)) is None
+    assert limits.check(Snapshot(RUNNING, BOTH, silence=39)) is None
+    assert limits.next_limit == 1  # so the launcher looks again in time
+    assert limits.check(Snapshot(RUNNING, BOTH, silence=None)) is None
+    assert limits.check(Snapshot(RUNNING, BOTH, silence=40)).verdict == "stalled"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_waiting_adds_up_while_it_lasts(waited, seen, verdict):
     now = 0.0
     limits = JobLimits(OPTIONS, waited=waited, clock=lambda: now)
     for now, pods in seen:
-        found = limits.look(Snapshot(RUNNING, pods))
+        found = limits.check(Snapshot(RUNNING, pods))
         assert found is None or now == seen[-1][0]
     assert (found and str(found.verdict)) == verdict
 
@@ -130,12 +130,12 @@ def test_time_in_a_queue_counts_apart():
     limits = JobLimits(OPTIONS, clock=lambda: now)
     waits, queued = Snapshot(CREATED, WAITING), Snapshot(job("Suspended", suspend=True), [])
     for now, seen in ((0, waits), (90, waits), (95, queued), (395, queued), (400, waits)):
-        assert limits.look(seen) is None, now
+        assert limits.check(seen) is None, now
     now = 450
-    assert limits.look(waits) is None
+    assert limits.check(waits) is None
     assert limits.queued == pytest.approx(305)
     now = 505
-    assert limits.look(waits).verdict == "unschedulable"
+    assert limits.check(waits).verdict == "unschedulable"
 
 
 def chain(*checkpoints: int, placed: tuple[bool, ...] = ()) -> Claim:

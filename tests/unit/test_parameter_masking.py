@@ -238,7 +238,7 @@ def test_a_short_name_of_a_mirrors_user_leaves_its_message_readable(monkeypatch,
     (mlflow, _), secret = mirror.MIRRORS, SecretVolume(Path("none"))
     outcome = mirror._sync(mlflow, "http://x:hunter2@host.example", secret, content, 60, os.environ)
     assert not outcome.done and outcome.server == "host.example"
-    assert f"No module named '{MASK}'" in outcome.said
+    assert f"No module named '{MASK}'" in outcome.message
 
 
 def test_a_secret_that_is_an_ordinary_word_leaves_a_record_that_can_be_read(monkeypatch) -> None:

@@ -64,7 +64,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[logging.LogRec
 def test_the_writer_of_logs_goes_on(kind: type[Exception], monkeypatch, logged) -> None:
     stored: list[bytes] = []
     store: Any = Mock(write=lambda address, data, content: stored.append(data))
-    store.within.return_value = store
+    store.with_patience.return_value = store
     monkeypatch.setattr(log_writer, "STORE_SECONDS", 0.05)
     compress = failing(kind, 3, log_writer.gzip.compress)
     monkeypatch.setattr(log_writer, "gzip", SimpleNamespace(compress=compress))
@@ -78,7 +78,7 @@ def test_the_writer_of_logs_goes_on(kind: type[Exception], monkeypatch, logged) 
 
 def test_the_writer_of_logs_names_the_bug_at_its_end(monkeypatch, caplog) -> None:
     store: Any = Mock()
-    store.within.return_value = store
+    store.with_patience.return_value = store
     monkeypatch.setattr(
         log_writer, "gzip", SimpleNamespace(compress=failing(KeyError, 1 << 30, bytes))
     )
@@ -222,7 +222,7 @@ def test_a_request_gets_an_answer_though_its_rows_cannot_be_joined() -> None:
 
 # What happens if a thread's function fails, by file and function.
 THREADS = {
-    ("components/launch_tfjob/engine.py", "tell_end"): "the end is not recorded, as if too late",
+    ("components/launch_tfjob/engine.py", "record_cancelled"): "not recorded, as if too late",
     ("components/prepare_data/executors/processes.py", "_end_with_parent"): "it only waits",
     ("components/webhook.py", "run"): "logged; the notification is not complete",
     ("kfp_tfjob/cluster/follower.py", "self._read"): "logged; lines are dropped",

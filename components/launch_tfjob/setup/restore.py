@@ -1,9 +1,9 @@
-"""Restores the newest stored checkpoint and the files beside it to the disk of a new chief.
+"""Restores the newest stored checkpoint and the program's other files to a new chief's disk.
 
-The manifest verifies the checkpoint. It also names the files beside it, such as those of
-TensorBoard and ModelCheckpoint. Each file is restored as it is in the store now, verified by the
-checksum of the store or, without one, by a second read. A SavedModel is restored completely or not
-at all. A missing file never fails a training.
+The manifest verifies the checkpoint. It also names the other files, which TensorBoard,
+ModelCheckpoint or a user's program wrote next to the checkpoints. Each one is restored as it is in
+the store now, verified by the store's checksum or, without one, by a second read. A SavedModel is
+restored completely or not at all. A missing file never fails a training.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 # The supervisor creates the record at the end, and checkpoints have their own manifests.
 _NOT_BESIDE = (CHECKPOINTS, COMPLETION)
-_MOST_REASONS = 5  # in a line of the log
+_MOST_REASONS = 5  # in a line of the log; when a store fails, many files have the same reason
 
 
 def restore(store: Store, run: RunLayout, output: Path) -> int | None:
-    """Restore the newest checkpoint that passes verification, and the files beside it.
+    """Restore the newest checkpoint that passes verification, and the files stored with it.
 
     The checkpoint appears last, so an interrupted restore is repeated.
     """
@@ -72,7 +72,7 @@ def _partial(output: Path, step: int) -> Path:
 
 
 def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manifest) -> None:
-    """Restore the files beside a checkpoint; skip and log those that cannot be restored.
+    """Restore the files stored with a checkpoint; skip and log files that cannot be restored.
 
     Files created after the checkpoint are not restored: training writes them again.
     """
@@ -80,11 +80,11 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
     if not named:
         return
     start = len(run.output.key) + 1
-    what = f"{counted(len(named), 'file')} stored with the checkpoint"
+    description = f"{counted(len(named), 'file')} stored with the checkpoint"
     try:
         objects = {item.address.key[start:]: item for item in store.list(run.output)}
     except StepError as error:
-        log.warning("could not restore %s: %s", what, error)
+        log.warning("could not restore %s: %s", description, error)
         return
     models = saved_models({*named, *filter(_lies_beside, objects)})
     models = {path: parts for path, parts in models.items() if named & {path, *parts}}
@@ -95,17 +95,19 @@ def _restore_files(store: Store, run: RunLayout, output: Path, checkpoint: Manif
         else:
             why = f"the store has no complete {graph!r}"
             failed |= dict.fromkeys({graph, *parts} & named, why)
-    found = {path: objects[path] for path in sorted(named - failed.keys())}
-    log.info("restoring %s, %.1f MB", what, sum(item.size for item in found.values()) / 1e6)
-    failed |= dict.fromkeys(found, "the store is unreachable")
+    fetchable = {path: objects[path] for path in sorted(named - failed.keys())}
+    log.info(
+        "restoring %s, %.1f MB", description, sum(item.size for item in fetchable.values()) / 1e6
+    )
+    failed |= dict.fromkeys(fetchable, "the store is unreachable")
     away = False
 
     def fetch(path: str) -> None:
-        store.fetch(found[path].address, output, store.entry(found[path].address, path))
+        store.fetch(fetchable[path].address, output, store.entry(fetchable[path].address, path))
 
     # When the store is unreachable, do not wait for the remaining objects.
-    wanted = takewhile(lambda _: not away, found)
-    for path, fetched in each(fetch, wanted):
+    paths = takewhile(lambda _: not away, fetchable)
+    for path, fetched in each(fetch, paths):
         if fetched.error is None:
             del failed[path]
         else:
@@ -135,6 +137,6 @@ def _remove(output: Path, paths: Iterable[str]) -> None:
 
 
 def _lies_beside(path: str) -> bool:
-    """Return whether a path is a file beside the checkpoints and below OUTPUT_DIR."""
+    """Return whether a path below OUTPUT_DIR is a file outside the folder of checkpoints."""
     parts = path.split("/")
     return parts[0] not in _NOT_BESIDE and all(part and counts(part) for part in parts)

@@ -322,7 +322,7 @@ def _free_ports(count: int) -> list[int]:
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
+            except OSError:  # another program listens there
                 continue
         if port not in ports:
             ports.append(port)

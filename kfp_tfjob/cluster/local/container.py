@@ -33,9 +33,9 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _LAST_LINES_SECONDS = 2.0
 _LONGEST_MESSAGE = 4096  # characters; a cluster allows as many bytes
 _LONGEST_PAUSE = 10.0  # seconds between two starts of a sidecar
-_CHUNK = 1 << 16  # bytes of one read
-_LONGEST_LINE = 1 << 20  # bytes; a longer line is split
-_BAR_SECONDS = 5.0  # between two lines from a progress bar, which has no end of line
+_CHUNK = 1 << 16  # bytes of one read: the size of a pipe's buffer on Linux
+_LONGEST_LINE = 1 << 20  # bytes; a longer line is split, so a program cannot fill the memory
+_BAR_SECONDS = 5.0  # between two lines from a progress bar, which only returns to its line's start
 
 
 class MissingObjectError(LookupError):

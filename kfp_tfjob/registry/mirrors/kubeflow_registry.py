@@ -1,4 +1,8 @@
-"""The Kubeflow Model Registry: a model version for each version, and the champion as a property."""
+"""The Kubeflow Model Registry: a model version for each version, and the champion as a property.
+
+The registry has no aliases, so a custom property of the model names the champion's version. `sync`
+runs in a process of its own, which `mirror.py` starts by this module's name.
+"""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations
