@@ -39,6 +39,12 @@ def test_a_component_is_a_page_whose_links_are_those_of_the_site(site: Path) -> 
     assert 'href="../components/prepare_data/#images"' in bring_a_model
 
 
+def test_the_diagram_of_a_run_names_every_step() -> None:
+    named = re.findall(r'class="name"[^>]*>([\w/]+)<', (ROOT / "docs/run.svg").read_text())
+    assert {*named} >= {*STEPS} - {"finish"}
+    assert "its exit task, finish," in (ROOT / "docs/run.svg").read_text()
+
+
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not LOADED.findall(page.read_text()), page.name
