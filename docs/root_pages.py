@@ -1,8 +1,8 @@
 """Add Markdown files outside docs/ to the site, so that each text exists once.
 
-GitHub shows README.md, CONTRIBUTING.md and CHANGELOG.md at the root, and the README.md of each
-component beside its code. Their links lead to files, so that they also work there; the site has its
-pages elsewhere.
+GitHub shows README.md, CONTRIBUTING.md, CHANGELOG.md and SECURITY.md at the root, and the README.md
+of each component beside its code. Their links lead to files, so that they also work there; the site
+has its pages elsewhere.
 """
 
 import posixpath
@@ -20,6 +20,7 @@ _PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
     "components/README.md": "components/index.md",
 } | {
     f"components/{path.parent.name}/README.md": f"components/{path.parent.name}.md"

@@ -1,6 +1,6 @@
 """`python -m kfp_tfjob.trainer`: train a model as one replica of a job.
 
-Every setting is an environment variable (docs/architecture.md) and also a command-line flag.
+Every setting is an environment variable (docs/replica.md) and also a command-line flag.
 """
 
 from __future__ import annotations

@@ -301,8 +301,9 @@ class _Sidecar:
         return True
 
     def _not_stored(self, missing: list[str]) -> int:
-        log.error("%d not stored: %s", len(missing), ", ".join(map(repr, missing[:20])))
-        _write_end_reason(f"{len(missing)} not stored: {'; '.join(self._mirror.trouble.values())}")
+        not_stored = f"{counted(len(missing), 'file')} not stored"
+        log.error("%s: %s", not_stored, ", ".join(map(repr, missing[:20])))
+        _write_end_reason(f"{not_stored}: {'; '.join(self._mirror.trouble.values())}")
         return exit_codes.NOT_STORED if self._mirror.away else exit_codes.FAILED
 
     def _exit_when_overdue(self) -> None:

@@ -105,7 +105,7 @@ class ServedModel:
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(str(error)) from error
         except Exception as error:  # the model may contain any operation
-            fix = "check the export of the model"
+            fix = "load it with tf.saved_model.load, and call `serve` with a few rows"
             raise self._unusable("failed to predict", error, fix) from error
         values, rows = self._output(outputs), int(next(iter(features.values())).shape[0])
         if self.schema.task == "regression":

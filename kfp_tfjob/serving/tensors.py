@@ -62,7 +62,7 @@ def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
         counts = ", ".join(f"{name}: {rows}" for name, rows in [*lengths.items()][:8])
         problems.append(
             Problem(
-                "the inputs do not have the same number of rows, at least one",
+                "the inputs have different lengths, or are empty",
                 received=counts,
                 expected="one value per row in every input",
                 fix="send the same number of values of each column",

@@ -23,7 +23,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     " `make images PUSH=1` has pushed them from this checkout",
 )
 @click.option("--gpu", is_flag=True, help="make the trainer image for GPUs the default train_image")
-@click.option("--tools-image", metavar="IMAGE", help="the steps' image")
+@click.option("--tools-image", metavar="IMAGE", help="image for the other steps")
 @click.option(
     "--trainer-image", metavar="IMAGE", help="image for evaluate, publish and the replicas"
 )
@@ -40,8 +40,8 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
 @click.option(
     "--plain-steps",
     is_flag=True,
-    help="for Kubeflow Pipelines before 2.5: a run cannot set the resources and nodes of its steps"
-    " with pod.prepare and pod.evaluate",
+    help="compile for Kubeflow Pipelines before 2.5; runs then cannot set pod.prepare or"
+    " pod.evaluate",
 )
 @click.option(
     "--run-as-user",

@@ -12,10 +12,16 @@ class Group(click.Group):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""
+        self.format_section(context, formatter, "Commands", self.list_commands(context))
+
+    def format_section(
+        self, context: click.Context, formatter: click.HelpFormatter, title: str, names: list[str]
+    ) -> None:
+        """Write the commands with these names below a title, without hidden ones."""
         rows = [
             (name, command.get_short_help_str(_LONGEST))
-            for name in self.list_commands(context)
+            for name in names
             if (command := self.get_command(context, name)) and not command.hidden
         ]
-        with formatter.section("Commands"):
+        with formatter.section(title):
             formatter.write_dl(rows)

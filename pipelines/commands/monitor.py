@@ -33,7 +33,7 @@ class _Limit(click.FloatRange):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Return the number."""
         limit = super().convert(value, param, ctx)
-        return limit if math.isfinite(limit) else self.fail(f"{limit} is not a limit", param, ctx)
+        return limit if math.isfinite(limit) else self.fail("must be a finite number", param, ctx)
 
 
 _DEFAULTS = Contract()

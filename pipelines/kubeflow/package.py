@@ -94,7 +94,7 @@ def from_file(path: Path) -> Package:
                 f"{path} is not this project's pipeline",
                 received=repr(name) if name else "something without pipelineInfo.name",
                 expected=f"the pipeline {_NAME}",
-                fix="name the file tfjob_training.yaml that `kfp-tfjob compile` wrote",
+                fix="pass --pipeline PATH/tfjob_training.yaml, as written by `kfp-tfjob compile`",
             )
         )
     return Package(str(path), spec)

@@ -23,6 +23,7 @@ TAGS = ("local", "cluster", "kfp", "external")
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "components").rglob("README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]

@@ -298,7 +298,7 @@ PARTS: list[tuple[str, str, Callable[[], str]]] = [
         for name, parameter in PARAMETERS.items()
         if parameter.group
     ),
-    ("docs/architecture.md", "environment", environment),
+    ("docs/replica.md", "environment", environment),
     ("docs/failures.md", "verdicts", verdicts),
     ("docs/failures.md", "exit codes", codes),
     ("docs/operations.md", "permissions", permissions),

@@ -75,7 +75,10 @@ def test_both_commands_stand_on_the_first_screen_of_the_readme() -> None:
 
 def parse(arguments: list[str]) -> None:
     """Parse a command line as the program does, without running it."""
-    context = main.make_context("kfp-tfjob", list(arguments), resilient_parsing=False)
+    try:
+        context = main.make_context("kfp-tfjob", list(arguments), resilient_parsing=False)
+    except click.exceptions.Exit:  # --version
+        return
     while isinstance(context.command, click.Group):
         rest = [*context._protected_args, *context.args]
         if not rest and context.command.invoke_without_command:

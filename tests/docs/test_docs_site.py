@@ -1,11 +1,13 @@
 """The site builds without a warning and loads nothing from elsewhere; every link is alive."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
+from images.build import IMAGES
 from kfp_tfjob.components import STEPS
 from tests.docs.blocks import DOCUMENTS, ROOT
 from tests.environments import run_python
@@ -37,6 +39,27 @@ def test_a_component_is_a_page_whose_links_are_those_of_the_site(site: Path) -> 
     assert "README.md" not in page
     bring_a_model = (site / "own-model/index.html").read_text()
     assert 'href="../components/prepare_data/#images"' in bring_a_model
+
+
+def test_the_diagram_of_a_run_names_every_step() -> None:
+    named = re.findall(r'class="name"[^>]*>([\w/]+)<', (ROOT / "docs/run.svg").read_text())
+    assert {*named} >= {*STEPS} - {"finish"}
+    assert "its exit task, finish," in (ROOT / "docs/run.svg").read_text()
+
+
+def test_the_glossary_is_in_order_and_entry_pages_link_to_it() -> None:
+    terms = re.findall(r"^## (.+)$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(terms, key=str.casefold)
+    for page in ("README.md", "docs/users.md", "docs/first-run.md", "docs/tutorial.md"):
+        assert "glossary.md#" in (ROOT / page).read_text(), page
+
+
+def test_the_page_of_installation_lists_every_extra_and_image() -> None:
+    page = (ROOT / "docs/install.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
+    images = {re.findall(r"kfp-tfjob-\w+", image.reference("r"))[0] for image in IMAGES.values()}
+    assert {*rows} == {*project["optional-dependencies"]} | images
 
 
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:

@@ -146,7 +146,7 @@ def test_stop_within(pod, proxy, tmp_path):
     pod.says("the trainer has ended")
     (podinfo / "stop-within").write_text("1s\n")
     assert sidecar.wait(SECONDS) == 145
-    assert "1 not stored: 'model.keras'" in pod.log()
+    assert "1 file not stored: 'model.keras'" in pod.log()
 
 
 def test_credentials_are_mended_while_it_runs(pod, s3, store, tmp_path, monkeypatch):
@@ -326,8 +326,8 @@ def test_sigterm_while_the_store_is_away_says_so(pod, tmp_path, monkeypatch):
     until(lambda: "the store is unreachable" in pod.log(), "the store is found away")
 
     assert pod.end(sidecar) == 145
-    assert words.read_text().startswith("1 not stored: ")
-    assert "1 not stored: 'model.keras'" in pod.log()
+    assert words.read_text().startswith("1 file not stored: ")
+    assert "1 file not stored: 'model.keras'" in pod.log()
     assert pod.log().count("the store is unreachable") == 1
 
 

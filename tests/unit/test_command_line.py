@@ -1,6 +1,7 @@
 """The command line as a whole: it starts fast, explains, and knows a run by the start of its id."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,14 @@ def test_help_loads_no_heavy_package():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert not found.stderr
     assert found.returncode == 0
+
+
+def test_help_groups_the_commands_and_lists_each_once() -> None:
+    text = CliRunner().invoke(main, ["--help"]).output
+    sections = text.partition("Show this message and exit.\n")[2]
+    listed = re.findall(r"^  (\w+)  ", sections, re.MULTILINE)
+    assert sorted(listed) == sorted(main.commands)
+    assert len(re.findall(r"^\w.*:$", sections, re.MULTILINE)) >= 4
 
 
 def test_a_command_about_runs_loads_nothing_that_reads_data() -> None:

@@ -142,7 +142,7 @@ def test_the_hash_has_the_published_values() -> None:
 
 
 def test_the_hashes_in_the_docs() -> None:
-    page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/replica.md").read_text()
     for text in ("London", "london", "München", "東京"):
         hashed, place = (string.siphash([text.encode()])[0], string.bins_of([text.encode()], 1024))
         assert f"| `{text}` | {hashed:016x} | {place[0]} |" in page
