@@ -28,6 +28,7 @@ from kfp_tfjob.judging.metrics import Measures
 LEAST_ROWS = 10
 # The probability of detecting the smallest detectable difference.
 _POWER = 0.8
+_ROUNDING = 1e-9  # of a gain: what sums of rows in another order may differ by
 _NORMAL = NormalDist()
 
 
@@ -254,12 +255,15 @@ def _build_comparison(
         standard_error: The standard error of the gain.
     """
     bound_distance = blend(_NORMAL.inv_cdf(confidence) * standard_error, critical, abs(gain))
+    low = gain - bound_distance
+    if abs(low) <= _ROUNDING * abs(gain):
+        low = 0.0  # the gain is the critical value: it does not pass because of a rounding error
     return Comparison(
         estimate.metric,
         estimate.value,
         reference,
         gain,
-        gain - bound_distance,
+        low,
         gain + bound_distance,
         critical + _NORMAL.inv_cdf(_POWER) * standard_error,
         sample_size,

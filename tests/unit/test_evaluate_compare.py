@@ -1,16 +1,19 @@
 """The comparison of two models decides as often, and only as often, as it says."""
 
 import math
+import zlib
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
 
-from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison
+from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare_with_baseline
 from kfp_tfjob.judging.compare import compare as compare_measures
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from tests.baselines import two_classes
+from tests.unit.gate_situations import AGAINST_BASELINE
 
 
 def compare(challenger: Predictions, champion: Predictions, metric: str) -> Comparison:
@@ -178,3 +181,15 @@ def test_equal_models_that_differ_in_few_rows_are_rarely_promoted_by_their_cost(
             models.append(with_costs(classifier(labels, logit), (1, 10)))
         promoted += compare(models[0], models[1], "own/cost").high < 0
     assert promoted / 600 <= 0.06
+
+
+def test_a_gain_that_is_its_critical_value_does_not_pass() -> None:
+    """Its bound is 0, but was 2e-17 because of rounding: the interval contained the baseline."""
+    make, _ = AGAINST_BASELINE["three_scores"]
+    rng = np.random.default_rng(zlib.crc32(b"three_scores 300 0"))
+    model, baseline = next(islice((make(rng, 300, 0.0) for _ in range(2_000)), 1943, None))
+    measures = Measures(model, ["a", "b"])
+    comparison = compare_with_baseline(measures, Measures(baseline, ["a", "b"]), "auc")
+    assert comparison.gain == pytest.approx(0.04954, abs=1e-5) and comparison.low == 0
+    interval = comparison.without_contradiction(measures.estimate("auc").interval(0.9))
+    assert interval[0] == pytest.approx(comparison.reference)
