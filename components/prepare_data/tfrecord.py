@@ -103,7 +103,7 @@ class Encoder:
         weights = found["weight"][:, 0] if "weight" in found else None
         labels, codes, dates = found["label"][:, 0], found.get("codes"), found.get("dates")
         if self.encode(features, labels, codes, dates, weights) != data:
-            raise DamagedRecordError("the bytes of the records differ from those of their rows")
+            raise DamagedRecordError("re-encoding the rows gives different bytes")
         return found
 
 
