@@ -71,10 +71,13 @@ class Lab:
     def bucket(self) -> Bucket:
         return Bucket(self.settings.bucket, self.name)
 
+    def uri(self, key: str = "") -> str:
+        """Return the address of an object below the prefix, or of the prefix."""
+        return f"s3://{self.bucket.name}/{self.bucket.prefix}" + (f"/{key}" if key else "")
+
     def parameters(self, model: str, **other: Any) -> dict[str, Any]:
         """Return run parameters: one replica on the digits, unless told otherwise."""
-        root = f"s3://{self.bucket.name}/{self.bucket.prefix}"
-        known = {"data_uri": f"{root}/{DATA}", "data_label": LABEL, "output_uri": root}
+        known = {"data_uri": self.uri(DATA), "data_label": LABEL, "output_uri": self.uri()}
         known |= {"train_workers": 0, "pod": POD, "storage_secret": self.settings.secret}
         return known | {"model_name": model} | other
 

@@ -34,8 +34,7 @@ def test_task_config(lab: Lab, row, accelerator: str, tmp_path: Path) -> None:
     secret = lab.copy_secret("token")
     file = tmp_path / "task_config.yaml"
     task_config_pipeline.compile_for(lab.settings.registry, file)
-    root = f"s3://{lab.bucket.name}/{lab.bucket.prefix}"
-    arguments = {"data_uri": f"{root}/{DATA}", "data_label": LABEL, "output_uri": root}
+    arguments = {"data_uri": lab.uri(DATA), "data_label": LABEL, "output_uri": lab.uri()}
     arguments |= {"storage_secret": lab.settings.secret, "token_secret": secret}
     run = lab.start_file("task-config", file, arguments | {"accelerator": accelerator})
 

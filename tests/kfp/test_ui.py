@@ -1,7 +1,7 @@
 """The UI as a person uses it: upload the YAML, fill in the form, look at what the run has made."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -65,9 +65,9 @@ def test_form(lab: Lab, row, ui: Browser) -> None:
     # The dataset and the models are grouped by their run_id, which other artifacts do not have.
     # The UI asks when each artifact of the back end was made: with thousands, this takes minutes.
     group = f"[data-row-id='{outputs['dataset'].id}']"
-    until("the artifact list", lambda: ui.has(group))
+    _until_listed(ui, "the artifact list", lambda: ui.has(group))
     ui.type("#tableFilterBox", run)  # not earlier: the list that comes last is shown
-    until("the run's groups", lambda: ui.run(f"{_ROWS}.length") == 2)
+    _until_listed(ui, "the run's groups", lambda: ui.run(f"{_ROWS}.length") == 2)
     ui.open(f"{group} button", shows="published_model")
     ui.shoot("artifacts")
     ui.go(f"/artifacts/{outputs['published_model'].id}")
@@ -111,6 +111,11 @@ def _start(
     run = ui.route.split("/")[3]
     lab.started.append(run)
     return run
+
+
+def _until_listed(ui: Browser, what: str, look: Callable[[], bool]) -> None:
+    """Wait for a list, and refresh it as a person does: one failed request leaves it empty."""
+    until(what, lambda: look() or (ui.click("Refresh") and look()))
 
 
 def _check_lineage(lab: Lab, run: str) -> None:
