@@ -168,8 +168,8 @@ def _classes(reference: Reference, schema: Schema) -> Iterator[Problem]:
 
 def _rule(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return data_options.split of a schema."""
-    keys = split.keys() - {"fractions", *_REVISIONS}
-    return {**split["fractions"], **{key: split[key] for key in split if key in keys}}
+    rule = {key: split[key] for key in split if key not in ("fractions", *_REVISIONS)}
+    return {**split["fractions"], **rule}
 
 
 def _revision(split: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.column_profile import MOST_TEXTS
-from kfp_tfjob.components.prepare_data.hashes import bytes_hash
+from kfp_tfjob.components.prepare_data.hashes import string_hashes
 from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.features.types.string import bins_of
 from kfp_tfjob.storage.errors import DataError, Problem
@@ -22,11 +22,6 @@ _AROUND = 16  # bytes around a string in schema.json
 
 class TooManyTextsError(DataError):
     """The strings of all categories do not fit into schema.json."""
-
-
-def string_hashes(strings: Iterable[str]) -> np.ndarray:
-    """Return the BLAKE2b of each string: uint64 of shape [strings]."""
-    return np.array([bytes_hash(string.encode()) for string in strings], np.uint64)
 
 
 def _no_hashes() -> np.ndarray:

@@ -72,6 +72,11 @@ def bytes_hash(content: bytes, salt: str = "") -> int:
     return int.from_bytes(blake2b(content, digest_size=8, key=salt.encode()).digest(), "big")
 
 
+def string_hashes(strings: Iterable[str], salt: str = "") -> np.ndarray:
+    """Return the `bytes_hash` of the UTF-8 of each string: uint64 of shape [strings]."""
+    return np.array([bytes_hash(string.encode(), salt) for string in strings], np.uint64)
+
+
 def split_of(hashes: np.ndarray, fractions: list[float]) -> np.ndarray:
     """Return the number of the split of each hash, for shares that sum to 1."""
     return np.searchsorted(np.array(limits_of(fractions), np.uint64), hashes, side="right")

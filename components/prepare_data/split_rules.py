@@ -20,10 +20,10 @@ from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
 from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
 from kfp_tfjob.components.prepare_data.hashes import (
     ROW_HASH_REVISION,
-    bytes_hash,
     limits_of,
     scaled,
     split_of,
+    string_hashes,
 )
 from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
@@ -116,8 +116,7 @@ class SplitRules:
 
     def _grouped(self, chunk: Chunk, name: str) -> np.ndarray:
         texts, codes = texts_of(chunk, name, self._format_of(name))
-        groups, salt = values_as_texts(texts), self._options.salt
-        hashes = np.array([bytes_hash(group.encode(), salt) for group in groups], np.uint64)
+        hashes = string_hashes(values_as_texts(texts), self._options.salt)
         return split_of(hashes, self._fractions).astype(np.int8)[codes]
 
     def as_times(self, chunk: Chunk, name: str) -> np.ndarray:

@@ -17,10 +17,9 @@ from kfp_tfjob.judging.estimates import (
     Estimate,
     small_sample_correction,
     unknown,
-    weights_of,
     with_positive_weight,
 )
-from kfp_tfjob.judging.predictions import ClassPredictions
+from kfp_tfjob.judging.predictions import ClassPredictions, weights_of
 
 MOST_SHOWN_CLASSES = (
     30  # Kubeflow Pipelines draws 15 pixels per class, in metadata that must be small

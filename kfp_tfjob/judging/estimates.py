@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_tfjob.judging.chance import ChanceSum, LabelTerms, blend
-from kfp_tfjob.judging.predictions import Predictions
+from kfp_tfjob.judging.predictions import Predictions, weights_of
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, range_of
 
 _NORMAL = NormalDist()
@@ -263,13 +263,6 @@ def with_positive_weight(predictions: Any) -> Any:
     if predictions.weights is None or predictions.weights.all():
         return predictions
     return predictions[predictions.weights > 0]
-
-
-def weights_of(chunk: Predictions) -> NDArray[np.float64]:
-    """Return the (rows,) weights of a chunk; ones where all rows count the same."""
-    if chunk.weights is None:
-        return np.ones(chunk.rows)
-    return chunk.weights.astype(np.float64)
 
 
 def small_sample_correction(sample_size: float) -> float:

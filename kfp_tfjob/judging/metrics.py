@@ -24,7 +24,6 @@ from kfp_tfjob.judging.estimates import (
     Measured,
     mean,
     unknown,
-    weights_of,
     with_positive_weight,
 )
 from kfp_tfjob.judging.predictions import (
@@ -33,6 +32,7 @@ from kfp_tfjob.judging.predictions import (
     Predictions,
     ValuePredictions,
     log_losses,
+    weights_of,
 )
 from kfp_tfjob.judging.ranking_metrics import Curve, curves_of
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, labelled, top_k

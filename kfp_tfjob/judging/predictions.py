@@ -180,8 +180,7 @@ class ClassPredictions(RowPredictions):
         """
         sums = np.zeros((2, self.classes))
         for chunk in self.chunks():
-            weights = np.ones(chunk.rows) if chunk.weights is None else chunk.weights
-            weights = weights.astype(np.float64)
+            weights = weights_of(chunk)
             sums[0] += np.bincount(chunk.labels, weights, self.classes)
             sums[1] += np.bincount(chunk.labels, weights**2, self.classes)
         total = sums[0].sum()
@@ -263,6 +262,13 @@ def log_losses(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 Predictions = ClassPredictions | ValuePredictions
+
+
+def weights_of(chunk: RowPredictions) -> NDArray[np.float64]:
+    """Return the (rows,) weights of a chunk; ones where all rows count the same."""
+    if chunk.weights is None:
+        return np.ones(chunk.rows)
+    return chunk.weights.astype(np.float64)
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:

@@ -21,10 +21,9 @@ from kfp_tfjob.judging.estimates import (
     inner,
     small_sample_correction,
     unknown,
-    weights_of,
     with_positive_weight,
 )
-from kfp_tfjob.judging.predictions import ClassPredictions
+from kfp_tfjob.judging.predictions import ClassPredictions, weights_of
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve
 BINS = 1 << 18  # each is 0.0004 logits wide; the arrays of one class take a few MB
