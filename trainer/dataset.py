@@ -84,7 +84,8 @@ class Dataset:
         label_mean: Mean in the training rows; 0 for a classification.
         label_std: Deviation in the training rows; 1 for a classification or a constant label.
         rows: Number of rows by split: `train`, `validation`, `test`.
-        shard_names: The names of the TFRecord files by split.
+        shard_names: The names of the shards by split: Parquet files, or TFRecord files of images.
+        record_names: The names of the files with the encoded rows by split.
         digest: SHA-256 of its manifest; empty without a manifest.
         uri: Its address in the store; empty if it is not in the store.
         coding: The encoding of the table's columns in packed rows; None for images.
@@ -103,6 +104,7 @@ class Dataset:
     label_std: float
     rows: Mapping[str, int]
     shard_names: Mapping[str, tuple[str, ...]]
+    record_names: Mapping[str, tuple[str, ...]]
     digest: str = ""
     uri: str = ""
     coding: Coding | None = None
@@ -127,6 +129,7 @@ class Dataset:
             statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
             if schema.format != SCHEMA_FORMAT or schema.task not in (CLASSIFICATION, REGRESSION):
                 raise InvalidDocumentError(f"format {schema.format!r}, task {schema.task!r}")
+            DataError.raise_if(filter(None, [schema.codec_problem(uri)]))
             coding = None if schema.picture else schema.encoding
             names = coding.names if coding else (PICTURE,)
             if coding is None:
@@ -150,6 +153,9 @@ class Dataset:
                 label_std=float(_scale([label.std])[0]),
                 rows=schema.rows,
                 shard_names={name: split.shards for name, split in schema.splits.items()},
+                record_names={
+                    name: split.records or split.shards for name, split in schema.splits.items()
+                },
                 digest=digest,
                 uri=uri,
                 coding=coding,
@@ -247,8 +253,12 @@ class Dataset:
         return len(self.class_names)
 
     def shards(self, split: str) -> list[Path]:
-        """Return the TFRecord files of a split; an empty list for a split without rows."""
+        """Return the shards of a split; an empty list for a split without rows."""
         return [below(self.folder, name) for name in self.shard_names.get(split, ())]
+
+    def records(self, split: str) -> list[Path]:
+        """Return the TFRecord files with the encoded rows of a split."""
+        return [below(self.folder, name) for name in self.record_names.get(split, ())]
 
     def class_weights(
         self,

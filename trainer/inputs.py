@@ -32,7 +32,7 @@ def open_split(dataset: Dataset, split: str) -> TFRecords:
     Raises:
         DataError: Their number differs from schema.json.
     """
-    records = TFRecords(dataset.shards(split), dataset.uri)
+    records = TFRecords(dataset.records(split), dataset.uri)
     expected = dataset.rows.get(split, 0)
     if len(records) != expected:
         raise DataError(

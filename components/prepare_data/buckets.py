@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, damaged
 from kfp_tfjob.components.prepare_data.hashes import limits_of
+from kfp_tfjob.features.types.base import FLOATS, Field
 from kfp_tfjob.features.types.string import bins_of
 
 FILE_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
@@ -46,14 +47,23 @@ _READ_BYTES = 64 << 20  # of streams that are read at once, from all files: fewe
 _FEW_STRINGS = 256
 
 
-def kind_of(features: int, codes: int = 0, dates: int = 0, weighted: bool = False) -> np.dtype:
-    """Return the type of a row: its hash, its label, its values, and its weight if it has one."""
+def kind_of(
+    features: int,
+    codes: int = 0,
+    dates: int = 0,
+    weighted: bool = False,
+    number: type[np.floating] = np.float32,
+) -> np.dtype:
+    """Return the type of a row: its hash, its label, its values, and its weight if it has one.
+
+    `number` is the type of the features that are numbers.
+    """
     return np.dtype(
         [
             ("hash", "<u8"),
             ("code", "<i4"),
-            ("number", "<f4"),
-            ("features", "<f4", (features,)),
+            ("number", "<f8"),
+            ("features", number, (features,)),
             ("codes", "<i4", (codes,)),
             ("dates", "<i8", (dates,)),
             *([("weight", "<f4")] if weighted else []),
@@ -67,14 +77,37 @@ def schema_of(kind: np.dtype) -> pa.Schema:
     return pa.schema(
         [
             ("hash", pa.uint64()),
-            ("number", pa.float32()),
-            ("features", pa.list_(pa.float32(), kind["features"].shape[0])),
+            ("number", pa.float64()),
+            ("features", pa.list_(_value_type(kind["features"]), kind["features"].shape[0])),
             ("dates", pa.list_(pa.int64(), kind["dates"].shape[0])),
             *([("weight", pa.float32())] if "weight" in (kind.names or ()) else []),
             ("label", strings),
             *((f"string {i}", strings) for i in range(kind["codes"].shape[0])),
         ]
     )
+
+
+def model_numbers(rows: np.ndarray) -> np.ndarray:
+    """Return the numbers of rows as the model gets them: float32, NaN if missing.
+
+    Statistics and distributions count these too, so they stay comparable with earlier datasets.
+    """
+    numbers = rows["features"]
+    # Rounding makes -0.0 of a small negative number.
+    return numbers if numbers.dtype == np.float32 else numbers.astype(np.float32) + np.float32(0)
+
+
+def model_values(rows: np.ndarray, field: Field, place: int) -> np.ndarray:
+    """Return the contiguous column at a place of rows; of numbers, as `model_numbers` has them."""
+    column = np.ascontiguousarray(rows[field.name][:, place])
+    if field is not FLOATS or column.dtype == np.float32:
+        return column
+    return column.astype(np.float32) + np.float32(0)
+
+
+def _value_type(kind: np.dtype) -> pa.DataType:
+    """Return the Arrow type of the values of a field of a row."""
+    return pa.from_numpy_dtype(kind.base)
 
 
 @dataclass(frozen=True)
@@ -319,30 +352,30 @@ class Sorted:
     """Rows in the order of their hashes and labels, with the codes of the dataset.
 
     Attributes:
-        labels: Class indices or numbers, of shape [rows].
-        texts: The strings of each hashed column; none if they were not asked for.
+        labels: Class indices, or numbers as float32, of shape [rows].
+        strings: Each column of strings, as a dictionary; null if missing.
     """
 
     rows: np.ndarray
     labels: np.ndarray
-    texts: tuple[pa.Array, ...] = ()
+    strings: tuple[pa.DictionaryArray, ...] = ()
 
     @classmethod
     def joined(cls, pieces: Sequence[Sorted]) -> Sorted:
         """Return the rows of several pieces, which follow each other."""
         if len(pieces) == 1:
             return pieces[0]
-        texts = zip(*(piece.texts for piece in pieces), strict=True)
+        strings = zip(*(piece.strings for piece in pieces), strict=True)
         return cls(
             joined([piece.rows for piece in pieces]),
             np.concatenate([piece.labels for piece in pieces]),
-            tuple(map(pa.concat_arrays, texts)),
+            tuple(map(pa.concat_arrays, strings)),
         )
 
     def cut(self, start: int, end: int) -> Sorted:
         """Return the rows from `start` up to `end`."""
-        texts = tuple(column.slice(start, max(end - start, 0)) for column in self.texts)
-        return Sorted(self.rows[start:end], self.labels[start:end], texts)
+        strings = tuple(column.slice(start, max(end - start, 0)) for column in self.strings)
+        return Sorted(self.rows[start:end], self.labels[start:end], strings)
 
 
 @dataclass(frozen=True)
@@ -393,19 +426,15 @@ class SortedRows:
         )
         return RowRange(first, last, counts[first:last], tuple(streams))
 
-    def read(self, rows: RowRange, texts: bool = False) -> Iterator[Sorted]:
+    def read(self, rows: RowRange) -> Iterator[Sorted]:
         """Yield sorted rows, in groups that depend on the dataset alone.
-
-        Args:
-            rows: The rows to read.
-            texts: Whether to return the strings of hashed columns.
 
         Raises:
             DataError: A file is damaged.
         """
         ends = deque(self._group_ends(rows))
         pieces: list[Sorted] = []
-        for last, bucket in self._sorted_buckets(rows, texts):
+        for last, bucket in self._sorted_buckets(rows):
             if bucket is not None:
                 pieces.append(bucket)
             # A large bucket has several groups, and of a large source, a group several buckets.
@@ -424,7 +453,7 @@ class SortedRows:
             return len(rows.rows)
         return int(np.searchsorted(rows.rows["hash"], self._bins.edges[number]))
 
-    def _sorted_buckets(self, rows: RowRange, texts: bool) -> Iterator[tuple[int, Sorted | None]]:
+    def _sorted_buckets(self, rows: RowRange) -> Iterator[tuple[int, Sorted | None]]:
         """Yield the bin after each bucket, and its rows from `rows.first` on; None without any."""
         first, last = self._bins.buckets_with(rows.first, rows.last)
         bodies: list[bytes] = []
@@ -438,7 +467,7 @@ class SortedRows:
                 for streams, body in zip(rows.streams, bodies, strict=True)
                 for batch in _batch_of(streams, body, begin, bucket)
             ]
-            gathered = self._gathered(batches, texts) if batches else None
+            gathered = self._gathered(batches) if batches else None
             if gathered and not bucket:  # it may begin before the rows
                 gathered = gathered.cut(self._place_of(gathered, rows.first), len(gathered.rows))
             yield int(self._bins.buckets[first + bucket + 1]), gathered
@@ -471,7 +500,7 @@ class SortedRows:
         if rows.last > rows.first:
             yield rows.last
 
-    def _gathered(self, batches: Sequence[pa.RecordBatch], texts: bool) -> Sorted | None:
+    def _gathered(self, batches: Sequence[pa.RecordBatch]) -> Sorted | None:
         """Return the good rows of streams, sorted; None without any."""
         rows = np.empty(sum(map(len, batches)), self._kind)
         for name in ("hash", "number", "features", "dates", "weight"):
@@ -479,7 +508,7 @@ class SortedRows:
                 _fill(rows[name], [batch.column(name) for batch in batches])
         classes = self._vocabulary.classes
         if classes is None:
-            labels = rows["number"].copy()
+            labels = rows["number"].astype(np.float32)
         else:
             codes, strings = _unified(batches, "label")
             labels = np.array([classes[text] for text in strings.to_pylist()], np.int32)[codes]
@@ -488,8 +517,7 @@ class SortedRows:
         for j, codes_of_column in enumerate(self._vocabulary.columns):
             codes, strings = _unified(batches, f"string {j}")
             rows["codes"][:, j] = np.append(_codes_of(strings, codes_of_column), np.int32(0))[codes]
-            if texts and isinstance(codes_of_column, int):
-                columns.append((codes, pa.concat_arrays([strings, pa.array([""])])))
+            columns.append((codes, strings))
         if classes is None:
             good = np.flatnonzero(~np.isnan(labels))
             if not len(good):
@@ -498,9 +526,16 @@ class SortedRows:
                 rows, labels = taken(rows, good), labels[good]
                 columns = [(codes[good], strings) for codes, strings in columns]
         # By label too, so the order of rows with equal features does not depend on the input.
-        order = order_of(np.ascontiguousarray(rows["hash"]), labels)
-        in_order = (strings.take(pa.array(codes[order])) for codes, strings in columns)
+        by_label = labels if classes is not None else rows["number"]
+        order = order_of(np.ascontiguousarray(rows["hash"]), by_label)
+        in_order = (_dictionary_array(codes[order], strings) for codes, strings in columns)
         return Sorted(taken(rows, order), labels[order], tuple(in_order))
+
+
+def _dictionary_array(codes: np.ndarray, strings: pa.Array) -> pa.DictionaryArray:
+    """Return strings by their codes; the code after the last string is null."""
+    indices = pa.array(codes.astype(np.int32, copy=False), mask=codes == len(strings))
+    return pa.DictionaryArray.from_arrays(indices, strings, safe=False)
 
 
 def _batch_of(streams: Streams, body: bytes, first: int, bucket: int) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,8 @@ class Rows:
     """The good rows of one block.
 
     Attributes:
-        features: float32 of shape [rows, features], finite, or NaN for a missing value.
+        features: float32 of shape [rows, features] in a table of plain numbers, otherwise float64;
+            NaN if missing.
         labels: The distinct labels of the block, as text.
         codes: int32 of shape [rows], indices of `labels`.
         lines: int64 of shape [rows], the line where each begins.
@@ -88,6 +89,7 @@ class Converter:
         self._names = tuple(item.name for item in kinds.features)
         # Their values are those of a numeric column without missing ones.
         self._direct = {item.name for item in kinds.features if item.type.is_direct}
+        self._number = np.float32 if kinds.are_plain_numbers else np.float64
 
     def rows(self, chunk: Chunk) -> Rows:
         """Return the good rows of a chunk that has all features and the label."""
@@ -97,7 +99,12 @@ class Converter:
         is_whole = self._names == block.names and self._direct.issuperset(self._names)
         for feature in () if is_whole else self._kinds.features:
             if feature.name in self._direct and feature.name in block.places:
-                columns[FLOATS].append(block.rows[:, block.places[feature.name]])
+                is_exact = self._number is np.float64
+                columns[FLOATS].append(
+                    chunk.cells(feature.name).floats
+                    if is_exact
+                    else block.rows[:, block.places[feature.name]]
+                )
                 continue
             column = self.column(chunk, feature)
             if not feature.takes_missing:
@@ -112,7 +119,7 @@ class Converter:
         return Rows(
             block.rows
             if is_whole and self._names
-            else as_matrix(columns[FLOATS], rows, np.float32),
+            else as_matrix(columns[FLOATS], rows, self._number),
             labels,
             codes,
             faults.lines,

@@ -32,7 +32,6 @@ from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.shards import (
     Plan,
     Shard,
-    encoder_of,
     shards_of,
 )
 from kfp_tfjob.components.prepare_data.source.digest import copies
@@ -140,13 +139,10 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     store, options = scan.executor.context.store, scan.job.options
     store.probe(base)  # from now on, checksums that it does not verify are verified here
     plan, shards, train = _planned(scan, label, base)
-    summed, distributions, objects = _shards(scan, plan, shards)
+    summed, distributions, objects, digests = _shards(scan, plan, shards)
     label_moments = [moments.column(0) for moments in summed.labels]
     DataError.raise_if(filter(None, [label.problem(label_moments)]))
     rows, faults = scan.rows(label), scan.faults
-    stems = {
-        split: [shard.stem for shard in shards if SPLITS[shard.split] == split] for split in SPLITS
-    }
     features = plan.coding.features
     dropped = (LeftOut(name, "data_options.drop") for name in options.drop)
     schema = schema_of(
@@ -154,15 +150,11 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         [SchemaFeature(feature.name, feature.schema_type) for feature in features],
         options,
         scan.job.split_rules.comparable,
-        "packed",
+        "parquet",
         {
-            split: SchemaSplit(rows[split], tuple(f"{stem}.tfrecord" for stem in stems_of_split))
-            for split, stems_of_split in stems.items()
+            split: _schema_split(split, rows[split], shards, digests) for split in SPLITS
         },
         coding=tuple(feature.learned for feature in features),
-        test_raw=()
-        if plan.coding.is_identity
-        else tuple(f"{stem}.parquet" for stem in stems["test"]),
         formats={item.name: item.format for item in scan.kinds.features if item.format},
         weight=None if options.weight is None else SchemaWeight(options.weight),
         left_out=(*scan.kinds.left_out, *dropped),
@@ -186,6 +178,20 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         how = "have the same features as a row of train"
         statistics = note_overlap(statistics, shared, rows, "rows", how)
     return complete(store, base, objects, schema, statistics, distributions.document())
+
+
+def _schema_split(
+    split: str, rows: int, shards: Sequence[Shard], digests: Sequence[str]
+) -> SchemaSplit:
+    """Return the entry of a split in schema.json, given all shards with the hash of their rows."""
+    pairs = zip(shards, digests, strict=True)
+    of_split = [(shard, digest) for shard, digest in pairs if SPLITS[shard.split] == split]
+    return SchemaSplit(
+        rows,
+        tuple(shard.key for shard, _ in of_split),
+        tuple(digest for _, digest in of_split),
+        tuple(shard.records_key for shard, _ in of_split),
+    )
 
 
 def _copied_files(source: Source, summed: Statistics, rows: Mapping[str, int]) -> list[str]:
@@ -216,9 +222,8 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options)
     of_label = None if label.classes is not None else fitted.labels
     bins = Distributions.of(coding, fitted.rows, of_label, label.name)
-    classes = len(label.classes) if label.classes is not None else None
     splits = split_of(job.bins.edges, job.fractions)
-    shards = list(shards_of(rows, files, counts, splits, encoder_of(job, classes).record_bytes))
+    shards = list(shards_of(rows, files, counts, splits, job.row_kind.itemsize))
     by_class = (
         np.zeros((3, 0), np.int64) if label.classes is None else scan.labels.class_counts(label)
     )
@@ -254,21 +259,23 @@ def _sample(rows: SortedRows, job: Job, files: Sequence[BucketFile], counts: np.
 
 def _shards(
     scan: Scan, plan: Plan, shards: Sequence[Shard]
-) -> tuple[Statistics, Distributions, list[ManifestObject]]:
-    """Write the shards, and merge what they say of their rows."""
-    record_bytes = plan.encoder.record_bytes
-    progress = ProgressLog("wrote", sum(shard.rows for shard in shards) * record_bytes)
+) -> tuple[Statistics, Distributions, list[ManifestObject], list[str]]:
+    """Write the shards, and merge what they say of their rows; return their digests as well."""
+    row_bytes = plan.job.row_kind.itemsize
+    progress = ProgressLog("wrote", sum(shard.rows for shard in shards) * row_bytes)
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
     objects: list[ManifestObject] = []
+    digests: list[str] = []
     results = scan.executor.map(_TASK, plan, shards)
     for shard, done in zip(shards, results, strict=True):
-        progress.add(shard.rows, shard.rows * record_bytes)
+        progress.add(shard.rows, shard.rows * row_bytes)
         statistics.merge(done.statistics)
         distributions.merge(done.distributions)
         objects += done.objects
+        digests.append(done.digest)
     progress.log()
-    return statistics, distributions, objects
+    return statistics, distributions, objects, digests
 
 
 def note_overlap(

@@ -25,6 +25,7 @@ from itertools import islice
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.buckets import model_values
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
@@ -202,8 +203,7 @@ class Distributions:
         at = SPLITS.index(split)
         for bins, counts in zip(self._bins, self.counts, strict=True):
             if bins.place >= 0:
-                column = rows[bins.type.field.name][:, bins.place]
-                counts[at] += bins.counted(np.ascontiguousarray(column))
+                counts[at] += bins.counted(model_values(rows, bins.type.field, bins.place))
             elif labels is not None:
                 counts[at] += bins.counted(labels.astype(np.float32))
 
@@ -228,7 +228,7 @@ def _bins_of(coded: ColumnType, field: Field, place: int, sample: np.ndarray) ->
         return Bins(coded.name, coded.kind, place, (), values, _codes_of(values, coded.strings))
     edges = coded.fixed_edges
     if coded.drift_bins and not edges:
-        edges = edges_of(sample[field.name][:, place])
+        edges = edges_of(model_values(sample, field, place))
     return Bins(coded.name, coded.kind, place, edges)
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.buckets import model_values
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import (
@@ -137,7 +138,8 @@ def learn(
             strings, rows = texts.get(feature.name, ()), counted.codes[at[field]]
             values = TrainValues(feature.gaps, np.zeros(0), dictionary=strings, rows=rows)
         else:
-            values = _values(feature, counted, sample[field.name][:, at[field]], at[field])
+            column = model_values(sample, field, at[field])
+            values = _values(feature, counted, column, at[field])
         columns.append(feature.type.fit(feature.name, values, options))
     return Coding(tuple(columns))
 

@@ -134,6 +134,11 @@ class Kinds:
         features = tuple(column for column in self.features if column.name not in left_out)
         return replace(self, features=features, left_out=(*self.left_out, *left_out.values()))
 
+    @property
+    def are_plain_numbers(self) -> bool:
+        """Whether all features are numbers without a format; a dataset has these as float32."""
+        return all(item.type.is_direct and not item.format for item in self.features)
+
     def in_field(self, field: Field) -> list[Feature]:
         """Return the features with a value in a field of a row, in order."""
         return [item for item in self.features if item.type.field is field]

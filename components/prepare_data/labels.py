@@ -138,15 +138,15 @@ class Labels:
 
         Returns:
             For each row, the code of its label as int32, -1 if there are too many for classes;
-            and its number as float32, NaN if it is not a number.
+            and its number as float64, NaN if it is not a number.
         """
         self.forms.update(rows.forms)
         self._lose(rows.lost)
         codes = np.array([self._code(text) for text in rows.labels], np.int32)
         parsed = [parse_number(text) for text in rows.labels]
-        numbers = np.array([np.nan if x is None else x for x in parsed], np.float32)
+        numbers = np.array([np.nan if x is None else x for x in parsed], np.float64)
         if not len(rows.codes):
-            return np.empty(0, np.int32), np.empty(0, np.float32)
+            return np.empty(0, np.int32), np.empty(0, np.float64)
         codes, numbers = codes[rows.codes], numbers[rows.codes]
         is_text = np.isnan(numbers)
         self.text_rows += np.bincount(split[is_text], minlength=3)

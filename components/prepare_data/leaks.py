@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.buckets import model_values
 from kfp_tfjob.components.prepare_data.distributions import MOST_COLUMNS, edges_of
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.features.coding import Coding
@@ -79,7 +80,7 @@ def _coded(coding: Coding, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]
     most = min(max(len(rows) // 2 // _ROWS_OF_A_BIN, 2), _MOST_BINS)
     placed = zip(coding.features[:MOST_COLUMNS], coding.places, strict=False)
     for item, (field, place) in placed:
-        column = np.ascontiguousarray(rows[field.name][:, place])
+        column = model_values(rows, field, place)
         if field is CODES:
             yield item.name, column.astype(np.int64)
             continue

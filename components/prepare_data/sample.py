@@ -9,22 +9,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.features.record_layout import DamagedRecordError
+from kfp_tfjob.features.cells import Cells, Texts
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.types.base import CODES, ColumnType
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.stream import ObjectStream
 
 MOST_ROWS = 50_000
 _MOST_BYTES = 32 << 20
+_NO_NULLS = pa.array([], pa.string())  # a missing value is null in Parquet
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of one split, with the fields of the runs, and their class indices or numbers."""
+    """Rows of one split as the model gets them, and their class indices or numbers.
+
+    Attributes:
+        rows: The fields `features` (float32), `codes` and `dates` of shape [rows, columns].
+        labels: Of shape [rows].
+    """
 
     rows: np.ndarray
     labels: np.ndarray
@@ -37,31 +47,79 @@ def read(
 
     Raises:
         ObjectNotFoundError: A shard is not there.
-        DataError: A shard is damaged.
+        DataError: A shard is damaged, or lacks a column.
     """
-    floats, codes, dates = schema.encoding.lengths
-    classes = schema.label.classes
-    count = None if classes is None else len(classes)
-    encoder = Encoder(floats, count, codes, dates, schema.weight is not None)
-    size = encoder.record_bytes
-    wanted = size * max(1, min(most, _MOST_BYTES // size))
-    data = b""
+    coding = schema.encoding
+    floats, codes, dates = coding.lengths
+    kind = np.dtype(
+        [("features", "<f4", (floats,)), ("codes", "<i4", (codes,)), ("dates", "<i8", (dates,))]
+    )
+    most = max(1, min(most, _MOST_BYTES // kind.itemsize))
+    groups: list[pa.Table] = []
     for name in schema.splits[split].shards:
-        if len(data) < wanted:
-            data += store.read_range(base / name, 0, wanted - len(data))
-    try:
-        found = encoder.decode(data)
-    except DamagedRecordError as error:
-        raise DataError(
-            Problem(
-                f"the shards of {base} do not match its schema",
-                received=str(error),
-                expected=f"records of {size:,} bytes",
-                fix=prepare_again(str(base)),
-            )
-        ) from error
-    kind = [("features", "<f4", (floats,)), ("codes", "<i4", (codes,)), ("dates", "<i8", (dates,))]
-    rows = np.zeros(len(found["label"]), np.dtype(kind))
-    for name in found.keys() & set(rows.dtype.names or ()):
-        rows[name] = found[name]
-    return Sample(rows, found["label"][:, 0])
+        if (missing := most - sum(map(len, groups))) > 0:
+            groups += _first_groups(store, base, name, [*schema.names, schema.label.name], missing)
+    table = pa.concat_tables(groups).slice(0, most).unify_dictionaries().combine_chunks()
+    rows = np.zeros(len(table), kind)
+    for feature, (field, place) in zip(coding.features, coding.places, strict=True):
+        rows[field.name][:, place] = _values(feature, _column(table, feature.name))
+    rows["features"] += np.float32(0)  # -0.0 is 0.0
+    return Sample(rows, _labels(schema, _column(table, schema.label.name)))
+
+
+def _first_groups(
+    store: Store, base: S3Address, name: str, columns: list[str], rows: int
+) -> list[pa.Table]:
+    """Return the first row groups of a shard, until they have so many rows."""
+    head = store.head(base / name)
+    stream = ObjectStream.buffered(store, base / name, head["ContentLength"], head["ETag"])
+    groups: list[pa.Table] = []
+    with stream:
+        try:
+            metadata = pq.read_metadata(stream)
+            schema = metadata.schema.to_arrow_schema()
+            strings = [item.name for item in schema if pa.types.is_string(item.type)]
+            file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=strings)
+            if missing := set(columns).difference(schema.names):
+                raise _mismatch(base, name, f"no column {min(missing)!r}")
+            for group in range(metadata.num_row_groups):
+                if sum(map(len, groups)) < rows:
+                    groups.append(file.read_row_group(group, columns, use_threads=False))
+        except pa.ArrowException as error:
+            raise _mismatch(base, name, f"{type(error).__name__}: {error}"[:500]) from error
+    return groups
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    """Return a column of a table without chunks."""
+    column = table[name].combine_chunks()
+    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+
+
+def _values(feature: ColumnType, column: pa.Array) -> np.ndarray:
+    """Return a column as the rows of prepare_data have it, of shape [rows]."""
+    values = feature.parse(Cells(column, _NO_NULLS)).values
+    if isinstance(values, Texts):
+        assert feature.field is CODES
+        return np.append(np.int32(0), feature.codes_of(values.texts))[values.codes]
+    return values
+
+
+def _labels(schema: Schema, column: pa.Array) -> np.ndarray:
+    """Return class indices, or numbers as float32, of shape [rows]."""
+    if schema.label.classes is None:
+        return column.to_numpy(zero_copy_only=False).astype(np.float32)
+    classes = pa.array(schema.label.classes, pa.string())
+    numbers = pc.index_in(column.dictionary, value_set=classes).to_numpy(zero_copy_only=False)
+    return numbers.astype(np.int64)[column.indices.to_numpy()]
+
+
+def _mismatch(base: S3Address, name: str, received: str) -> DataError:
+    return DataError(
+        Problem(
+            f"the shard {name} of {base} does not match its schema",
+            received=received,
+            expected="a Parquet file with the columns of schema.json",
+            fix=prepare_again(str(base)),
+        )
+    )

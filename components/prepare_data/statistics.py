@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data.buckets import model_numbers, model_values
 from kfp_tfjob.components.prepare_data.column_warnings import (
     column_warnings,
     label_suspicions,
@@ -147,7 +148,8 @@ class Train:
         field, j = at
         if field is CODES:
             return np.zeros(0)
-        return self.sample[: sample_rows(self.sample.dtype)][field.name][:, j]
+        sample = self.sample[: sample_rows(self.sample.dtype)]
+        return model_values(sample, field, j)
 
 
 @dataclass
@@ -199,9 +201,10 @@ class Statistics:
         if (weights := weights_of(rows)) is not None:
             self.weights[split].add(weights, labels, self.classes)
         if split == 0:
-            self.floats.add(rows["features"])
+            numbers = model_numbers(rows)
+            self.floats.add(numbers)
             if self.packed:
-                lists = rows["features"], rows["codes"].astype(np.int64), rows["dates"]
+                lists = numbers, rows["codes"].astype(np.int64), rows["dates"]
                 self.packed.add(coding.pack_numbers(*lists), coding.width)
 
     def merge(self, part: Statistics) -> None:

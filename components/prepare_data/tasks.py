@@ -82,7 +82,8 @@ class Job:
         """The type of a row in memory."""
         kinds, weighted = self.kinds, self.options.weight is not None
         floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
-        return kind_of(floats, codes, wholes, weighted)
+        number = np.float32 if kinds.are_plain_numbers else np.float64
+        return kind_of(floats, codes, wholes, weighted, number)
 
 
 @dataclass
@@ -246,7 +247,7 @@ class _PartWriter:
         labels, numbers = self.summary.labels.add(converted, split)
         rows = np.empty(len(hashes), job.row_kind)
         rows["hash"], rows["code"], rows["number"] = hashes, labels, numbers
-        np.add(converted.features, np.float32(0), out=rows["features"])  # -0.0 is 0.0
+        np.add(converted.features, 0, out=rows["features"])  # -0.0 is 0.0
         rows["dates"] = converted.dates
         if weights is not None:
             rows["weight"] = weights[keep]

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
+from typing import Any
 
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types import BY_SCHEMA_TYPE
@@ -22,14 +20,10 @@ from kfp_tfjob.features.types.base import ColumnType, Learned
 from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.layout import SCHEMA_FORMAT
+from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.layout import CODEC_VERSION, SCHEMA_FORMAT
 
-_OPTIONAL = ("coding", "test_raw", "formats", "weight", "left_out", "picture")
-# Older datasets have one name, as a string.
-_Names = Annotated[
-    tuple[str, ...],
-    BeforeValidator(lambda names: (names,) if isinstance(names, str) else tuple(names or ())),
-]
+_OPTIONAL = ("coding", "formats", "weight", "left_out", "picture")
 
 
 @dataclass(frozen=True)
@@ -55,10 +49,19 @@ class SchemaLabel:
 
 @dataclass(frozen=True)
 class SchemaSplit:
-    """A split's rows, and the names of its shards."""
+    """A split of a dataset.
+
+    Attributes:
+        rows: How many rows it has.
+        shards: The names of its shards, below the dataset.
+        digests: The hash of the rows of each shard; none before codec 5.
+        records: The files with the same rows, encoded; none for images.
+    """
 
     rows: int = 0
     shards: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,6 @@ class Schema:
         schema_digest: What `digest` returns.
         coding: What was learned from train, by feature; none for images and, before codec 3, for
             numbers without missing values.
-        test_raw: The Parquet files of the test rows, if the shards lack the raw values.
         formats: How the source writes columns; the model takes numbers and dates.
         weight: The column of weights, if there is one.
         left_out: What the model does not get.
@@ -105,7 +107,6 @@ class Schema:
     split: Mapping[str, Any] = field(default_factory=dict)
     schema_digest: str = ""
     coding: tuple[Learned, ...] = ()
-    test_raw: _Names = ()
     formats: Mapping[str, str] = field(default_factory=dict)
     weight: SchemaWeight | None = None
     left_out: tuple[LeftOut, ...] = ()
@@ -162,6 +163,22 @@ class Schema:
             raise InvalidDocumentError(f"{features} features with {len(learned)} codings")
         pairs = zip(self.features, learned, strict=True)
         return Coding.of_plain({**vars(feature), **coding} for feature, coding in pairs)
+
+    def codec_problem(self, dataset: str) -> Problem | None:
+        """Describe a dataset of an earlier version, whose shards this one does not read.
+
+        Args:
+            dataset: The address of the dataset.
+        """
+        if self.codec.get("version") == CODEC_VERSION:
+            return None
+        return Problem(
+            f"{dataset or 'the dataset'} was prepared by another version",
+            received=f"codec {self.codec.get('version')}",
+            expected=f"codec {CODEC_VERSION}",
+            fix="prepare the data with this version, which gives it a name of its own; a run of"
+            " the whole pipeline does so",
+        )
 
     @property
     def has_columns(self) -> bool:

@@ -15,11 +15,13 @@ import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
 from kfp_tfjob.judging.predictions import Predictions
 from kfp_tfjob.judging.rows import Batch, TestData
@@ -182,13 +184,10 @@ class Evaluator:
 
     def _features(self) -> Mapping[str, NDArray[Any]]:
         data = self._data
-        if data.raw:
-            paths = [str(path) for path in data.raw]
-            return {name: of_parquet(paths, name) for name in data.schema.names}
         if data.schema.picture is None:
-            parts = [batch.features for batch in data.batches()]
             return {
-                name: np.concatenate([part[name] for part in parts]) for name in data.schema.names
+                feature.name: of_parquet(data.shards, feature.name, feature.column_type)
+                for feature in data.schema.features
             }
         raise _RefusedError(
             "the argument features, but the rows are images",
@@ -208,29 +207,21 @@ def _metric_kinds(predictions: Predictions, numbers: Mapping[str, float]) -> dic
     )
 
 
-def of_parquet(paths: Sequence[str], name: str) -> NDArray[Any]:
-    """Return a (rows,) column of Parquet files, with each distinct string stored once.
-
-    The column must not contain missing values.
+def of_parquet(paths: Sequence[Path], name: str, column_type: type[ColumnType]) -> NDArray[Any]:
+    """Return a (rows,) column of Parquet files as raw values, each distinct string stored once.
 
     Args:
         paths: The files, in order.
         name: The column.
+        column_type: Its type.
     """
     from pyarrow import parquet, types
 
-    column_type = parquet.read_schema(paths[0]).field(name).type
-    dictionary_columns = (
-        [] if types.is_integer(column_type) or types.is_floating(column_type) else [name]
-    )
-    files = [parquet.ParquetFile(path, read_dictionary=dictionary_columns) for path in paths]
+    is_string = types.is_string(parquet.read_schema(paths[0]).field(name).type)
+    strings = [name] if is_string else []
+    files = [parquet.ParquetFile(path, read_dictionary=strings) for path in paths]
     chunks = [chunk for file in files for chunk in file.read(columns=[name]).column(name).chunks]
-    if dictionary_columns:
-        encoded = [(chunk.dictionary.to_numpy(False), chunk.indices.to_numpy()) for chunk in chunks]
-        return np.concatenate([dictionary[indices] for dictionary, indices in encoded])
-    column = np.concatenate([chunk.to_numpy(zero_copy_only=False) for chunk in chunks])
-    # Numbers were rounded to float32: as floats of 64 bits, none would equal 0.1.
-    return column.astype(np.float32) if types.is_floating(column_type) else column
+    return np.concatenate([column_type.raw_values(chunk) for chunk in chunks])
 
 
 def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Values]]:

@@ -1,22 +1,20 @@
 """The test split of a prepared dataset: its schema, statistics and rows in batches.
 
-If columns are encoded, the dataset also stores its test rows raw, as Parquet, so that challenger
-and champion each encode them with their own signature. Otherwise, the shards contain the raw
-values. Called by judge.py.
+The shards contain the values of the table, so that challenger and champion each encode them with
+their own signature. Called by judge.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kfp_tfjob.features.record_layout import DamagedRecordError, Layout
-from kfp_tfjob.features.records import TFRecords, prepare_again
+from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.options.pictures import PICTURE
@@ -24,8 +22,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, STATISTICS, dataset_digest
-from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.layout import SCHEMA, STATISTICS, dataset_digest
 from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
@@ -61,12 +58,9 @@ class TestData:
         digest: The dataset's digest, as in `dataset_digest`.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
-        shards: The TFRecord files of the test split, in order; empty if there are raw files.
+        shards: The files of the test split, in order: Parquet, or TFRecord for images.
         rows: The number of test rows.
-        raw: The Parquet files with the raw columns of the test split, in order; empty if the shards
-            contain the raw values.
-        trained_on: The shards of the test split with the same bytes as a shard of another split.
-        contents: Size and checksum of each shard of the test split.
+        trained_on: The shards of the test split with the same rows as a shard of another split.
         address: The dataset's address.
     """
 
@@ -75,9 +69,7 @@ class TestData:
     statistics: StatisticsDocument
     shards: tuple[Path, ...]
     rows: int
-    raw: tuple[Path, ...] = ()
     trained_on: tuple[str, ...] = ()
-    contents: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     address: str = ""
 
     @classmethod
@@ -85,10 +77,12 @@ class TestData:
         """Download the test split to `folder` and verify it.
 
         Raises:
-            DataError: The dataset is incomplete, or it contains no test rows.
+            DataError: The dataset is incomplete, was prepared by an earlier version, or contains no
+                test rows.
         """
         manifest = pull(store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
+        DataError.raise_if(filter(None, [schema.codec_problem(str(dataset))]))
         statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
         split = schema.splits.get(SPLIT, SchemaSplit())
         if not split.rows:
@@ -100,25 +94,14 @@ class TestData:
                     fix="give the test split a share in data_options",
                 )
             )
-        raw = schema.test_raw
-        names = raw or split.shards
-        pull(store, dataset, folder, set(names).__contains__)
-        paths = tuple(below(folder, name) for name in names)
-        shards, tables = ((), paths) if raw else (paths, ())
-        contents = _shard_contents(manifest, split.shards)
-        repeated = _shared_shards(
-            contents, _shard_contents(manifest, _shards_of_other_splits(schema))
-        )
-        digest = dataset_digest(dataset, manifest)
+        pull(store, dataset, folder, set(split.shards).__contains__)
         return cls(
-            digest,
+            dataset_digest(dataset, manifest),
             schema,
             statistics,
-            shards,
+            tuple(below(folder, name) for name in split.shards),
             split.rows,
-            raw=tables,
-            trained_on=repeated,
-            contents=contents,
+            trained_on=_shared_shards(split, schema),
             address=str(dataset),
         )
 
@@ -130,13 +113,10 @@ class TestData:
             dataset: The other dataset; if it was deleted, the result is empty.
         """
         try:
-            manifest = store.read_manifest(dataset / MANIFEST)
             schema = Schema.from_bytes(store.read(dataset / SCHEMA))
         except (DataError, InvalidDocumentError):
             return ()
-        return _shared_shards(
-            self.contents, _shard_contents(manifest, _shards_of_other_splits(schema))
-        )
+        return _shared_shards(self.schema.splits[SPLIT], schema)
 
     def batches(self, size: int = BATCH) -> Iterator[Batch]:
         """Yield the rows in order.
@@ -154,7 +134,7 @@ class TestData:
         if self.schema.picture:
             batches = self._read_images(min(size, _PICTURES))
         else:
-            batches = self._read_raw(size) if self.raw else self._read_packed(size)
+            batches = self._read_tables(size)
         for batch in _read_ahead(batches):
             labels, weights = batch.labels, batch.weights
             rows += len(labels)
@@ -169,28 +149,6 @@ class TestData:
             yield batch
         if rows != self.rows:
             raise self._mismatch(f"{rows} rows", f"{self.rows} rows")
-
-    def _read_packed(self, size: int) -> Iterator[Batch]:
-        """Yield rows of numbers from the shards.
-
-        prepare_data's records have a fixed layout, so values are sliced at their byte offsets,
-        which is ten times as fast as parsing. The files were verified when they were downloaded, so
-        the records' checksums are not verified again.
-        """
-        names, classes = self.schema.names, self.schema.label.classes
-        count = None if classes is None else len(classes)
-        layout = Layout.of(self.schema.encoding.lengths, count, bool(self._weight))
-        for shard in self.shards:
-            records = TFRecords([shard], self.address)
-            for start in range(0, len(records), size):
-                rows = np.arange(start, min(start + size, len(records)))
-                try:
-                    columns = layout.decode(records.take(rows))
-                except DamagedRecordError as error:
-                    raise self._mismatch(str(error), "records that match schema.json") from error
-                weights = columns["weight"][:, 0] if self._weight else None
-                features = dict(zip(names, columns["features"].T, strict=True))
-                yield Batch(features, columns["label"][:, 0], weights)
 
     def _read_images(self, size: int) -> Iterator[Batch]:
         """Yield rows with an image's encoded bytes as the only feature."""
@@ -210,36 +168,46 @@ class TestData:
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
             raise self._mismatch(error.message[:500], "records that match schema.json") from error
 
-    def _read_raw(self, size: int) -> Iterator[Batch]:
-        """Yield rows with raw columns from the Parquet files."""
+    def _read_tables(self, size: int) -> Iterator[Batch]:
+        """Yield rows from the Parquet files."""
         types = {feature.name: feature.column_type for feature in self.schema.features}
-        label = self.schema.label.name
-        label_type = np.int64 if self._is_classification else np.float32
-        column_names = [*types, label, *([self._weight] if self._weight else [])]
-        for path in self.raw:
+        label, weight = self.schema.label.name, self._weight
+        column_names = [*types, label, *([weight] if weight else [])]
+        for path in self.shards:
             for batch in self._read_parquet(path, column_names, size):
                 columns = {
                     name: column_type.raw_values(batch[name]) for name, column_type in types.items()
                 }
-                labels = batch[label].to_numpy(zero_copy_only=False).astype(label_type)
                 weights = None
-                if self._weight:
-                    weights = batch[self._weight].to_numpy(zero_copy_only=False)
-                    weights = weights.astype(np.float32)
-                yield Batch(columns, labels, weights)
+                if weight:
+                    weights = batch[weight].to_numpy(zero_copy_only=False).astype(np.float32)
+                yield Batch(columns, self._labels_of(batch[label]), weights)
+
+    def _labels_of(self, column: pa.Array) -> np.ndarray:
+        """Return the labels of rows: int64 classes, -1 for another string, or float32 values."""
+        classes = self.schema.label.classes
+        if classes is None:
+            return column.to_numpy(zero_copy_only=False).astype(np.float32)
+        from pyarrow import array, compute
+
+        numbers = compute.index_in(column.dictionary, value_set=array(classes)).fill_null(-1)
+        codes = column.indices.fill_null(len(numbers)).to_numpy()
+        return np.append(numbers.to_numpy(), -1).astype(np.int64)[codes]
 
     def _read_parquet(
         self, path: Path, columns: Sequence[str], size: int
     ) -> Iterator[pa.RecordBatch]:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, parquet, types
 
         expected, reader = f"the columns {listed(columns, 10)}", None
         while True:
             try:
                 if reader is None:
-                    file = parquet.ParquetFile(path)
-                    if missing := set(columns).difference(file.schema_arrow.names):
+                    schema = parquet.read_schema(path)
+                    if missing := set(columns).difference(schema.names):
                         raise self._mismatch(f"no column {sorted(missing)[0]!r}", expected)
+                    strings = [field.name for field in schema if types.is_string(field.type)]
+                    file = parquet.ParquetFile(path, read_dictionary=strings)
                     reader = file.iter_batches(size)
                 batch = next(reader, None)
             except MemoryError:
@@ -250,10 +218,6 @@ class TestData:
             if batch is None:
                 return
             yield batch
-
-    @property
-    def _is_classification(self) -> bool:
-        return self.schema.task == "classification"
 
     @property
     def _weight(self) -> str:
@@ -280,21 +244,13 @@ def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
             yield batch
 
 
-def _shard_contents(manifest: Manifest, keys: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Return the size and CRC-64/NVME of each object by key."""
-    wanted_keys = set(keys)
-    objects = [stored for stored in manifest.objects if stored.key in wanted_keys]
-    return {stored.key: (stored.size, stored.crc64nvme) for stored in objects}
-
-
-def _shared_shards(
-    test: Mapping[str, tuple[int, str]], training: Mapping[str, tuple[int, str]]
-) -> tuple[str, ...]:
-    """Return the test shards whose content is also in `training`, under any key."""
-    contents = set(training.values())
-    return tuple(key for key, content in test.items() if content in contents)
-
-
-def _shards_of_other_splits(schema: Schema) -> list[str]:
-    """Return the keys of the shards in train and validation."""
-    return [key for name, split in schema.splits.items() if name != SPLIT for key in split.shards]
+def _shared_shards(test: SchemaSplit, schema: Schema) -> tuple[str, ...]:
+    """Return the test shards whose rows are also those of a shard that a model is trained with."""
+    training = {
+        digest
+        for name, split in schema.splits.items()
+        if name != SPLIT
+        for digest in split.digests
+    }
+    pairs = zip(test.shards, test.digests, strict=False)
+    return tuple(shard for shard, digest in pairs if digest in training)

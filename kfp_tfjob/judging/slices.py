@@ -112,6 +112,8 @@ class _Column:
     def _number_by_value(self, values: NDArray[Any]) -> NDArray[np.int32]:
         import pyarrow as pa
 
+        if values.dtype.kind == "f":
+            values = values.astype(np.float32)
         coded = pa.array(values).dictionary_encode()
         numbers = np.array(
             [self._slice_number(value) for value in coded.dictionary.to_pylist()], np.int32

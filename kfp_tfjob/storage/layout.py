@@ -31,7 +31,7 @@ SUSPICIOUS = "suspicious.txt"  # columns that reveal the label, if any; not in t
 WORK = "work"  # intermediate results below it; deleted when the dataset is finished
 LONGEST_SCHEMA = 128 << 20  # bytes; a schema contains the strings of all categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
-CODEC_VERSION = 4  # of the shards, and part of dataset_digest: raise it if their bytes change
+CODEC_VERSION = 5  # of the shards, and part of dataset_digest: raise it if their bytes change
 
 # In a run's folder. Names in ATTEMPTS begin with the number of the attempt.
 ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
@@ -424,4 +424,4 @@ def is_for_training(key: str) -> bool:
 
     Replicas do not get the test rows: a program could train on the rows that evaluate it.
     """
-    return not key.startswith(("test-", "test."))  # the shards, and the raw rows
+    return not key.startswith(("test/", "test-", "test."))

@@ -10,7 +10,10 @@ from kfp_tfjob.storage.store import Store
 def objects(store: Store, done: Prepared) -> dict[str, bytes]:
     """Return every object of a dataset by its name; the manifest has all the others."""
     base = S3Address.parse(done.dataset_uri)
-    found = {item.address.name: store.read(item.address) for item in store.list(base)}
+    found = {
+        str(item.address).removeprefix(f"{base}/"): store.read(item.address)
+        for item in store.list(base)
+    }
     manifest = store.read_manifest(base / "manifest.json")
     assert found.keys() == {"manifest.json", *(item.key for item in manifest.objects)}
     return found

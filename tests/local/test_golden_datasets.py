@@ -258,6 +258,7 @@ def _packed(stored: dict[str, bytes], folder: Path) -> dict[str, dict[str, Any]]
     """Return the shape and the hash of what a step gets of each split that a replica may read."""
     folder.mkdir()
     for name, data in stored.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     dataset, packed = Dataset.load(folder), {}
     for split, rows in dataset.rows.items():

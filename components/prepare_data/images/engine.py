@@ -127,10 +127,7 @@ def prepare(
         rules.comparable,
         "encoded",
         {
-            split: SchemaSplit(
-                rows, tuple(it.key for it in objects if it.key.startswith(f"{split}-"))
-            )
-            for split, rows in plan.rows.items()
+            split: _schema_split(split, rows, objects) for split, rows in plan.rows.items()
         },
         picture=wanted,
     )
@@ -139,6 +136,14 @@ def prepare(
         shared, how = plan.also_in_train(), "are also in train"
         described = dataset.note_overlap(described, shared, plan.rows, "pictures", how)
     return dataset.complete(context.store, base, objects, schema, described)
+
+
+def _schema_split(split: str, rows: int, objects: list[ManifestObject]) -> SchemaSplit:
+    """Return the entry of a split in schema.json, given the shards of all splits."""
+    shards = [stored for stored in objects if stored.key.startswith(f"{split}-")]
+    # The bytes of a shard are its rows, so its checksum is the hash of its rows.
+    digests = (f"{stored.size}-{stored.crc64nvme}" for stored in shards)
+    return SchemaSplit(rows, tuple(stored.key for stored in shards), tuple(digests))
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
 from kfp_tfjob.storage.store import Store
 
-_SHARD = re.compile(r"(?:train|validation|test)-[0-9]{5,}\.tfrecord")
+_SHARD = re.compile(r"(?:train|validation|test)[-/][0-9]{5,}\.(?:parquet|tfrecord)")
 _LAKE = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
 _PADDED, _WHOLE = "^0[0-9]+$", "^[0-9]+$"
 _PARTITION = re.compile(r"([^=]+)=(.*)")  # a folder, as Hive, Spark and pyarrow name them

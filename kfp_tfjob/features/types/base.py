@@ -368,6 +368,11 @@ class ColumnType:
         """The strings by the code of the shards, which starts at 1."""
         return ()
 
+    def codes_of(self, texts: Sequence[str]) -> np.ndarray:
+        """Return (texts,) int32, the code of each string in rows: 0 for an unknown one."""
+        codes = {text: 1 + at for at, text in enumerate(self.strings)}
+        return np.array([codes.get(text, 0) for text in texts], np.int32)
+
     @property
     def frequent(self) -> tuple[str, ...]:
         """The strings that have a packed code of their own, the most frequent first."""
@@ -525,15 +530,23 @@ class ColumnType:
         """Return what `pack` returns, as tensors, from the tensor of `stored`."""
         return [values]
 
-    def raw_column(self, values: np.ndarray) -> pa.Array:
-        """Return (rows,) values of the shards as an Arrow array of raw values."""
-        return pa.array(np.ascontiguousarray(values).astype(self.raw_types[0]))
+    def to_arrow(self, values: np.ndarray) -> pa.Array:
+        """Return (rows,) values of rows as a column of a dataset's Parquet file; null if missing.
+
+        A type with codes does not need it: its strings are kept as they are.
+        """
+        return pa.array(np.ascontiguousarray(values), mask=missing_in(values))
 
     @classmethod
     def raw_values(cls, column: pa.Array) -> np.ndarray:
-        """Return the raw values of an Arrow array."""
-        filled = column.cast(pa.type_for_alias(cls.raw_types[0])).fill_null(cls.raw_missing)
-        return filled.to_numpy(zero_copy_only=False)
+        """Return (rows,) a column of a dataset's Parquet file as the signature takes it."""
+        kind = pa.type_for_alias(cls.raw_types[0])
+        if not isinstance(column, pa.DictionaryArray):
+            return column.cast(kind).fill_null(cls.raw_missing).to_numpy(zero_copy_only=False)
+        # Each string once: a Python object for each row would take 60 bytes.
+        strings = column.dictionary.cast(kind).to_pylist()
+        codes = column.indices.fill_null(len(strings)).to_numpy()
+        return np.array([*strings, cls.raw_missing], object)[codes]
 
     # Requests.
 

@@ -126,10 +126,9 @@ class Boolean(ColumnType):
 
         return tables[0].lookup(tf.strings.lower(tf.strings.strip(values)))
 
-    def raw_column(self, values: np.ndarray) -> pa.Array:
-        """Return `true`, `false` or an empty string."""
-        places = np.where(np.isnan(values), 2, values).astype(np.int64)
-        return pa.array(["false", "true", ""]).take(pa.array(places))
+    def to_arrow(self, values: np.ndarray) -> pa.Array:
+        """Return booleans; null if missing."""
+        return pa.array(values == 1, mask=np.isnan(values))
 
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:

@@ -9,7 +9,6 @@ from heapq import nsmallest
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 
 from kfp_tfjob.features.record_layout import DamagedRecordError
 from kfp_tfjob.features.types.base import (
@@ -151,10 +150,6 @@ class Category(ColumnType):
         numbers = tf.constant([f"{number}:" for number in range(len(columns))])
         keys = tf.strings.join([tf.broadcast_to(numbers, tf.shape(values)), values])
         return [tf.where(values == "", np.int64(GAP), tables[0].lookup(keys))]
-
-    def raw_column(self, values: np.ndarray) -> pa.Array:
-        """Return the strings."""
-        return pa.array(["", *self.dictionary], pa.string()).take(pa.array(values.astype(np.int64)))
 
     @property
     def strings(self) -> tuple[str, ...]:

@@ -164,6 +164,10 @@ class Date(ColumnType):
         """Return the encoding of a column, learned from train."""
         return cls(name, cls.learn_missing(values), origin=values.first)
 
+    def to_arrow(self, values: np.ndarray) -> pa.Array:
+        """Return timestamps in UTC; null if missing."""
+        return super().to_arrow(values).cast(self.sample_type)
+
     @classmethod
     def constant(cls, text: str) -> int | None:
         """Return the date."""

@@ -96,6 +96,11 @@ class String(ColumnType):
         hashed = tf.strings.to_hash_bucket_strong(values, columns[0].bins, _KEY)
         return [tf.where(values == "", np.int64(0), hashed + 1)]
 
+    def codes_of(self, texts: Sequence[str]) -> np.ndarray:
+        """Return (texts,) int32: 1 + the bin of each string."""
+        bins = bins_of([text.encode() for text in texts], self.bins)
+        return (bins + 1).astype(np.int32)
+
     def describe(self, column: Summary) -> StringStatistics:
         """Return how many bins have rows."""
         return StringStatistics(bins=int((column.rows > 0).sum()))

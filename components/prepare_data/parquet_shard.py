@@ -1,0 +1,126 @@
+"""Writes the rows of a shard as Parquet, with the values and the types of the table.
+
+Any tool reads such a file: pandas, DuckDB, Spark, or a user's own program.
+
+- A number is a float64, or a float32 in a table of plain numbers, in which the model takes them as
+  they are. A boolean is a bool, a date a timestamp in UTC, and a category or text a string. null is
+  a missing value.
+- The label has its own name. It is the name of a class, as in schema.json, or a float64.
+- The weight is a float32, and has its own name, too.
+
+Equal rows give equal bytes, however the source was divided: a row group begins after a number of
+bytes that depends on the rows alone, and its strings are in alphabetical order in the dictionary.
+
+Called by shards.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kfp_tfjob.components.prepare_data.buckets import Sorted
+from kfp_tfjob.components.prepare_data.labels import Label
+from kfp_tfjob.components.prepare_data.weights import weights_of
+from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.types.base import CODES
+
+# Of a row group, before it is compressed: what a reader has in memory at a time.
+_GROUP_BYTES = 16 << 20
+
+
+class ParquetShard:
+    """One file, to which rows are added in the order of the dataset.
+
+    Args:
+        path: The file.
+        coding: The features; only their names and types count.
+        label: The label, with its classes.
+        kind: The type of a row.
+        weight: The column of the weights; empty without weights.
+    """
+
+    def __init__(
+        self, path: Path, coding: Coding, label: Label, kind: np.dtype, weight: str = ""
+    ) -> None:
+        self._coding, self._label, self._weight = coding, label, weight
+        none = self._table(Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings()))
+        strings = [field.name for field in none.schema if pa.types.is_dictionary(field.type)]
+        self._writer = pq.ParquetWriter(
+            path,
+            none.schema,
+            compression="zstd",
+            # A dictionary of floats takes five times as long, and saves nothing.
+            use_dictionary=strings,
+            # Without Arrow's own schema, tools read strings as strings rather than as categories.
+            store_schema=False,
+        )
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+
+    def add(self, rows: Sorted) -> None:
+        """Add rows."""
+        self._waiting.append(self._table(rows))
+        self._bytes += rows.rows.nbytes + sum(map(_string_bytes, rows.strings))
+        if self._bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left, and end the file."""
+        self._flush()
+        self._writer.close()
+
+    def _table(self, rows: Sorted) -> pa.Table:
+        strings, columns = iter(rows.strings), {}
+        for feature, (field, place) in zip(self._coding.features, self._coding.places, strict=True):
+            if field is CODES:
+                columns[feature.name] = next(strings)
+            else:
+                columns[feature.name] = feature.to_arrow(rows.rows[field.name][:, place])
+        if self._weight:
+            columns[self._weight] = pa.array(weights_of(rows.rows))
+        classes = self._label.classes
+        columns[self._label.name] = (
+            pa.array(np.ascontiguousarray(rows.rows["number"]))
+            if classes is None
+            else pa.DictionaryArray.from_arrays(
+                pa.array(rows.labels.astype(np.int32)), pa.array(classes, pa.string())
+            )
+        )
+        return pa.table(columns)
+
+    def _no_strings(self) -> tuple[pa.DictionaryArray, ...]:
+        empty = pa.array([], pa.string()).dictionary_encode()
+        return (empty,) * sum(field is CODES for field, _ in self._coding.places)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            table = pa.concat_tables(self._waiting).unify_dictionaries().combine_chunks()
+            for at, field in enumerate(table.schema):
+                if pa.types.is_dictionary(field.type) and len(table):
+                    table = table.set_column(at, field, _sorted_dictionary(table[at].chunk(0)))
+            self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self._waiting, self._bytes = [], 0
+
+
+def _string_bytes(column: pa.DictionaryArray) -> int:
+    """Return the bytes of a column of strings, each as often as it occurs."""
+    lengths = pc.binary_length(column.dictionary).to_numpy(zero_copy_only=False)
+    codes = column.indices.drop_null().to_numpy(zero_copy_only=False)
+    return int(lengths[codes].sum(dtype=np.int64))
+
+
+def _sorted_dictionary(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Return the same strings with those that occur as its dictionary, in alphabetical order."""
+    codes = column.indices.fill_null(-1).to_numpy()
+    used = np.flatnonzero(np.bincount(codes + 1, minlength=len(column.dictionary) + 1)[1:])
+    strings = column.dictionary.take(pa.array(used))
+    order = pc.array_sort_indices(strings).to_numpy()
+    places = np.zeros(len(column.dictionary) + 1, np.int32)
+    places[used[order]] = np.arange(len(used))
+    indices = pa.array(places[codes], mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, strings.take(pa.array(order)), safe=False)
