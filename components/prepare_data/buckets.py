@@ -100,7 +100,7 @@ def model_numbers(rows: np.ndarray) -> np.ndarray:
 def model_values(rows: np.ndarray, field: Field, place: int) -> np.ndarray:
     """Return the contiguous column at a place of rows; of numbers, as `model_numbers` has them."""
     column = np.ascontiguousarray(rows[field.name][:, place])
-    if field is not FLOATS or column.dtype == np.float32:
+    if field != FLOATS or column.dtype == np.float32:
         return column
     return column.astype(np.float32) + np.float32(0)
 

@@ -151,9 +151,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         options,
         scan.job.split_rules.comparable,
         "parquet",
-        {
-            split: _schema_split(split, rows[split], shards, digests) for split in SPLITS
-        },
+        {split: _schema_split(split, rows[split], shards, digests) for split in SPLITS},
         coding=tuple(feature.learned for feature in features),
         formats={item.name: item.format for item in scan.kinds.features if item.format},
         weight=None if options.weight is None else SchemaWeight(options.weight),

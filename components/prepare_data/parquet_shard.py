@@ -77,7 +77,7 @@ class ParquetShard:
     def _table(self, rows: Sorted) -> pa.Table:
         strings, columns = iter(rows.strings), {}
         for feature, (field, place) in zip(self._coding.features, self._coding.places, strict=True):
-            if field is CODES:
+            if field == CODES:
                 columns[feature.name] = next(strings)
             else:
                 columns[feature.name] = feature.to_arrow(rows.rows[field.name][:, place])
@@ -95,7 +95,7 @@ class ParquetShard:
 
     def _no_strings(self) -> tuple[pa.DictionaryArray, ...]:
         empty = pa.array([], pa.string()).dictionary_encode()
-        return (empty,) * sum(field is CODES for field, _ in self._coding.places)
+        return (empty,) * sum(field == CODES for field, _ in self._coding.places)
 
     def _flush(self) -> None:
         if self._waiting:

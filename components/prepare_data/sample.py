@@ -72,7 +72,9 @@ def _first_groups(
 ) -> list[pa.Table]:
     """Return the first row groups of a shard, until they have so many rows."""
     head = store.head(base / name)
-    stream = ObjectStream.buffered(store, base / name, head["ContentLength"], head["ETag"])
+    stream = ObjectStream.buffered(
+        store, base / name, head["ContentLength"], head["ETag"].strip('"')
+    )
     groups: list[pa.Table] = []
     with stream:
         try:

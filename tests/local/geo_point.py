@@ -108,11 +108,12 @@ class GeoPoint(ColumnType):
             tf.cast(values % _SPAN - 180_000_000, tf.float64) / 1e6,
         ]
 
-    def raw_column(self, values: np.ndarray) -> pa.Array:
+    def to_arrow(self, values: np.ndarray) -> pa.Array:
         """Return strings."""
         north, east = self.pack([self], values)
         pairs = zip(values.tolist(), north.tolist(), east.tolist(), strict=True)
-        return pa.array(["" if it == NO_DATE else f"{a:.6f}, {b:.6f}" for it, a, b in pairs])
+        texts = [None if it == NO_DATE else f"{a:.6f}, {b:.6f}" for it, a, b in pairs]
+        return pa.array(texts, pa.string())
 
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:

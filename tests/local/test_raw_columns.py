@@ -165,7 +165,7 @@ def test_training_and_serving_code_the_cells_of_files_alike(kind: str, cells: li
     values = np.asarray(values)[~np.any(list(invalid.values()), axis=0)]
     with np.errstate(over="ignore"):
         values = values.astype(column.field.type)
-    raw = tf.constant(column.raw_column(values).to_numpy(zero_copy_only=False), column.raw_type)
+    raw = tf.constant(column.raw_values(column.to_arrow(values)), column.raw_type)
     lists = (values[:, None] if it is column.field else values[:, None][:, :0] for it in FIELDS)
     same_bits(signature([raw]), declared.pack(*lists))
 

@@ -49,7 +49,8 @@ def parsed(column: type[ColumnType], text: str) -> object:
     if missing_in(values)[0]:
         return column.raw_missing
     rule = TrainValues(Gaps(rule="fail"), np.zeros(0))
-    return column.fit("x", rule, DataOptions()).raw_column(values)[0].as_py()
+    stored = column.fit("x", rule, DataOptions()).to_arrow(values)
+    return column.raw_values(stored).tolist()[0]
 
 
 @pytest.mark.parametrize("kind", TABLES)

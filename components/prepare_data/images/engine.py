@@ -126,9 +126,7 @@ def prepare(
         options,
         rules.comparable,
         "encoded",
-        {
-            split: _schema_split(split, rows, objects) for split, rows in plan.rows.items()
-        },
+        {split: _schema_split(split, rows, objects) for split, rows in plan.rows.items()},
         picture=wanted,
     )
     described = plan.statistics(label, len(source.files), faults.counts(), folders.notes, wanted)
