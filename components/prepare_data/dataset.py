@@ -188,7 +188,7 @@ def _schema_split(
         rows,
         tuple(shard.key for shard, _ in of_split),
         tuple(digest for _, digest in of_split),
-        tuple(shard.records_key for shard, _ in of_split),
+        tuple(shard.records_key for shard, _ in of_split if shard.records_key),
     )
 
 

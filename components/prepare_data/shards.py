@@ -33,6 +33,7 @@ from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import ENCODED
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
 
@@ -61,8 +62,13 @@ class Shard:
 
     @property
     def records_key(self) -> str:
-        """The name of the file with its encoded rows, below the dataset."""
-        return f"{SPLITS[self.split]}-{self.index:05d}.tfrecord"
+        """The name of the file with its encoded rows, below the dataset; empty for the test rows.
+
+        The trainer reads it; evaluate reads the Parquet file.
+        """
+        if SPLITS[self.split] == "test":
+            return ""
+        return f"{ENCODED}/{SPLITS[self.split]}-{self.index:05d}.tfrecord"
 
 
 @dataclass(frozen=True)
@@ -152,8 +158,8 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
     kind, weight = plan.job.row_kind, plan.job.options.weight or ""
-    records_path = context.folder / shard_plan.records_key
-    path = records_path.with_suffix(".parquet")
+    path = context.folder / f"{SPLITS[shard_plan.split]}-{shard_plan.index:05d}.parquet"
+    records_path = path.with_suffix(".tfrecord")
     parquet = ParquetShard(path, plan.coding, plan.label, kind, weight)
     digest = blake2b(digest_size=16)
     with open(records_path, "wb") as file:
@@ -165,7 +171,8 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
             remaining -= len(part.rows)
             parquet.add(part)
             digest.update(_values(part))
-            _encode(encoder, part, file)
+            if shard_plan.records_key:
+                _encode(encoder, part, file)
             statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
             waiting.append(part)
             if sum(len(part.rows) for part in waiting) >= most:
@@ -176,10 +183,9 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     if remaining:
         raise RuntimeError(f"{shard_plan.key} lacks {remaining} of {shard_plan.rows} rows")
     parquet.close()
-    objects = [
-        _sent(context.store, plan, path, shard_plan.key),
-        _sent(context.store, plan, records_path, shard_plan.records_key),
-    ]
+    objects = [_sent(context.store, plan, path, shard_plan.key)]
+    if shard_plan.records_key:
+        objects.append(_sent(context.store, plan, records_path, shard_plan.records_key))
     return ShardDone(objects, digest.hexdigest(), statistics, distributions.counts)
 
 

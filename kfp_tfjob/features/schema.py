@@ -55,7 +55,8 @@ class SchemaSplit:
         rows: How many rows it has.
         shards: The names of its shards, below the dataset.
         digests: The hash of the rows of each shard; none before codec 5.
-        records: The files with the same rows, encoded; none for images.
+        records: The files with the same rows, encoded for the trainer; none for images and for the
+            test rows.
     """
 
     rows: int = 0

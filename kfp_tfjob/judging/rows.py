@@ -184,15 +184,23 @@ class TestData:
                 yield Batch(columns, self._labels_of(batch[label]), weights)
 
     def _labels_of(self, column: pa.Array) -> np.ndarray:
-        """Return the labels of rows: int64 classes, -1 for another string, or float32 values."""
+        """Return the labels of rows: int64 classes, or float32 values.
+
+        Raises:
+            DataError: A label is missing, or is not a class.
+        """
         classes = self.schema.label.classes
         if classes is None:
             return column.to_numpy(zero_copy_only=False).astype(np.float32)
-        from pyarrow import array, compute
-
-        numbers = compute.index_in(column.dictionary, value_set=array(classes)).fill_null(-1)
-        codes = column.indices.fill_null(len(numbers)).to_numpy()
-        return np.append(numbers.to_numpy(), -1).astype(np.int64)[codes]
+        names = column.dictionary.to_pylist()
+        number_of = {name: number for number, name in enumerate(classes)}
+        used = [names[code] for code in column.indices.unique().drop_null().to_pylist()]
+        if column.null_count or not number_of.keys() >= set(used):
+            wrong = [name for name in used if name not in number_of]
+            received = f"the label {wrong[0]!r}" if wrong else "a row without a label"
+            raise self._mismatch(received, f"the classes {listed(classes, 10)}")
+        numbers = np.array([number_of.get(name, 0) for name in names], np.int64)
+        return numbers[column.indices.to_numpy()]
 
     def _read_parquet(
         self, path: Path, columns: Sequence[str], size: int
