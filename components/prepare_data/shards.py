@@ -88,6 +88,18 @@ class Plan:
     vocabulary: Vocabulary
 
     @property
+    def group(self) -> str:
+        """The column of the test rows with the hashes of their groups; empty without groups."""
+        if not self.job.options.split.group:
+            return ""
+        names = {feature.name for feature in self.coding.features}
+        names |= {self.label.name, self.job.options.weight or ""}
+        name = "group_hash"
+        while name in names:
+            name += "_"
+        return name
+
+    @property
     def encoder(self) -> Encoder:
         """The encoder of the rows."""
         classes = None if self.label.classes is None else len(self.label.classes)
@@ -158,9 +170,10 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
     kind, weight = plan.job.row_kind, plan.job.options.weight or ""
+    group = plan.group if SPLITS[shard_plan.split] == "test" else ""
     path = context.folder / f"{SPLITS[shard_plan.split]}-{shard_plan.index:05d}.parquet"
     records_path = path.with_suffix(".tfrecord")
-    parquet = ParquetShard(path, plan.coding, plan.label, kind, weight)
+    parquet = ParquetShard(path, plan.coding, plan.label, kind, weight, group)
     digest = blake2b(digest_size=16)
     with open(records_path, "wb") as file:
         remaining = shard_plan.rows

@@ -83,7 +83,7 @@ class Job:
         kinds, weighted = self.kinds, self.options.weight is not None
         floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
         number = np.float32 if kinds.are_plain_numbers else np.float64
-        return kind_of(floats, codes, wholes, weighted, number)
+        return kind_of(floats, codes, wholes, weighted, number, bool(self.options.split.group))
 
 
 @dataclass
@@ -226,6 +226,8 @@ class _PartWriter:
         """Add the good rows of a chunk."""
         job, weight = self._job, self._job.options.weight
         chunk.faults.dropping = job.options.dropping(chunk.columns, job.label)
+        by_group = job.options.split.group
+        groups = job.split_rules.group_hashes(chunk, by_group) if by_group else None
         splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
         weights = None if weight is None else read_weights(chunk, weight)
         if job.assumed:
@@ -251,6 +253,8 @@ class _PartWriter:
         rows["dates"] = converted.dates
         if weights is not None:
             rows["weight"] = weights[keep]
+        if groups is not None:
+            rows["group"] = groups[keep]
         self._count(rows, [column.counted for column in coded], split)
         for j, column in enumerate(coded):
             rows["codes"][:, j] = column.codes

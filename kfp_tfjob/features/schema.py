@@ -23,7 +23,7 @@ from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.layout import CODEC_VERSION, SCHEMA_FORMAT
 
-_OPTIONAL = ("coding", "formats", "weight", "left_out", "picture")
+_OPTIONAL = ("coding", "formats", "weight", "group", "left_out", "picture")
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ class Schema:
             numbers without missing values.
         formats: How the source writes columns; the model takes numbers and dates.
         weight: The column of weights, if there is one.
+        group: The column of the test rows with the hash of each row's group; empty unless the split
+            is by group.
         left_out: What the model does not get.
         picture: The model's input, if the rows are images.
         codec: `version` and `layout` of the shards.
@@ -110,6 +112,7 @@ class Schema:
     coding: tuple[Learned, ...] = ()
     formats: Mapping[str, str] = field(default_factory=dict)
     weight: SchemaWeight | None = None
+    group: str = ""
     left_out: tuple[LeftOut, ...] = ()
     picture: PictureInput | None = None
     codec: Mapping[str, int | str] = field(default_factory=dict)

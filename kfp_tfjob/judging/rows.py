@@ -43,11 +43,13 @@ class Batch(NamedTuple):
         features: A (batch,) array by column, the argument of `ServedModel.predict`.
         labels: (batch,) the true classes or values.
         weights: (batch,) float32, how much each row counts; None where all count the same.
+        groups: (batch,) uint64, the hash of each row's group; None where rows are independent.
     """
 
     features: Mapping[str, np.ndarray]
     labels: np.ndarray
     weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,9 @@ class TestData:
         """Yield rows from the Parquet files."""
         types = {feature.name: feature.column_type for feature in self.schema.features}
         label, weight = self.schema.label.name, self._weight
-        column_names = [*types, label, *([weight] if weight else [])]
+        group = self.schema.group
+        extra = [name for name in (weight, group) if name]
+        column_names = [*types, label, *extra]
         for path in self.shards:
             for batch in self._read_parquet(path, column_names, size):
                 columns = {
@@ -181,7 +185,8 @@ class TestData:
                 weights = None
                 if weight:
                     weights = batch[weight].to_numpy(zero_copy_only=False).astype(np.float32)
-                yield Batch(columns, self._labels_of(batch[label]), weights)
+                groups = batch[group].to_numpy(zero_copy_only=False) if group else None
+                yield Batch(columns, self._labels_of(batch[label]), weights, groups)
 
     def _labels_of(self, column: pa.Array) -> np.ndarray:
         """Return the labels of rows: int64 classes, or float32 values.
