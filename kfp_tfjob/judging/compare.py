@@ -185,6 +185,13 @@ def compare_with_baseline(
         mean, shuffled = estimate.by_chance
         shuffled = shuffled if estimate.sign > 0 else shuffled.negative()
         candidates.append((estimate.sign * (mean - reference), shuffled))
+    if estimate.predictions.group_count and estimate.influence is not None:
+        # Few groups may decide, which a standard error does not show: chance gives the influence of
+        # each group its sign (the wild cluster bootstrap of Cameron, Gelbach and Miller 2008).
+        candidates.append((0.0, Swaps.of(iter([estimate.influence_by_group])).chance))
+        if baseline_estimate.influence is not None:
+            swaps = _swap_models(estimate, baseline_estimate, gain, confidence)
+            candidates.append((0.0, swaps.chance))
     if not math.isfinite(estimate.of_constant):
         swaps = _swap_models(estimate, baseline_estimate, gain, confidence)
         decisive = swaps.decisive

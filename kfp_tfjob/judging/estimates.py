@@ -100,10 +100,16 @@ class Estimate:
         if self.influence is None:
             return 0.0
         if groups := self.predictions.group_count:
-            sums = self.predictions.sums_by_group(map(self.influence, self.predictions.chunks()))
-            correction = small_sample_correction(groups)
-            return correction * math.sqrt(_sum_of_squares(sums)) / self.predictions.rows
+            squares = _sum_of_squares(self.influence_by_group)
+            return small_sample_correction(groups) * math.sqrt(squares)
         return self._error_of_independent_rows
+
+    @property
+    def influence_by_group(self) -> NDArray[np.float64]:
+        """(groups,) by how much each group moves the value."""
+        assert self.influence is not None
+        chunks = map(self.influence, self.predictions.chunks())
+        return self.predictions.sums_by_group(chunks) / self.predictions.rows
 
     @property
     def _error_of_independent_rows(self) -> float:
@@ -128,8 +134,7 @@ class Estimate:
         if not groups or self.influence is None:
             return 1.0
         independent = self._error_of_independent_rows
-        wider = self.standard_error / independent if independent else 1.0
-        return max(wider, 1.0) * t_quantile(_LEVEL, groups - 1) / _NORMAL.inv_cdf(_LEVEL)
+        return max(self.standard_error / independent, 1.0) if independent else 1.0
 
     @cached_property
     def by_chance(self) -> tuple[float, ChanceSum] | None:
@@ -140,8 +145,16 @@ class Estimate:
         if self.relabeled is None or not math.isfinite(self.value):
             return None
         expected = self.relabeled.expected
-        mean = self.relabeled.mean if math.isnan(expected) else expected
-        return mean, self.relabeled.shuffled().scaled(self._design_factor)
+        mean, chance = self.relabeled.mean, self.relabeled.shuffled()
+        if not math.isnan(expected):
+            mean = expected
+        if (wider := self._design_factor) > 1:
+            if mean > self.of_constant:
+                # Fewer independent units make such a bias larger, as they do the variance.
+                mean = self.of_constant + (mean - self.of_constant) * wider**2
+            quantile = t_quantile(_LEVEL, self.predictions.group_count - 1)
+            chance = chance.scaled(wider * quantile / _NORMAL.inv_cdf(_LEVEL))
+        return mean, chance
 
     def influence_of(self, predictor: Estimate, chunk: Any) -> NDArray[np.float64]:
         """Return the (rows,) influence on this value if `predictor` had made the predictions."""

@@ -39,7 +39,9 @@ def test_copies_of_a_row_in_its_group_are_one_row(situation, metric: str) -> Non
     assert several.gain == pytest.approx(once.gain, rel=1e-9)
     # A bound of 400 independent rows; Student's t and the shares of copies make small differences.
     width, width_once = several.gain - several.low, once.gain - once.low
-    assert width == pytest.approx(width_once, rel=0.06)
+    assert width > 0.94 * width_once
+    if not once.with_baseline:  # where groups have a bound of their own, which is wider
+        assert width == pytest.approx(width_once, rel=0.06)
     without = tuple(replace(model, groups=None) for model in copies)
     independent = comparison((without[0], without[1]), metric)
     assert independent.gain - independent.low < 0.7 * width
@@ -63,7 +65,7 @@ def test_alike_rows_are_rarely_taken_for_a_gain(situation) -> None:
         without = tuple(replace(model, groups=None) for model in pair)
         passed["grouped"] += comparison(pair, "auc").low > 0
         passed["independent"] += comparison((without[0], without[1]), "auc").low > 0
-    assert passed["grouped"] <= 0.1 * draws  # 5% and four standard errors of the simulation
+    assert passed["grouped"] <= 0.11 * draws  # 5%, and three standard errors of the simulation
     assert passed["independent"] > passed["grouped"] + 0.05 * draws
 
 
