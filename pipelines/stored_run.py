@@ -102,9 +102,11 @@ def stored_run(
         task: The key of a task in the run; usually empty.
 
     Raises:
-        ConfigurationError: There is no such run.
+        ConfigurationError: There is no such run, or `home` is not a folder of local runs.
     """
     local_home = Home(home.absolute())
+    if local:
+        local_home.check_exists()
     if "://" in identifier:
         run = _parse_folder(identifier).task(task)
         with store_of(run.base, endpoint, local_home, _PATIENCE) as store:

@@ -1,4 +1,4 @@
-"""`runs`, `why` and `watch` for the runs of a home: real runs, and what a killed one leaves."""
+"""`runs`, `why`, `watch` and `cancel` for the runs of a home, also for one that was killed."""
 
 import json
 import os
@@ -15,7 +15,9 @@ from kfp_tfjob.components.step import RUN_ID
 from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.home import DEFAULT, LOG, PARAMETERS, TICK, Home
+from kfp_tfjob.pipelines.local.runs import HomeRuns
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, Layout
 from kfp_tfjob.storage.store import Store
@@ -159,11 +161,42 @@ def test_a_run_with_processes_is_running_whatever_it_has_recorded(home, base, s3
 
 def test_a_run_that_does_not_exist_and_a_home_without_runs(home, base, s3) -> None:
     assert ENDPOINT in kfp_tfjob("why", "last", code=2).stderr
+    (home / "runs").mkdir(parents=True)
     assert answer("runs", "--home", home) == []
     assert str(home) in kfp_tfjob("why", "last", "--home", home, code=2).stderr
     leave(home, OLD, base, s3.endpoint)
-    for command in ("why", "watch", "logs"):
+    for command in ("why", "watch", "logs", "cancel", "retry"):
         assert OLD in kfp_tfjob(command, "20270101", code=2).stderr
+
+
+def test_a_mistyped_home_is_an_error_and_not_an_empty_list(home: Path, tmp_path: Path) -> None:
+    for folder in (home, tmp_path):  # one is missing, the other is not a home
+        with pytest.raises(ConfigurationError) as error:
+            Home(folder).check_exists()
+        (problem,) = error.value.as_problems
+        assert str(folder) in problem.what
+        for command in (["runs"], ["why", "last"], ["watch", "last"], ["logs", "last"]):
+            shown = kfp_tfjob(*command, "--home", folder, code=2).stderr
+            assert problem.what in shown and problem.fix in shown
+
+
+def test_a_run_is_cancelled_and_names_the_command_that_continues_it(
+    home: Path, digits_csv: Path
+) -> None:
+    run = Run(home, "--data", str(digits_csv), "--label", "digit")
+    run.read_until("preflight")
+    cancelled = answer("cancel", "last")
+    assert run.wait() == 143
+    assert (cancelled["run"]["run_id"], cancelled["run"]["state"]) == (run.run_id, "canceled")
+    assert (cancelled["complete"], cancelled["left"]) == (True, "")
+    assert answer("runs")[0]["state"] == "canceled"
+    assert "canceled" in kfp_tfjob("cancel", run.run_id, code=2).stderr  # it has ended
+
+    with pytest.raises(ConfigurationError) as error:
+        HomeRuns(Home(home)).retry("last")
+    (problem,) = error.value.as_problems
+    assert Home(home).to_continue(run.run_id) in problem.fix
+    assert problem.what in kfp_tfjob("retry", "last", code=2).stderr
 
 
 def test_a_back_end_comes_first_unless_the_run_is_local(
