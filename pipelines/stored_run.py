@@ -76,6 +76,7 @@ class StoredRun:
                 received="nothing below that address",
                 expected="the folder of a run that has started",
                 fix=f"correct RUN, or {store}",
+                name="run-not-found",
             )
         )
 
@@ -167,6 +168,7 @@ def _unknown_run(home: Home, run_id: str, newest: list[str]) -> Problem:
             received=run_id,
             expected="the folder of local runs",
             fix="correct --home, or omit it for a run on Kubeflow Pipelines",
+            name="run-not-found",
         )
     return Problem(
         f"there is no run {run_id} in {home.folder}",
@@ -174,6 +176,7 @@ def _unknown_run(home: Home, run_id: str, newest: list[str]) -> Problem:
         expected=f"an id, a unique id prefix or {LAST}; the newest: {listed(newest, 3)}",
         fix=f"list them with `kfp-tfjob runs{home.option}`; for a run on Kubeflow Pipelines, omit"
         " --home and set KF_PIPELINES_ENDPOINT",
+        name="run-not-found",
     )
 
 

@@ -90,6 +90,7 @@ class Ending:
                 path.unlink()
                 return failure.code
             self.show(f"\ndetails    {self._copy(lambda: self._write_failure(failure))}")
+            self.show(f"docs       {failure.docs_address}")
             self._notify(failure)
             return failure.code
         if code:

@@ -103,6 +103,7 @@ class Home:
                     received=f"a folder without {RUNS}/" if exists else "no such folder",
                     expected=f"the folder that `kfp-tfjob run` created, {DEFAULT} by default",
                     fix="correct --home, or omit it",
+                    name="home-not-found",
                 )
             )
 
@@ -121,6 +122,7 @@ class Home:
             received=f"{sized(shutil.disk_usage(self.folder).free)} free",
             expected=f"at least {sized(LEAST_FREE)}",
             fix=fix,
+            name="disk-full",
         )
         return ConfigurationError(problem)
 
