@@ -96,15 +96,6 @@ def compile_(
                 fix="omit it to use 1000",
             )
         )
-    if docs_url and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", docs_url):
-        raise ConfigurationError(
-            Problem(
-                "--docs-url is not the address of a site",
-                received=docs_url,
-                expected="http://HOST/PATH or https://HOST/PATH, without ? and #",
-                fix="correct it, or omit it",
-            )
-        )
     if registry:
         registry = registry.rstrip("/")
         ConfigurationError.raise_if(registry_problems(registry, "--registry"))
@@ -125,6 +116,15 @@ def compile_(
                 "--gpu needs a registry",
                 expected="the registry of the trainer image for GPUs",
                 fix="add --registry REGISTRY, or name the image with --train-image",
+            )
+        )
+    if docs_url and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", docs_url):
+        raise ConfigurationError(
+            Problem(
+                "--docs-url is not the address of a site",
+                received=docs_url,
+                expected="http://HOST/PATH or https://HOST/PATH, without ? and #",
+                fix="correct it, or omit it",
             )
         )
     chosen_images = {

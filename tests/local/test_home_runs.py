@@ -17,6 +17,7 @@ from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.home import DEFAULT, LOG, PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.runs import HomeRuns
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.docs_page import address_of
 from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, Layout
@@ -87,6 +88,10 @@ def test_a_run_is_shown_while_it_runs_and_explained_after_it_failed(
     assert (why["step"], why["code"], why["run"]["verdict"]) == ("preflight", 3, "user_error")
     assert why["run"]["page"] == str(home / "runs" / run.run_id)
     assert why["remedy"] == "did you mean 'digit'?"
+    record = Failure.from_bytes((home / "runs" / run.run_id / FAILURE_JSON).read_bytes())
+    assert why["docs"] == record.docs == address_of(record.name)
+    assert run.lines[-1].endswith(f" {record.docs}")
+    assert followed.stdout.splitlines()[-1].endswith(f" {record.docs}")
     states = {step["name"]: step["state"] for step in why["run"]["steps"]}
     assert states == {"preflight": "failed", "finish": "succeeded"}
     assert all(0 < step["seconds"] <= why["run"]["seconds"] for step in why["run"]["steps"])
@@ -134,6 +139,7 @@ def test_a_failure_is_explained_even_if_the_store_cannot_be_read(home, base) -> 
     (home / "runs" / NEW / PARAMETERS).write_text('{"output')  # the disk was full
     why = answer("why", OLD)
     assert (why["reason"], why["code"]) == (record.message, 145)
+    assert why["docs"] == address_of("store_unavailable")
     assert len(why["notes"]) == 1
     runs = {run["run_id"]: (run["state"], run["verdict"]) for run in answer("runs")}
     assert runs == {OLD: ("failed", "store_unavailable"), NEW: ("failed", "")}
@@ -244,6 +250,7 @@ def test_each_end_of_a_run_is_explained(home: Path, digits_csv: Path, tmp_path: 
     code, why = run(digits_csv)
     assert (code, why["run"]["verdict"]) == (0, "not blessed")
     assert [check["name"] for check in why["checks"] if not check["passed"]] == ["same_model"]
+    assert why["docs"] == address_of("not-blessed")
     assert "publish" not in [step["name"] for step in why["run"]["steps"]]
     words = ["not blessed", "published", "user_error", "user_error"]
     assert [run["verdict"] for run in answer("runs")] == words

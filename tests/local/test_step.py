@@ -24,6 +24,7 @@ from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.run import _environment
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.docs_page import address_of
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -82,7 +83,9 @@ def test_a_failure_is_in_the_log_where_finish_finds_it(base: S3Address) -> None:
     lines = ended.stdout.splitlines()
     (record,) = filter(None, map(Failure.from_line, lines))
     assert (record.step, record.code) == ("prepare_data", 3)
-    assert "prepare_data failed (user_error): column a\\x1b[2J 12:00:00 done." in lines[-1]
+    *_, message, docs = lines
+    assert "prepare_data failed (user_error): column a\\x1b[2J 12:00:00 done." in message
+    assert docs.endswith(f" {record.docs}") and record.docs == address_of("user_error")
     assert all(line.isprintable() for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""Each verdict and each named problem has a section in docs/failures.md; no other title is there."""
+"""Each verdict and each named problem has a section in docs/failures.md, and every section one."""
 
 import ast
 import re
