@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.components.finish import page
-from kfp_tfjob.jobs.verdict import Judgement, Verdict
+from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.pipelines.compilation import compile_all, parse
 from kfp_tfjob.storage.docs_page import SITE_VARIABLE, address_of
@@ -113,8 +113,10 @@ def test_a_record_of_an_earlier_version_has_the_section_of_its_verdict() -> None
 def test_a_job_that_ends_has_the_name_of_its_verdict_or_of_the_exit_code() -> None:
     stalled = Failure.of("launch_tfjob", Judgement(Verdict.STALLED, "no log").failure())
     assert stalled.name == "stalled"
-    error = Judgement(Verdict.USER_ERROR, "chief-0 ended").failure()
-    assert Failure.of("launch_tfjob", error).name == "user_error"
+    for code, name in ((exit_codes.NOT_FINITE, "loss-not-finite"), (exit_codes.DATA, "user_error")):
+        ended = ContainerFailure("chief-0", "tensorflow", code, "Error", "", "")
+        error = Judgement(Verdict.USER_ERROR, ended.sentence, ended).failure().after("2 attempts")
+        assert Failure.of("launch_tfjob", error).name == name
 
 
 def test_the_site_is_compiled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
