@@ -50,6 +50,7 @@ class Job:
         block: Bytes of text to parse at a time.
         assumed: Whether the kinds are those of the first block, and are compared with all values.
         name: A folder for the bucket files, which no other pass has.
+        null_values: The strings that mean a missing value in the files; none in files with types.
     """
 
     source: Source
@@ -61,6 +62,7 @@ class Job:
     block: int = 0
     assumed: bool = False
     name: str = ""
+    null_values: tuple[str, ...] = ()
 
     @cached_property
     def fractions(self) -> list[float]:

@@ -4,8 +4,8 @@ Against the champion, the null hypothesis is that both models are equally good, 
 each row which model made which prediction (chance.py). A row with equal predictions does not count,
 and rows that are hard for both models cancel out. For a share of rows, this is McNemar's exact
 test; for a mean, it is the permutation test of pairs; for the AUC, it is the permutation test of
-the pairs' contributions. There is no random sampling. Where rows have groups, chance decides in each
-group.
+the pairs' contributions. There is no random sampling. Where rows have groups, chance decides in
+each group.
 
 Against a baseline, which ignores the columns, there is a second null hypothesis: the predictions
 say nothing about the labels. For metrics of hits, this is Fisher's exact test; for the AUC, it is

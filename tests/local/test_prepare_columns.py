@@ -5,6 +5,7 @@ import io
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import median
 
@@ -28,6 +29,7 @@ from tests.local.prepared import objects, split
 from tests.problems import problem_of
 
 ROWS = 900
+NULLS = ("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 
 def _raw(store: Store, done) -> pa.Table:
@@ -168,6 +170,10 @@ def test_text_parquet_and_csv_of_the_same_rows_are_the_same_dataset(step, store,
         kinds = [item.type for item in done.schema.features]
         assert kinds == ["float32", "boolean", "category", "date"]
         stored.append(objects(store, done))
+        # Only text has strings that mean a missing value.
+        assert done.schema.null_values == (() if name == "p" else NULLS)
+        plain = replace(done.schema, null_values=()).to_bytes()
+        stored[-1] |= {"schema.json": plain, "manifest.json": b""}
     assert stored[0] == stored[1]
 
 

@@ -26,6 +26,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.fast_put import FastPut
+from kfp_tfjob.storage.layout import is_for_programs, is_for_trainer
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience, answer_of
@@ -45,6 +46,22 @@ from tests.problems import problem_of
         ("s3://bucket/a b/ü+%#", "bucket", "a b/ü+%#"),
     ],
 )
+@pytest.mark.parametrize(
+    ("key", "programs", "trainer"),
+    [
+        ("train/00000.parquet", True, False),
+        ("validation/00003.parquet", True, False),
+        ("test/00000.parquet", False, False),
+        ("encoded/train-00000.tfrecord", False, True),
+        ("train-00000.tfrecord", True, True),  # of images
+        ("test-00000.tfrecord", False, False),
+        ("schema.json", True, True),
+    ],
+)
+def test_test_rows_stay_where_they_are(key: str, programs: bool, trainer: bool) -> None:
+    assert (is_for_programs(key), is_for_trainer(key)) == (programs, trainer)
+
+
 def test_addresses(uri: str, bucket: str, key: str) -> None:
     assert S3Address.parse(uri) == S3Address(bucket, key)
     assert S3Address.parse(str(S3Address(bucket, key))) == S3Address(bucket, key)
