@@ -46,22 +46,6 @@ from tests.problems import problem_of
         ("s3://bucket/a b/ü+%#", "bucket", "a b/ü+%#"),
     ],
 )
-@pytest.mark.parametrize(
-    ("key", "programs", "trainer"),
-    [
-        ("train/00000.parquet", True, False),
-        ("validation/00003.parquet", True, False),
-        ("test/00000.parquet", False, False),
-        ("encoded/train-00000.tfrecord", False, True),
-        ("train-00000.tfrecord", True, True),  # of images
-        ("test-00000.tfrecord", False, False),
-        ("schema.json", True, True),
-    ],
-)
-def test_test_rows_stay_where_they_are(key: str, programs: bool, trainer: bool) -> None:
-    assert (is_for_programs(key), is_for_trainer(key)) == (programs, trainer)
-
-
 def test_addresses(uri: str, bucket: str, key: str) -> None:
     assert S3Address.parse(uri) == S3Address(bucket, key)
     assert S3Address.parse(str(S3Address(bucket, key))) == S3Address(bucket, key)
@@ -325,3 +309,19 @@ def test_what_was_answered_is_quoted(error: Exception, answer: str, patience: Pa
     )
     assert problem.received == (answer or "OSError: refused")
     assert ("did not respond" in problem.what) is not bool(answer)
+
+
+@pytest.mark.parametrize(
+    ("key", "programs", "trainer"),
+    [
+        ("train/00000.parquet", True, False),
+        ("validation/00003.parquet", True, False),
+        ("test/00000.parquet", False, False),
+        ("encoded/train-00000.tfrecord", False, True),
+        ("train-00000.tfrecord", True, True),  # of images
+        ("test-00000.tfrecord", False, False),
+        ("schema.json", True, True),
+    ],
+)
+def test_test_rows_stay_where_they_are(key: str, programs: bool, trainer: bool) -> None:
+    assert (is_for_programs(key), is_for_trainer(key)) == (programs, trainer)
