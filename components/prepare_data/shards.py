@@ -103,13 +103,9 @@ class Plan:
     def encoder(self) -> Encoder:
         """The encoder of the rows."""
         classes = None if self.label.classes is None else len(self.label.classes)
-        return encoder_of(self.job, classes)
-
-
-def encoder_of(job: Job, classes: int | None) -> Encoder:
-    """Return the encoder of a job's rows."""
-    floats, codes, dates = (job.row_kind[key].shape[0] for key in ("features", "codes", "dates"))
-    return Encoder(floats, classes, codes, dates, "weight" in (job.row_kind.names or ()))
+        kind = self.job.row_kind
+        floats, codes, dates = (kind[key].shape[0] for key in ("features", "codes", "dates"))
+        return Encoder(floats, classes, codes, dates, "weight" in (kind.names or ()))
 
 
 def shards_of(
