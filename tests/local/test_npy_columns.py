@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,18 +18,22 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.launch_tfjob.setup import npy_columns
 from kfp_tfjob.components.launch_tfjob.setup.__main__ import run as run_setup
 from kfp_tfjob.components.launch_tfjob.setup.npy_columns import stage_npy
+from kfp_tfjob.components.preflight import engine as preflight
+from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import engine, parquet_shard, shards
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.components.step import FailureReport, Step
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.uploader import pull, push
 from tests.faults.proxy import Exchange, Fault, FaultProxy
 from tests.local.mixed_dataset import ROWS, people
 from tests.problems import problem_of
@@ -39,6 +43,12 @@ ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 SECONDS = 300.0
 DATES = "datetime64[us]"
+# The peak that wait4 reports would be that of the process that started it.
+MEASURED = """
+from kfp_tfjob.components.launch_tfjob.setup.__main__ import main
+assert main() == 0
+print(open("/proc/self/status").read())
+"""
 WITHOUT_PYARROW = "import sys; sys.modules['pyarrow'] = None\n"
 
 
@@ -59,6 +69,7 @@ def source(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Source:
         dates = columns["signed up"]
         columns["signed up"] = pa.array(dates, pa.timestamp("us"), mask=dates == NO_DATE)
         columns["\u90fd\u5e02"] = [f"\u533a {row % 7}" if row % 5 else None for row in range(rows)]
+        columns["job.title"] = columns["job"][::-1]  # Parquet would call it `title` of `job`
         columns["income"] = np.where(random.random(rows) > 0.5, "rich", "poor")
         columns["w"] = random.random(rows) + 0.5
         parts.append(pa.table(columns | {"part": [split] * rows}))
@@ -93,13 +104,16 @@ def environment(folder: Path, dataset: S3Address) -> dict[str, str]:
     }
 
 
+def process_environment(secret: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)}
+
+
 def start_setup(
     folder: Path, dataset: S3Address, secret: Path, **variables: str
 ) -> subprocess.Popen[bytes]:
-    process = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), MOUNT_VARIABLE: str(secret)}
     return subprocess.Popen(
         [sys.executable, "-m", "kfp_tfjob.components.launch_tfjob.setup"],
-        env=process | environment(folder, dataset) | variables,
+        env=process_environment(secret) | environment(folder, dataset) | variables,
         cwd=folder,
     )
 
@@ -143,6 +157,7 @@ def test_the_index_describes_every_file(data: Path, source: Source, s3: Server) 
             "member": {"file": "member.npy", "type": "boolean", "dtype": "uint8"},
             "note": strings("note", "text"),
             "\u90fd\u5e02": strings("column", "category"),
+            "job.title": strings("job_title", "category"),
             "serial": {"file": "serial.npy", "type": "number", "dtype": "float64"},
         },
         "label": {"name": "income", "file": "income.npy", "type": "class", "dtype": "int64"},
@@ -183,7 +198,7 @@ def test_the_values_are_the_sources(data: Path, source: Source) -> None:
         np.testing.assert_array_equal(
             values("member"), [truths[value] for value in expected("member")]
         )
-        for name in ("job", "city", "note", "\u90fd\u5e02"):
+        for name in ("job", "job.title", "city", "note", "\u90fd\u5e02"):
             words = json.loads((data / columns["columns"][name]["strings"]).read_text("utf-8"))
             assert words == sorted(set(words)) and "" not in words
             decoded = np.array([*words, None], object)[values(name)]
@@ -211,10 +226,12 @@ def test_the_rows_are_in_the_order_of_the_shards(
 ) -> None:
     schema = json.loads((data / "schema.json").read_text())
     for split in ("train", "validation"):
-        numbers = []
+        numbers, row_groups = [], 0
         for key in schema["splits"][split]["shards"]:
             (tmp_path / "shard").write_bytes(store.read(source.dataset / key))
             numbers += parquet.read_table(tmp_path / "shard")["serial"].to_pylist()
+            row_groups += parquet.read_metadata(tmp_path / "shard").num_row_groups
+        assert row_groups > len(schema["splits"][split]["shards"])
         assert load(data, split, index(data)["columns"]["serial"]).tolist() == numbers
 
 
@@ -297,6 +314,93 @@ def test_images_are_refused(store: Store, tmp_path: Path) -> None:
     assert not (tmp_path / "job" / "data" / "columns.json").exists()
 
 
+def test_preflight_refuses_images(
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BACKEND_VARIABLE, "local")
+    tree(tmp_path / "images", animals())
+    (tmp_path / "train.py").write_text("")
+    values = defaults() | {"model_name": "m", "output_uri": str(base)}
+    values |= {"data_uri": str(tmp_path / "images"), "model_code": str(tmp_path / "train.py")}
+    values["train_options"] = {"command": ["python3", "train.py"], "stage_data": "npy"}
+    problem = problem_of(preflight.run, FailureReport(), "r1", values, kind=ConfigurationError)
+    assert (problem.path, problem.suggestion) == ("train_options.stage_data", "true")
+    values["train_options"] |= {"stage_data": True}
+    assert preflight.run(FailureReport(), "r1", values).code_uri
+
+
+def altered(
+    store: Store, base: S3Address, folder: Path, change: Callable[[pa.Table], pa.Table]
+) -> S3Address:
+    """Send a dataset with a changed training shard; return its address."""
+    path = folder / "t.csv"
+    path.write_text("a,b,y\n" + "".join(f"{row},c{row % 3},{row % 2}\n" for row in range(300)))
+    step = Step("prepare_data", "r1", Layout(base), store)
+    done = engine.run(step, str(path), "y", {"types": {"b": "category"}}, processes=1)
+    pull(store, S3Address.parse(done.dataset_uri), folder / "dataset")
+    (folder / "dataset" / "manifest.json").unlink(missing_ok=True)
+    shard = folder / "dataset" / "train" / "00000.parquet"
+    parquet.write_table(change(parquet.read_table(shard)), shard)
+    push(store, folder / "dataset", base / "altered", "dataset")
+    return base / "altered"
+
+
+def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "path"),
+    [
+        (lambda table: table.slice(1), DataError, ""),
+        (lambda table: table.drop_columns(["a"]), DataError, ""),
+        (
+            lambda table: with_column(table, "y", pa.array(["2"] * len(table))),
+            DataError,
+            "",
+        ),
+        (
+            lambda table: with_column(table, "a", pa.array([b""] * len(table))),
+            ConfigurationError,
+            "train_options.stage_data",
+        ),
+    ],
+    ids=["rows", "column", "class", "type"],
+)
+def test_shards_that_do_not_match_the_schema_start_no_program(
+    store: Store,
+    base: S3Address,
+    tmp_path: Path,
+    change: Callable[[pa.Table], pa.Table],
+    error: type[StepError],
+    path: str,
+) -> None:
+    dataset = altered(store, base, tmp_path, change)
+    problem = problem_of(stage_npy, store, dataset, tmp_path / "data", kind=error)
+    assert problem.path == path and problem.fix
+    assert {file.name for file in (tmp_path / "data").iterdir()} == {
+        "schema.json",
+        "statistics.json",
+    }
+
+
+def test_a_column_without_values_has_no_strings(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    dataset = altered(
+        store,
+        base,
+        tmp_path,
+        lambda table: with_column(table, "b", pa.nulls(len(table), pa.string())),
+    )
+    stage_npy(store, dataset, tmp_path / "data")
+    column = index(tmp_path / "data")["columns"]["b"]
+    words = json.loads((tmp_path / "data" / column["strings"]).read_text())
+    assert words == ["c0", "c1", "c2"]  # of validation
+    assert set(load(tmp_path / "data", "train", column)) == {-1}
+    assert set(load(tmp_path / "data", "validation", column)) == {0, 1, 2}
+
+
 def test_a_damaged_shard_starts_no_program(
     source: Source, store: Store, base: S3Address, tmp_path: Path
 ) -> None:
@@ -358,10 +462,14 @@ def test_two_million_rows_need_little_memory(s3: Server, tmp_path: Path) -> None
     parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
     options = {"types": {"note": "text"}}
     dataset = prepare(s3.store(), "npy/rows", tmp_path / "t.parquet", "y", options)
-    process = start_setup(tmp_path, dataset, s3.secret)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
+    measured = subprocess.run(
+        [sys.executable, "-c", MEASURED],
+        env=process_environment(s3.secret) | environment(tmp_path, dataset),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
     assert sum(index(tmp_path / "data")["rows"].values()) > 0.8 * rows
-    assert usage.ru_maxrss * 1024 < 512 * MIB, usage.ru_maxrss
-    print(f"{usage.ru_maxrss / 1024:.0f} MiB, {usage.ru_utime + usage.ru_stime:.0f} CPU seconds")
+    peak = int(measured.stdout.split("VmHWM:")[1].split()[0])
+    assert peak * 1024 < 512 * MIB, measured.stdout

@@ -3,11 +3,11 @@
 Stock images of TensorFlow and PyTorch contain numpy but not pyarrow, so a program there cannot read
 Parquet. A column in a file of its own is read with `np.load`, even as a memory map.
 
-A replica's disk may hold the `.npy` files, but not the Parquet files as well, and `setup` has 1 GiB
-of memory. So only one shard is on the disk, and only one of its row groups in memory. The list of a
-column's strings is known only after the last shard. Until then, the codes of a row group are
-positions in the row group's own list, which is sorted and kept on the disk. In the end, these lists
-are merged, and the codes are replaced.
+A replica's disk may be too small for the `.npy` files and the Parquet files together, and `setup`
+has 1 GiB of memory. So only one shard is on the disk, and only one of its row groups in memory. The
+list of a column's strings is complete only after the last shard. Until then, the codes of a row
+group are positions in the row group's own list, which is sorted and kept on the disk. In the end,
+these lists are merged, and the codes are replaced.
 
 Everything is written to a hidden folder and renamed at the end. If `setup` is killed, it starts
 again from nothing, and writes the same bytes.
@@ -396,7 +396,7 @@ class _ColumnWriter:
                 codes, strings = _sorted_codes(values)
                 self._row_groups.append(self._add_list(file.tell(), len(codes), strings))
                 values = codes
-            file.write(np.ascontiguousarray(values, self.column.dtype).view(np.uint8))
+            file.write(np.asarray(values, self.column.dtype).tobytes())
 
     def _add_list(self, start: int, rows: int, strings: pa.StringArray) -> _RowGroup:
         stream = pa.BufferOutputStream()
@@ -454,7 +454,7 @@ class _RowGroup:
         file.seek(self.start)
         local = np.frombuffer(file.read(self.rows * _CODES.itemsize), _CODES)
         file.seek(self.start)
-        file.write(codes[local].view(np.uint8))
+        file.write(codes[local].tobytes())
 
 
 def _merge(lists: list[pa.StringArray], path: Path) -> list[np.ndarray]:
