@@ -20,9 +20,10 @@ from kfp_tfjob.components.code_copy import check_code, code_of_run, save_code
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import images
+from kfp_tfjob.options.train import NPY, images_as_npy
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
-from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MANIFEST, SCHEMA
 from kfp_tfjob.user_code.model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,10 @@ def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
         )
     if spec.dataset_uri and (spec.options.stage_data or not own):
         dataset = S3Address.parse(spec.dataset_uri, "dataset_uri")
-        if not step.store.has(dataset / MANIFEST):
+        if step.store.has(dataset / MANIFEST):
+            if spec.options.stage_data == NPY:
+                yield from _not_convertible(step, dataset)
+        else:
             yield Problem(
                 "dataset_uri is not a prepared dataset",
                 received=spec.dataset_uri,
@@ -143,3 +147,11 @@ def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
                 " false for a program that reads its data itself",
                 path="dataset_uri",
             )
+
+
+def _not_convertible(step: Step, dataset: S3Address) -> Iterator[Problem]:
+    """Yield the problem of a dataset of images, which have no columns for `.npy` files."""
+    from kfp_tfjob.features.schema import Schema
+
+    if Schema.from_bytes(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA)).picture:
+        yield images_as_npy()

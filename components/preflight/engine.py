@@ -42,6 +42,7 @@ from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.no_data import has_data
 from kfp_tfjob.options.parameter_masking import plain_secrets
 from kfp_tfjob.options.pipeline import RunParameters, completed
+from kfp_tfjob.options.train import NPY, images_as_npy
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -156,11 +157,11 @@ def run(
         source, data_problems = _check_data(step, values, tick if values != requested else None)
     else:
         log.info("data_uri is empty: this run has no data, so its model is not evaluated")
-    problems = only(findings, Status.PROBLEM)
-    if evaluator_problems or problems:
-        raise ConfigurationError(
-            *problems, *evaluator_problems, *data_problems, notes=_notes(findings)
-        )
+    problems = [*only(findings, Status.PROBLEM), *evaluator_problems]
+    if source and source.pictures and spec.options.stage_data == NPY:
+        problems.append(images_as_npy())
+    if problems:
+        raise ConfigurationError(*problems, *data_problems, notes=_notes(findings))
     if data_problems:
         raise DataError(*data_problems, notes=_notes(findings))
     entry = ModelCode.of_run(values).entry(code.module)

@@ -40,6 +40,7 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.parameter_masking import masked_job
 from kfp_tfjob.options.pod import PodSettings, SecretKey, Volume
+from kfp_tfjob.options.train import NPY
 from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
 from kfp_tfjob.storage.layout import OUTPUT, Layout
 from kfp_tfjob.supervisor import keras
@@ -303,6 +304,7 @@ class _PodTemplate:
             "TRAIN_OPTIONS": _json(spec.options.for_trainer),
             "JOB_DIR": JOB_DIR,
             "DATA_DIR": DATA_DIR if self.stages_data else "",
+            "STAGE_DATA": NPY if self.stages_data and spec.options.stage_data == NPY else "",
             "OUTPUT_DIR": self.output_dir,
             "EXPECTED_REPLICAS": str(spec.replicas),
             "EXPECTED_GPUS": str(spec.gpus_of(self.role)),

@@ -28,7 +28,7 @@ from kfp_tfjob.options.pod import (
     Volume,
     bytes_of,
 )
-from kfp_tfjob.options.train import TrainOptions
+from kfp_tfjob.options.train import NPY, TrainOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
@@ -313,6 +313,15 @@ class JobSpec:
                     path=f"pod.{role}.replicas",
                     suggestion="0",
                 )
+        if self.options.stage_data == NPY and not self.options.command:
+            yield Problem(
+                "train_options.stage_data: npy needs your own program",
+                received=NPY,
+                expected="true, because this project's trainer reads the shards itself",
+                fix="set train_options.command, or remove train_options.stage_data",
+                path="train_options.stage_data",
+                suggestion="true",
+            )
 
     def _wrong_batch(self, requested: int) -> Iterator[Problem]:
         """Yield the problem of a batch size that does not divide; a default of 0 always does."""

@@ -62,7 +62,7 @@ KEYS: dict[str, str] = {
     "train_options.tf32": "Data scientist: compare with a run in full float32.",
     "train_options.deterministic_ops": "Auditor: the same weights from the same inputs on GPUs.",
     "train_options.command": "Owner of a training program that is not to be rewritten.",
-    "train_options.stage_data": "Owner of a program that streams its data.",
+    "train_options.stage_data": "Owner of a program that streams its data, or has no pyarrow.",
     "train_options.chief_in_tf_config": "Owner of a program written for workers without a chief.",
     "train_options.keras": "Owner of a program whose Keras version is not found by itself.",
     "train_options.evaluate": "Owner of a program that needs no comparison of models.",

@@ -49,6 +49,8 @@ def run_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     if options.get("evaluate") is True:
         expected = "false, the default of a run without data"
         yield _problem("train_options.evaluate", "true", expected, "false")
+    if options.get("stage_data") == "npy":
+        yield _problem("train_options.stage_data", "npy", "true, the default", "true")
     if options.get("when_unchanged") == "skip":
         expected = "train, because only evaluated runs are compared with later ones"
         yield _problem("train_options.when_unchanged", "skip", expected, "train")

@@ -8,6 +8,7 @@ import pydantic
 from pydantic import Field
 
 from kfp_tfjob.options.parse import Group, option
+from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.supervisor.flags import REFERENCE
 
 DAY = 24 * 3600  # seconds
@@ -116,6 +117,8 @@ class TrainerOptions(Group):
         return replicas > 1 if self.sync_batch_norm == "auto" else self.sync_batch_norm
 
 
+# The value of `stage_data` for `.npy` files.
+NPY = "npy"
 # The trainer's keys that do not affect the trained model: the micro-batches of a step give the
 # result of the whole step, in less memory.
 _WITHOUT_EFFECT = ("checkpoint_seconds", "checkpoint_keep", "micro_batches", "profile")
@@ -129,10 +132,11 @@ class TrainOptions(TrainerOptions):
     command: tuple[str, ...] = option(
         (), "Your own program instead of this project's trainer; its image needs python3."
     )
-    stage_data: bool = option(
+    stage_data: bool | Literal["npy"] = option(
         True,
         "Download the dataset to DATA_DIR for your own program; if false, the program"
-        " reads DATASET_URI itself.",
+        " reads DATASET_URI itself. `npy` converts a table to one `.npy` file for each column and"
+        " split, for an image without pyarrow.",
     )
     chief_in_tf_config: bool = option(
         True,
@@ -254,3 +258,30 @@ class TrainOptions(TrainerOptions):
         names = TrainerOptions.model_fields
         values = self.model_dump(mode="json", include=set(names), exclude_none=True)
         return {name: values.get(name) for name in names}
+
+
+def npy_problem(what: str, received: str, expected: str, files: str) -> Problem:
+    """Return the problem of a dataset that `stage_data: npy` cannot convert.
+
+    Args:
+        what: The reason.
+        received: The part of the dataset that cannot be converted.
+        expected: What can be converted.
+        files: The kind of files that `stage_data: true` downloads.
+    """
+    return Problem(
+        f"train_options.stage_data is {NPY}, but {what}",
+        received=received,
+        expected=expected,
+        fix=f"set train_options.stage_data to true, which downloads {files}, or to false for a"
+        " program that reads DATASET_URI itself",
+        path="train_options.stage_data",
+        suggestion="true",
+    )
+
+
+def images_as_npy() -> Problem:
+    """Return the problem of images with `stage_data: npy`."""
+    return npy_problem(
+        "the rows are images", "a dataset of images", "a table with columns", "TFRecord files"
+    )

@@ -52,6 +52,10 @@ _DATA_REPORT = "data_report.html"
 _PREPARED = re.compile(rf"(?:.*/)?{DATASETS}/([0-9a-f]{{32}})")  # where prepare_data writes
 _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 
+# In DATA_DIR of a program that gets `.npy` files.
+NPY_COLUMNS = "columns.json"  # the columns and their files
+NPY_STRINGS = "strings"  # a folder with a list for each column of strings
+
 # In OUTPUT_DIR.
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
 PROGRESS = "progress.jsonl"

@@ -28,6 +28,7 @@ VARIABLES = {
     "TRAIN_OPTIONS": "JSON object: options of the trainer",
     "JOB_DIR": "scratch folder of this replica",
     "DATA_DIR": "the dataset as files, for a user's own program",
+    "STAGE_DATA": "npy if DATA_DIR contains a .npy file for each column and split",
     "OUTPUT_DIR": "folder for the model and all other output",
     "EXPECTED_REPLICAS": "chief and workers together; the supervisor rejects any other TF_CONFIG",
     "EXPECTED_GPUS": "this replica's GPUs; the trainer does not train with fewer",

@@ -288,15 +288,19 @@ def _keras_option(job: SourceJob, roles: Mapping[str, _RenderedRole]) -> int:
     return _KERAS[values[0]] if values else 2
 
 
+def _stage_data(values: Mapping[str, str]) -> bool | str:
+    """Return `train_options.stage_data` of a job with a command."""
+    is_staged = bool(values.get("DATA_DIR") or not values.get("DATASET_URI"))
+    return values.get("STAGE_DATA") or is_staged
+
+
 def _train_options(job: SourceJob, chief: _RenderedRole, keras_version: int) -> dict[str, Any]:
     values, metadata = chief.values, job.metadata
     options: dict[str, Any] = json.loads(values.get("TRAIN_OPTIONS", "{}"))
     ttl = job.policies.get("runPolicy.ttlSecondsAfterFinished")
     options |= {
         "command": chief.command,
-        "stage_data": bool(values.get("DATA_DIR") or not values.get("DATASET_URI"))
-        if chief.command
-        else True,
+        "stage_data": _stage_data(values) if chief.command else True,
         "keras": keras_version or "auto",
         "chief_in_tf_config": chief.chief_in_tf_config,
         "job": _KINDS.get(job.kind, "auto"),

@@ -98,6 +98,20 @@ def test_a_tutorial_becomes_the_champion(home: Path, digits_csv: Path, workers: 
     run.assert_nothing_left()
 
 
+@pytest.mark.slow
+def test_a_program_without_pyarrow_becomes_the_champion(home: Path, digits_csv: Path) -> None:
+    program = ROOT / "tests" / "data" / "programs" / "npy_columns.py"
+    options = ("train_workers=1", "train_epochs=4", "train_options.stage_data=npy")
+    run = start(home, digits_csv, program, *options)
+    assert run.wait() == 0, run.text
+    assert sum(KERAS_2 in line for line in run.lines) == 2
+    for replica in ("chief-0", "worker-0"):  # each converts the dataset for itself
+        assert any(replica in line and ".npy files: " in line for line in run.lines)
+    assert accuracy(run) > 0.7
+    assert "champion   s3://kfp-tfjob/models/digits/versions/1" in run.text
+    run.assert_nothing_left()
+
+
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_program_that_stores_no_model_ends_with_its_output_proven(
     home: Path, digits_csv: Path, workers: int

@@ -721,7 +721,7 @@ def runs(draw: Any) -> RunParameters:
     if kind != "pytorchjob":
         roles |= {"ps": _some(_ROLE, **extras), "evaluator": _some(_ROLE, **extras)}
     options = {
-        "stage_data": st.booleans(),
+        "stage_data": st.sampled_from([True, False, "npy"]),
         "keras": st.sampled_from(["auto", 2, 3]),
         "chief_in_tf_config": st.booleans(),
         "seed": st.integers(0, 9),

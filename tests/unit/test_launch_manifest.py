@@ -147,6 +147,11 @@ def test_a_program_of_ones_own_finds_the_dataset_and_its_own_gpus():
     staged = {"Chief": folder, "Worker": folder, "PS": None, "Evaluator": folder}
     assert told("DATA_DIR") == staged
     assert set(told("DATA_DIR", stage_data=False).values()) == {None}
+    assert told("DATA_DIR", stage_data="npy") == staged
+    npy = {role: folder and "npy" for role, folder in staged.items()}
+    assert told("STAGE_DATA", stage_data="npy") == npy
+    for stage_data in (True, False, "true", "False"):
+        assert set(told("STAGE_DATA", stage_data=stage_data).values()) == {None}
     assert set(told("DATA_DIR", DEFAULTS).values()) == {None}
     assert told("EXPECTED_GPUS") == {"Chief": "2", "Worker": "2", "PS": "0", "Evaluator": "1"}
     assert set(told("EXPECTED_REPLICAS").values()) == {"4"}

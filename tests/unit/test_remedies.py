@@ -199,6 +199,14 @@ def launch(given: Values) -> list[Problem]:
     return list(standalone._missing(step, JobSpec.parse(**given)))
 
 
+def launch_images(given: Values) -> list[Problem]:
+    """Return what a launch with a dataset of images lacks."""
+    size = {"height": 8, "width": 8, "channels": 1}
+    schema = schema_of({"picture": size}).to_bytes()
+    store = SimpleNamespace(has=lambda _: True, read=lambda *_: schema)
+    return list(standalone._missing(SimpleNamespace(store=store), JobSpec.parse(**given)))
+
+
 def of_task(given: Values) -> list[Problem]:
     """Return what replicas cannot get of what a pipeline sets on the task of launch_tfjob."""
     found = Problems()
@@ -644,6 +652,27 @@ PARAMETERS = [
             "compiled": {"prepare_data": {"cpu": "1", "cpu_limit": "4"}},
         },
         put("pod.prepare.cpu", "4"),
+    ),
+    Case("jobs/spec:_wrong_model[5]", params, values(train_options={"stage_data": "npy"}), typed()),
+    Case(
+        "jobs/spec:_wrong_model[5]",
+        params,
+        values(train_options={"stage_data": "npy"}),
+        put("train_options.command", COMMAND),
+        "command",
+    ),
+    Case(
+        "options/train:npy_problem",
+        launch_images,
+        JOB | {"train_options": {"command": COMMAND, "stage_data": "npy"}},
+        typed(),
+    ),
+    Case(
+        "options/train:npy_problem",
+        launch_images,
+        JOB | {"train_options": {"command": COMMAND, "stage_data": "npy"}},
+        put("train_options.stage_data", False),
+        "a program",
     ),
     Case(
         "components/launch_tfjob/standalone:_missing[0]",

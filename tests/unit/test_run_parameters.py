@@ -107,6 +107,7 @@ def test_a_program_needs_no_data() -> None:
         ({"data_options": {"task": "regression"}}, "data_options"),
         ({"train_options": {"evaluate": True}}, "train_options.evaluate"),
         ({"train_options": {"when_unchanged": "skip"}}, "train_options.when_unchanged"),
+        ({"train_options": {"stage_data": "npy"}}, "train_options.stage_data"),
     ],
 )
 def test_what_needs_data_is_refused_without_it(changed: dict, path: str) -> None:

@@ -20,11 +20,13 @@ from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage.checksum import crc64nvme
+from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.failure_record import Failure
-from kfp_tfjob.storage.layout import MANIFEST, Layout, attempt_record
+from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, Layout, attempt_record
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.trainer import checkpoint
 from kfp_tfjob.trainer.dataset import Dataset
+from tests.problems import problem_of
 
 STORED = Path(__file__).parents[1] / "data" / "stored"
 LAYOUT = Layout.parse("s3://bucket")
@@ -100,14 +102,18 @@ def test_an_output_is_complete() -> None:
     assert Records(Mock(run=LAYOUT.run("finished"), store=store)).completed() == 1
 
 
-def test_the_schema_and_statistics_of_a_dataset_are_read() -> None:
+def test_the_schema_and_statistics_of_a_dataset_are_read_and_its_shards_are_not() -> None:
     (found,) = STORED.glob("datasets/*")
-    dataset = Dataset.load(found)
-    assert (dataset.num_classes, sum(dataset.rows.values())) == (2, 2000)
+    problem = problem_of(Dataset.load, found, kind=DataError)
+    assert (problem.received, problem.expected) == ("codec 1", f"codec {CODEC_VERSION}")
     data = (found / "schema.json").read_bytes()
     schema = Schema.from_bytes(data)
-    assert schema.to_bytes() == data and schema.digest() == schema.schema_digest
-    assert dataset.schema == json.loads(data)
+    assert (len(schema.classes), sum(schema.rows.values())) == (2, 2000)
+    assert schema.digest() == schema.schema_digest
+    written = json.loads(schema.to_bytes())
+    for split in written["splits"].values():
+        assert (split.pop("digests"), split.pop("records")) == ([], [])
+    assert written == json.loads(data)
     statistics = StatisticsDocument.from_bytes((found / "statistics.json").read_bytes())
     assert statistics.features.keys() == set(schema.names) and not statistics.also_in_train
     assert sum(statistics.label.counts["train"].values()) == statistics.rows["train"]

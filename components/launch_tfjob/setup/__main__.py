@@ -1,6 +1,7 @@
 """Prepares a replica as its init container: `python -m kfp_tfjob.components.launch_tfjob.setup`.
 
-It puts the supervisor, the user's code and the dataset into JOB_DIR. On the chief, it restores the
+It puts the supervisor, the user's code and the dataset into JOB_DIR, the dataset as Parquet or as
+`.npy` files. On the chief, it restores the
 files of earlier attempts into OUTPUT_DIR. It verifies every byte from the store.
 """
 
@@ -38,7 +39,8 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
         The step of the checkpoint that was restored, or None.
 
     Raises:
-        ConfigurationError: Variables are missing or are not addresses.
+        ConfigurationError: Variables are missing or are not addresses, the disk is too small, or
+            the dataset cannot be converted to `.npy` files.
         DataError: The user's code or the dataset in the store is missing or damaged.
     """
     from kfp_tfjob.storage.layout import is_for_programs
@@ -63,7 +65,12 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
         pull(store, S3Address.parse(code, "CODE_URI"), job / CODE)
     if data:
         dataset = S3Address.parse(environment.get("DATASET_URI", ""), "DATASET_URI")
-        pull(store, dataset, Path(data), only=is_for_programs)
+        if environment.get("STAGE_DATA") == "npy":
+            from kfp_tfjob.components.launch_tfjob.setup.npy_columns import stage_npy
+
+            stage_npy(store, dataset, Path(data))
+        else:
+            pull(store, dataset, Path(data), only=is_for_programs)
     if not restores:
         return None
     from kfp_tfjob.components.launch_tfjob.setup.restore import restore
