@@ -18,6 +18,7 @@ Called by shards.py.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data.buckets import Sorted
+from kfp_tfjob.components.prepare_data.hashes import row_hashes, string_hashes
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.types.base import CODES
+from kfp_tfjob.features.types.base import CODES, NO_DATE
 
 # Of a row group, before it is compressed: what a reader has in memory at a time.
 _GROUP_BYTES = 16 << 20
@@ -72,6 +74,12 @@ class ParquetShard:
         )
         self._waiting: list[pa.Table] = []
         self._bytes = 0
+        self._digest = blake2b(digest_size=16)
+
+    @property
+    def digest(self) -> str:
+        """The hash of the values of all rows in their order, which other bytes of a file share."""
+        return self._digest.hexdigest()
 
     def add(self, rows: Sorted) -> None:
         """Add rows."""
@@ -117,7 +125,25 @@ class ParquetShard:
                 if pa.types.is_dictionary(field.type) and len(table):
                     table = table.set_column(at, field, _sorted_dictionary(table[at].chunk(0)))
             self._writer.write_table(table, row_group_size=max(1, len(table)))
+            words = (_words(column.chunk(0)) for column in table.columns if len(table))
+            self._digest.update(row_hashes(words, len(table), "").tobytes())
         self._waiting, self._bytes = [], 0
+
+
+def _words(column: pa.Array) -> np.ndarray:
+    """Return 64 bits for each value of a column: uint64 of shape [rows]."""
+    if isinstance(column, pa.DictionaryArray):
+        hashes = string_hashes(column.dictionary.to_pylist())
+        codes = column.indices.fill_null(len(hashes)).to_numpy()
+        return np.append(hashes, np.uint64(0))[codes]
+    if pa.types.is_floating(column.type):
+        numbers = column.fill_null(np.nan).to_numpy(zero_copy_only=False)
+        return numbers.astype(np.float64).view(np.uint64)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    missing = 2 if pa.types.is_integer(column.type) else NO_DATE
+    whole = column.cast(pa.int64(), safe=False).fill_null(missing)
+    return whole.to_numpy(zero_copy_only=False).view(np.uint64)
 
 
 def _string_bytes(column: pa.DictionaryArray) -> int:

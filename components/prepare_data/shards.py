@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.buckets import (
     BucketFile,
@@ -23,7 +21,6 @@ from kfp_tfjob.components.prepare_data.buckets import (
 )
 from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.hashes import string_hashes
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.parquet_shard import ParquetShard
 from kfp_tfjob.components.prepare_data.statistics import Statistics
@@ -170,7 +167,6 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     path = context.folder / f"{SPLITS[shard_plan.split]}-{shard_plan.index:05d}.parquet"
     records_path = path.with_suffix(".tfrecord")
     parquet = ParquetShard(path, plan.coding, plan.label, kind, weight, group)
-    digest = blake2b(digest_size=16)
     with open(records_path, "wb") as file:
         remaining = shard_plan.rows
         waiting: list[Sorted] = []
@@ -179,7 +175,6 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
         for part in rows.read(shard_plan.bins):
             remaining -= len(part.rows)
             parquet.add(part)
-            digest.update(_values(part))
             if shard_plan.records_key:
                 _encode(encoder, part, file)
             statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
@@ -195,33 +190,7 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     objects = [_sent(context.store, plan, path, shard_plan.key)]
     if shard_plan.records_key:
         objects.append(_sent(context.store, plan, records_path, shard_plan.records_key))
-    return ShardDone(objects, digest.hexdigest(), statistics, distributions.counts)
-
-
-def _values(part: Sorted) -> bytes:
-    """Return the values of rows, row by row, so that they do not depend on the groups of rows."""
-    features, dates = part.rows["features"], part.rows["dates"]
-    strings = [_hashes(column) for column in part.strings]
-    values = np.empty(
-        len(part.rows),
-        [
-            ("label", "<f4"),
-            ("features", features.dtype, features.shape[1:]),
-            ("dates", "<i8", dates.shape[1:]),
-            ("strings", "<u8", (len(strings),)),
-        ],
-    )
-    values["label"], values["features"], values["dates"] = part.labels, features, dates
-    for at, column in enumerate(strings):
-        values["strings"][:, at] = column
-    return values.tobytes()
-
-
-def _hashes(column: pa.DictionaryArray) -> np.ndarray:
-    """Return the hash of each string: uint64 of shape [rows], 0 for a missing one."""
-    hashes = string_hashes(column.dictionary.to_pylist())
-    codes = column.indices.fill_null(len(hashes)).to_numpy()
-    return np.append(hashes, np.uint64(0))[codes]
+    return ShardDone(objects, parquet.digest, statistics, distributions.counts)
 
 
 def _joined(parts: list[Sorted]) -> tuple[np.ndarray, np.ndarray]:
