@@ -139,7 +139,7 @@ def _peers(folder: Path) -> dict[str, float]:
     ordinal = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
     boosting = make_pipeline(
         make_column_transformer((ordinal, few), (ordinal, many), remainder="passthrough"),
-        HistGradientBoostingClassifier(categorical_features=range(len(few)), random_state=0),
+        HistGradientBoostingClassifier(categorical_features=[*range(len(few))], random_state=0),
     )
     logistic = make_pipeline(
         make_column_transformer(
@@ -157,10 +157,12 @@ def _peers(folder: Path) -> dict[str, float]:
 
 def _replace_date(frame: Any, name: str) -> None:
     """Replace a column of dates by the numbers that our models get of it."""
+    import pandas as pd
+
     dates = frame.pop(name)
     for part in ("year", "month", "day", "weekday", "hour"):
         frame[f"{name}.{part}"] = getattr(dates.dt, part)
-    frame[f"{name}.seconds"] = (dates - dates.min()).dt.total_seconds()
+    frame[f"{name}.seconds"] = (dates - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
 
 
 def _of_scikit_learn(number: int) -> Callable[[Path], None]:
