@@ -49,6 +49,7 @@ def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Findin
             expected="kfp_tfjob.trainer.models, or a module of your own train_image",
             fix="correct model_code, or give a path: FILE.py, FILE.zip or ./FOLDER",
             path="model_code",
+            name="module-not-in-image",
         )
         return code, [Finding.of(problem)]
     else:

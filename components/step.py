@@ -294,6 +294,8 @@ def _fail(failure: Failure, context: Step | None) -> None:
     if not path:
         print(failure.to_line(), flush=True)
     log.error("%s failed (%s)%s", failure.step, failure.verdict, message)
+    if not path:
+        log.error("docs: %s", failure.docs_address)
     _notify(failure, context, stored)
     raise SystemExit(failure.code)
 

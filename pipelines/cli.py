@@ -34,6 +34,7 @@ from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
 from kfp_tfjob.pipelines.commands.watch import watch
 from kfp_tfjob.pipelines.commands.why import why
 from kfp_tfjob.pipelines.hints import with_hints
+from kfp_tfjob.storage.docs_page import address_of
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.escaping import log_to
 
@@ -56,6 +57,8 @@ class _Group(Group):
             return super().invoke(context)
         except StepError as error:
             click.echo(f"kfp-tfjob: {with_hints(error)}", err=True)
+            if error.problem_name:
+                click.echo(f"docs: {address_of(error.problem_name)}", err=True)
             sys.exit(error.code)
 
 

@@ -27,6 +27,7 @@ from kfp_tfjob.options.images import (
     is_placeholder,
 )
 from kfp_tfjob.pipelines import step_resources as step_settings
+from kfp_tfjob.storage.docs_page import SITE_VARIABLE
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # The committed YAML of a checkout; an installed package may be read-only.
@@ -51,6 +52,7 @@ def compile_all(
     train_image: str = "",
     step_resources: Iterable[str] = (),
     plain_steps: bool = False,
+    docs_url: str = "",
 ) -> list[Path]:
     """Compile the pipeline and each of its steps into `folder`, and return the files' paths.
 
@@ -65,6 +67,7 @@ def compile_all(
         train_image: The default of the run parameter.
         step_resources: Settings `STEP.KEY=VALUE`.
         plain_steps: Whether to compile for back ends without setters of pods' resources.
+        docs_url: The address of a site with these pages, which a failed run names.
 
     Raises:
         ConfigurationError: A setting in step_resources is invalid.
@@ -72,6 +75,7 @@ def compile_all(
     variables = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
     variables[TRAIN_VARIABLE] = train_image
     variables[RUN_AS_USER_VARIABLE] = run_as_user
+    variables[SITE_VARIABLE] = docs_url
     variables[step_settings.PLAIN_VARIABLE] = "1" if plain_steps else ""
     variables[step_settings.VARIABLE] = json.dumps(step_settings.parse(step_resources))
     environment = os.environ | {name: setting for name, setting in variables.items() if setting}

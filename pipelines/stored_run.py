@@ -76,6 +76,7 @@ class StoredRun:
                 received="nothing below that address",
                 expected="the folder of a run that has started",
                 fix=f"correct RUN, or {store}",
+                name="run-not-found",
             )
         )
 
@@ -102,9 +103,11 @@ def stored_run(
         task: The key of a task in the run; usually empty.
 
     Raises:
-        ConfigurationError: There is no such run.
+        ConfigurationError: There is no such run, or `home` is not a folder of local runs.
     """
     local_home = Home(home.absolute())
+    if local:
+        local_home.check_exists()
     if "://" in identifier:
         run = _parse_folder(identifier).task(task)
         with store_of(run.base, endpoint, local_home, _PATIENCE) as store:
@@ -165,6 +168,7 @@ def _unknown_run(home: Home, run_id: str, newest: list[str]) -> Problem:
             received=run_id,
             expected="the folder of local runs",
             fix="correct --home, or omit it for a run on Kubeflow Pipelines",
+            name="run-not-found",
         )
     return Problem(
         f"there is no run {run_id} in {home.folder}",
@@ -172,6 +176,7 @@ def _unknown_run(home: Home, run_id: str, newest: list[str]) -> Problem:
         expected=f"an id, a unique id prefix or {LAST}; the newest: {listed(newest, 3)}",
         fix=f"list them with `kfp-tfjob runs{home.option}`; for a run on Kubeflow Pipelines, omit"
         " --home and set KF_PIPELINES_ENDPOINT",
+        name="run-not-found",
     )
 
 

@@ -4,6 +4,7 @@ A component cannot declare its Secret, user or resources; a pipeline sets them o
 by `tfjob_training.py` and `one_step.py`, and by users' pipelines.
 """
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from kfp_tfjob.options.images import (
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
 from kfp_tfjob.storage.credentials import MOUNT
+from kfp_tfjob.storage.docs_page import SITE_VARIABLE
 
 # The launcher's own pod may be drained while the job runs; the next one takes the job over.
 _RETRIES = {"launch-tfjob": 2}
@@ -58,8 +60,10 @@ def with_store(
     # KFP's setters of these fields read the sources of the whole stack for a possible error. That
     # would be half of the time to import a pipeline, and seconds in a deep stack.
     # The launcher creates jobs with the images that `compile` was given.
-    images = {TOOLS_VARIABLE: TOOLS, TRAINER_VARIABLE: TRAINER, TRAIN_VARIABLE: TRAIN}
-    container.env = {**(container.env or {}), **images}
+    variables = {TOOLS_VARIABLE: TOOLS, TRAINER_VARIABLE: TRAINER, TRAIN_VARIABLE: TRAIN}
+    if site := os.environ.get(SITE_VARIABLE):
+        variables[SITE_VARIABLE] = site
+    container.env = {**(container.env or {}), **variables}
     step = task.component_spec.name
     if not _passes_resources(task):
         resources = resources_of(step)

@@ -154,7 +154,8 @@ class Dataset:
                 rows=schema.rows,
                 shard_names={name: split.shards for name, split in schema.splits.items()},
                 record_names={
-                    name: split.records or split.shards for name, split in schema.splits.items()
+                    name: split.shards if schema.picture else split.records
+                    for name, split in schema.splits.items()
                 },
                 digest=digest,
                 uri=uri,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.layout import is_for_training
+from kfp_tfjob.storage.layout import is_for_trainer
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
@@ -36,7 +36,7 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
         ConfigurationError: The disk is too small, or cannot be written to.
     """
     try:
-        return pull(store, dataset, folder, only=is_for_training)
+        return pull(store, dataset, folder, only=is_for_trainer)
     except OSError as error:
         raise not_writable(folder, "the dataset", error) from error
 

@@ -154,6 +154,7 @@ def _log(failure: Failure) -> None:
     message = Mask()(failure.message)
     where = _where(failure, failure.step)
     log.error("the run %s (%s): %s", where, failure.verdict, message)
+    log.error("docs: %s", failure.docs_address)
 
 
 def _where(failure: Failure, step: str) -> str:

@@ -24,8 +24,9 @@ _MOST_IN_CELL = 500  # characters; a longer cell pushes the other columns out of
 
 
 def describe(failure: Failure) -> list[str]:
-    """Return the failure and its fix, with a paragraph for each part."""
-    return [f"{code(failure.verdict)} (exit code {failure.code})", "", *problems(failure)]
+    """Return the failure, its fix and its documentation, with a paragraph for each part."""
+    first = f"{code(failure.verdict)} (exit code {failure.code})"
+    return [first, "", *problems(failure), f"**Docs:** {code(failure.docs_address)}", ""]
 
 
 def problems(failure: Failure) -> Iterator[str]:

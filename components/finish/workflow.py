@@ -81,11 +81,13 @@ class FailedTask:
                 received=received,
                 expected="the task's driver to exit with code 0",
                 fix="read the last lines of its log, or ask an administrator to check the back end",
+                name="step-not-started",
             )
         return Problem(
             f"{self.step} ended without a message",
             received=received,
             fix="read the last lines of its log, and start the run again",
+            name="step-without-message",
         )
 
 

@@ -148,6 +148,7 @@ def foreign_job_error(manifest: Object, state: JobState) -> ConfigurationError:
                 expected="the job that this version creates from the run's parameters",
                 fix="let the version that created it finish it, or delete the job and retry: the"
                 " run continues from its newest stored checkpoint",
+                name="job-changed",
             )
         )
     return ConfigurationError(
@@ -156,6 +157,7 @@ def foreign_job_error(manifest: Object, state: JobState) -> ConfigurationError:
             received=f"a job with {state}",
             expected="the same run, Workflow and spec hash",
             fix="start a new run, or delete that job if it is not needed",
+            name="job-exists",
         )
     )
 

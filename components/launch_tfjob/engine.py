@@ -242,6 +242,7 @@ class Launcher:
                 received=used,
                 expected="an attempt that stores a newer checkpoint, or completes the output",
                 fix="start a new run, or raise train_options.max_attempts",
+                name="no-attempts-left",
             )
         )
 

@@ -245,6 +245,7 @@ def require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             expected=json.dumps(then, ensure_ascii=False),
             fix="start a new run without --run-id, or continue with the original value",
             path="" if name == "data" else name,
+            name="changed-since-training",
         )
         for name, then in before.items()
         if name in now and now[name] != then

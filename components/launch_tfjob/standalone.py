@@ -120,6 +120,7 @@ def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
                 expected="an image that you have built and pushed",
                 fix="compile the YAML with --tools-image and --trainer-image, or set train_image",
                 path="train_image",
+                name="placeholder-image",
             )
     own = spec.options.command
     if not own and not spec.dataset_uri:

@@ -398,6 +398,7 @@ def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:
         fix="write the data, then retry this run, which keeps its tick; or schedule the run"
         " later; or read older data, for example with {date-1d} instead of {date}",
         path="data_uri",
+        name="no-data-for-tick",
     )
 
 

@@ -51,6 +51,7 @@ def check(values: RunParameters) -> None:
             expected=parameter.words,
             fix=f"set {name}",
             path=name,
+            name="missing-parameter",
         )
         for name, parameter in PARAMETERS.items()
         if parameter.is_required and not str(values.get(name, "")).strip()

@@ -53,8 +53,9 @@ def kind_of(
     dates: int = 0,
     weighted: bool = False,
     number: type[np.floating] = np.float32,
+    grouped: bool = False,
 ) -> np.dtype:
-    """Return the type of a row: its hash, its label, its values, and its weight if it has one.
+    """Return the type of a row: its hash, its label and values, its weight and its group's hash.
 
     `number` is the type of the features that are numbers.
     """
@@ -67,6 +68,7 @@ def kind_of(
             ("codes", "<i4", (codes,)),
             ("dates", "<i8", (dates,)),
             *([("weight", "<f4")] if weighted else []),
+            *([("group", "<u8")] if grouped else []),
         ]
     )
 
@@ -81,6 +83,7 @@ def schema_of(kind: np.dtype) -> pa.Schema:
             ("features", pa.list_(_value_type(kind["features"]), kind["features"].shape[0])),
             ("dates", pa.list_(pa.int64(), kind["dates"].shape[0])),
             *([("weight", pa.float32())] if "weight" in (kind.names or ()) else []),
+            *([("group", pa.uint64())] if "group" in (kind.names or ()) else []),
             ("label", strings),
             *((f"string {i}", strings) for i in range(kind["codes"].shape[0])),
         ]
@@ -503,7 +506,7 @@ class SortedRows:
     def _gathered(self, batches: Sequence[pa.RecordBatch]) -> Sorted | None:
         """Return the good rows of streams, sorted; None without any."""
         rows = np.empty(sum(map(len, batches)), self._kind)
-        for name in ("hash", "number", "features", "dates", "weight"):
+        for name in ("hash", "number", "features", "dates", "weight", "group"):
             if name in (self._kind.names or ()):
                 _fill(rows[name], [batch.column(name) for batch in batches])
         classes = self._vocabulary.classes

@@ -155,6 +155,8 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         coding=tuple(feature.learned for feature in features),
         formats={item.name: item.format for item in scan.kinds.features if item.format},
         weight=None if options.weight is None else SchemaWeight(options.weight),
+        group=plan.group,
+        null_values=tuple(sorted({*scan.job.null_values} - {""})),
         left_out=(*scan.kinds.left_out, *dropped),
     )
     rule, source = scan.job.split_rules.rule, scan.job.source
@@ -188,7 +190,7 @@ def _schema_split(
         rows,
         tuple(shard.key for shard, _ in of_split),
         tuple(digest for _, digest in of_split),
-        tuple(shard.records_key for shard, _ in of_split),
+        tuple(shard.records_key for shard, _ in of_split if shard.records_key),
     )
 
 

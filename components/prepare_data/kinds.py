@@ -148,11 +148,6 @@ class Kinds:
         """The names of the features whose strings have codes in order of their first row."""
         return tuple(item.name for item in self.features if item.type.has_dictionary)
 
-    @property
-    def hashed(self) -> tuple[str, ...]:
-        """The names of the features whose shards have only a hash."""
-        return tuple(item.name for item in self.features if item.type.is_hashed)
-
 
 NO_KINDS = Kinds((), ())
 

@@ -7,6 +7,8 @@ Any tool reads such a file: pandas, DuckDB, Spark, or a user's own program.
   a missing value.
 - The label has its own name. It is the name of a class, as in schema.json, or a float64.
 - The weight is a float32, and has its own name, too.
+- If the split is by group, test rows have the hash of their group as a uint64, because evaluate
+  needs to know which rows are alike. schema.json names the column.
 
 Equal rows give equal bytes, however the source was divided: a row group begins after a number of
 bytes that depends on the rows alone, and its strings are in alphabetical order in the dictionary.
@@ -17,6 +19,7 @@ Called by shards.py.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,14 +45,22 @@ class ParquetShard:
         label: The label, with its classes.
         kind: The type of a row.
         weight: The column of the weights; empty without weights.
+        group: The column of the groups' hashes; empty without it.
     """
 
     def __init__(
-        self, path: Path, coding: Coding, label: Label, kind: np.dtype, weight: str = ""
+        self,
+        path: Path,
+        coding: Coding,
+        label: Label,
+        kind: np.dtype,
+        weight: str = "",
+        group: str = "",
     ) -> None:
-        self._coding, self._label, self._weight = coding, label, weight
+        self._coding, self._label, self._weight, self._group = coding, label, weight, group
         none = self._table(Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings()))
-        strings = [field.name for field in none.schema if pa.types.is_dictionary(field.type)]
+        # pyarrow's types lack that it may be a list.
+        strings: Any = [field.name for field in none.schema if pa.types.is_dictionary(field.type)]
         self._writer = pq.ParquetWriter(
             path,
             none.schema,
@@ -91,6 +102,8 @@ class ParquetShard:
                 pa.array(rows.labels.astype(np.int32)), pa.array(classes, pa.string())
             )
         )
+        if self._group:
+            columns[self._group] = pa.array(np.ascontiguousarray(rows.rows["group"]))
         return pa.table(columns)
 
     def _no_strings(self) -> tuple[pa.DictionaryArray, ...]:

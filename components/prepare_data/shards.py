@@ -33,6 +33,7 @@ from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import ENCODED
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
 
@@ -61,8 +62,13 @@ class Shard:
 
     @property
     def records_key(self) -> str:
-        """The name of the file with its encoded rows, below the dataset."""
-        return f"{SPLITS[self.split]}-{self.index:05d}.tfrecord"
+        """The name of the file with its encoded rows, below the dataset; empty for the test rows.
+
+        The trainer reads it; evaluate reads the Parquet file.
+        """
+        if SPLITS[self.split] == "test":
+            return ""
+        return f"{ENCODED}/{SPLITS[self.split]}-{self.index:05d}.tfrecord"
 
 
 @dataclass(frozen=True)
@@ -82,16 +88,24 @@ class Plan:
     vocabulary: Vocabulary
 
     @property
+    def group(self) -> str:
+        """The column of the test rows with the hashes of their groups; empty without groups."""
+        if not self.job.options.split.group:
+            return ""
+        names = {feature.name for feature in self.coding.features}
+        names |= {self.label.name, self.job.options.weight or ""}
+        name = "group_hash"
+        while name in names:
+            name += "_"
+        return name
+
+    @property
     def encoder(self) -> Encoder:
         """The encoder of the rows."""
         classes = None if self.label.classes is None else len(self.label.classes)
-        return encoder_of(self.job, classes)
-
-
-def encoder_of(job: Job, classes: int | None) -> Encoder:
-    """Return the encoder of a job's rows."""
-    floats, codes, dates = (job.row_kind[key].shape[0] for key in ("features", "codes", "dates"))
-    return Encoder(floats, classes, codes, dates, "weight" in (job.row_kind.names or ()))
+        kind = self.job.row_kind
+        floats, codes, dates = (kind[key].shape[0] for key in ("features", "codes", "dates"))
+        return Encoder(floats, classes, codes, dates, "weight" in (kind.names or ()))
 
 
 def shards_of(
@@ -152,9 +166,10 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
     kind, weight = plan.job.row_kind, plan.job.options.weight or ""
-    records_path = context.folder / shard_plan.records_key
-    path = records_path.with_suffix(".parquet")
-    parquet = ParquetShard(path, plan.coding, plan.label, kind, weight)
+    group = plan.group if SPLITS[shard_plan.split] == "test" else ""
+    path = context.folder / f"{SPLITS[shard_plan.split]}-{shard_plan.index:05d}.parquet"
+    records_path = path.with_suffix(".tfrecord")
+    parquet = ParquetShard(path, plan.coding, plan.label, kind, weight, group)
     digest = blake2b(digest_size=16)
     with open(records_path, "wb") as file:
         remaining = shard_plan.rows
@@ -165,7 +180,8 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
             remaining -= len(part.rows)
             parquet.add(part)
             digest.update(_values(part))
-            _encode(encoder, part, file)
+            if shard_plan.records_key:
+                _encode(encoder, part, file)
             statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
             waiting.append(part)
             if sum(len(part.rows) for part in waiting) >= most:
@@ -176,10 +192,9 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     if remaining:
         raise RuntimeError(f"{shard_plan.key} lacks {remaining} of {shard_plan.rows} rows")
     parquet.close()
-    objects = [
-        _sent(context.store, plan, path, shard_plan.key),
-        _sent(context.store, plan, records_path, shard_plan.records_key),
-    ]
+    objects = [_sent(context.store, plan, path, shard_plan.key)]
+    if shard_plan.records_key:
+        objects.append(_sent(context.store, plan, records_path, shard_plan.records_key))
     return ShardDone(objects, digest.hexdigest(), statistics, distributions.counts)
 
 

@@ -97,7 +97,8 @@ class SplitRules:
         if by.column:
             return self._named(chunk, by.column)
         if by.group:
-            return self._grouped(chunk, by.group)
+            hashes = self.group_hashes(chunk, by.group)
+            return split_of(hashes, self._fractions).astype(np.int8)
         if by.time:
             times = self.as_times(chunk, by.time)
             return np.searchsorted(self._limits, times, side="right").astype(np.int8)
@@ -114,10 +115,10 @@ class SplitRules:
         chunk.faults.mark(splits == _BY_HASH, "split", name, lambda i: texts[codes[i]])
         return np.maximum(splits, 0)
 
-    def _grouped(self, chunk: Chunk, name: str) -> np.ndarray:
+    def group_hashes(self, chunk: Chunk, name: str) -> np.ndarray:
+        """Return the hash of each row's group: uint64 of shape [rows]; mark rows without one."""
         texts, codes = texts_of(chunk, name, self._format_of(name))
-        hashes = string_hashes(values_as_texts(texts), self._options.salt)
-        return split_of(hashes, self._fractions).astype(np.int8)[codes]
+        return string_hashes(values_as_texts(texts), self._options.salt)[codes]
 
     def as_times(self, chunk: Chunk, name: str) -> np.ndarray:
         """Return float64 of shape [rows]: numbers as they are, dates as microseconds."""

@@ -50,6 +50,7 @@ class Job:
         block: Bytes of text to parse at a time.
         assumed: Whether the kinds are those of the first block, and are compared with all values.
         name: A folder for the bucket files, which no other pass has.
+        null_values: The strings that mean a missing value in the files; none in files with types.
     """
 
     source: Source
@@ -61,6 +62,7 @@ class Job:
     block: int = 0
     assumed: bool = False
     name: str = ""
+    null_values: tuple[str, ...] = ()
 
     @cached_property
     def fractions(self) -> list[float]:
@@ -83,7 +85,7 @@ class Job:
         kinds, weighted = self.kinds, self.options.weight is not None
         floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
         number = np.float32 if kinds.are_plain_numbers else np.float64
-        return kind_of(floats, codes, wholes, weighted, number)
+        return kind_of(floats, codes, wholes, weighted, number, bool(self.options.split.group))
 
 
 @dataclass
@@ -226,6 +228,8 @@ class _PartWriter:
         """Add the good rows of a chunk."""
         job, weight = self._job, self._job.options.weight
         chunk.faults.dropping = job.options.dropping(chunk.columns, job.label)
+        by_group = job.options.split.group
+        groups = job.split_rules.group_hashes(chunk, by_group) if by_group else None
         splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
         weights = None if weight is None else read_weights(chunk, weight)
         if job.assumed:
@@ -251,6 +255,8 @@ class _PartWriter:
         rows["dates"] = converted.dates
         if weights is not None:
             rows["weight"] = weights[keep]
+        if groups is not None:
+            rows["group"] = groups[keep]
         self._count(rows, [column.counted for column in coded], split)
         for j, column in enumerate(coded):
             rows["codes"][:, j] = column.codes

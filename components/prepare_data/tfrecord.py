@@ -15,7 +15,7 @@ from itertools import starmap
 import google_crc32c
 import numpy as np
 
-from kfp_tfjob.features.record_layout import CODE_BYTES, DamagedRecordError, Layout, field, varint
+from kfp_tfjob.features.record_layout import CODE_BYTES, Layout, field, varint
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
@@ -84,26 +84,6 @@ class Encoder:
         examples = struct.iter_unpack(f"{HEAD}x{record_bytes}s{TAIL}x", found)
         checksums = np.fromiter(starmap(google_crc32c.value, examples), np.uint32, rows)
         np.ndarray((rows,), "<u4", buffer, size - TAIL, (size,))[:] = masked(checksums)
-        return found
-
-    def decode(self, data: bytes) -> dict[str, np.ndarray]:
-        """Return (rows, values) of each list in records of these columns, by its name.
-
-        Raises:
-            DamagedRecordError: They are other records, or damaged.
-        """
-        size = self.record_bytes
-        rows, rest = divmod(len(data), size)
-        if rest or not rows:
-            raise DamagedRecordError(f"{len(data):,} bytes are not whole records of {size:,} bytes")
-        found = self._layout.values(
-            np.frombuffer(data, np.uint8).reshape(rows, size)[:, HEAD:-TAIL]
-        )
-        features = found.get("features", np.empty((rows, 0), np.float32))
-        weights = found["weight"][:, 0] if "weight" in found else None
-        labels, codes, dates = found["label"][:, 0], found.get("codes"), found.get("dates")
-        if self.encode(features, labels, codes, dates, weights) != data:
-            raise DamagedRecordError("re-encoding the rows gives different bytes")
         return found
 
 

@@ -136,6 +136,7 @@ def _manifest(step: Step) -> Manifest:
                 received=f"no {step.run.manifest}",
                 expected="the manifest that the chief's sidecar writes once everything is stored",
                 fix="find out why launch_tfjob ended, then start the run again",
+                name="output-incomplete",
             )
         ) from error
     if (manifest.kind, manifest.run_id) != ("output", step.run_id):
@@ -197,6 +198,7 @@ def _model_problems(step: Step, manifest: Manifest) -> list[Problem]:
             fix=f"{write}, not to {elsewhere[0]}"
             if elsewhere
             else f"{write}, for example with model.export, or set train_options.evaluate to false",
+            name="no-model-in-output",
         )
     ]
 

@@ -79,4 +79,5 @@ def local_paths(addresses: Mapping[str, str]) -> Iterator[Finding]:
                 expected="an address s3://BUCKET/KEY",
                 fix=f"copy it to the store and correct {name}; `kfp-tfjob run` takes a path",
                 path=name,
+                name="not-an-s3-address",
             )

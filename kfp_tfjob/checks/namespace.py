@@ -52,6 +52,7 @@ def exists(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             f"there is no namespace {api.namespace}",
             fix="pass the runs' namespace with --namespace",
+            name="namespace-not-found",
         )
     elif api.get(api.core("serviceaccounts", subject.account)) is None:
         yield Finding(
@@ -88,6 +89,7 @@ def account(subject: Subject) -> Iterator[Finding]:
                 f"{right} of the API group {right.group or 'core'}" for right in needed
             ),
             fix=fix,
+            name="missing-permission",
         )
     for right in to_stop:
         delay = _explain_late_stop(right, subject.spec)
@@ -158,6 +160,7 @@ def _explain_rejection(name: str, problems: tuple[Problem | str, ...]) -> Iterat
                 message,
                 fix="for a step, compile with --run-as-user; for the job, correct"
                 " pod.all.run_as_user",
+                name="pod-security",
             )
         else:
             yield Finding(

@@ -115,6 +115,7 @@ def check(pods: Mapping[str, StepPod]) -> Iterator[Problem]:
                 fix="compile it without that option for Kubeflow Pipelines 2.5 or later; or remove"
                 f" {pod.key}, and compile with --step-resources {pod.step}.memory=8Gi",
                 path=pod.key,
+                name="step-pod-not-compiled",
             )
     for pod in pods.values():
         limit, cpu = pod.compiled.get("cpu_limit"), pod.requested.cpu

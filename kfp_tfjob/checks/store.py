@@ -37,6 +37,7 @@ def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Findin
                 expected="412 Precondition Failed, because this response decides which run is"
                 " published",
                 fix="update the store, or set another one in output_uri and storage_endpoint",
+                name="no-conditional-create",
             )
         )
     usable = f"{root} can be written, read and deleted"

@@ -131,6 +131,7 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind
             received="; ".join(missing),
             expected=" or ".join(kind.controller for kind in AUTOMATIC),
             fix=f"ask an administrator to install {ways}",
+            name="operator_absent",
         )
     )
 

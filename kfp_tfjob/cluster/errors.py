@@ -105,6 +105,7 @@ def absent(kind: JobKind, received: str) -> Problem:
         received=received,
         expected=kind.controller,
         fix="ask an administrator to install it",
+        name="operator_absent",
     )
 
 
@@ -115,6 +116,7 @@ def silent(kind: JobKind, received: str) -> Problem:
         received=received,
         expected=kind.controller,
         fix=f"start it, and check {kind.deployment}",
+        name="operator_absent",
     )
 
 
@@ -159,6 +161,7 @@ def translate(error: ApiError, action: str) -> StepError:
                 f"cannot {action}: the namespace's quota is used up",
                 received=message,
                 fix="delete finished jobs, or have the ResourceQuota raised",
+                name="quota-exceeded",
             )
         )
     if status in (401, 403):
@@ -169,6 +172,7 @@ def translate(error: ApiError, action: str) -> StepError:
                 expected="a service account with the permissions in deploy/, such as"
                 " pipeline-runner",
                 fix="bind a Role with these permissions to the service account",
+                name="missing-permission",
             )
         )
     if status in (400, 422):

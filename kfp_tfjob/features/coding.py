@@ -2,8 +2,8 @@
 
 schema.json declares the encoding: `features` has the columns, and `coding` what was learned from
 the training rows. It is executed twice, by the column types of `types/`: with numpy here, from the
-rows of shards, and in the exported model, from raw columns (raw_columns.py). A test holds both
-equal, bit for bit.
+encoded rows of the dataset, and in the exported model, from raw columns (raw_columns.py). A test
+holds both equal, bit for bit.
 
 A packed row has the numbers first and the codes after them, each in the order of the columns. A
 column has its `parts`, and then 1 for a missing value where `indicator` is set.
@@ -109,7 +109,7 @@ class Coding:
 
     @cached_property
     def places(self) -> tuple[tuple[Field, int], ...]:
-        """For each feature, its field in a row of shards and runs, and its place there."""
+        """For each feature, its field in a row, and its place there."""
         counts = dict.fromkeys(FIELDS, 0)
         places = []
         for feature in self.features:
@@ -150,7 +150,7 @@ class Coding:
 
     @property
     def lengths(self) -> tuple[int, int, int]:
-        """The number of floats, codes and dates in a record of a shard."""
+        """The number of floats, codes and dates in a row."""
         counts = Counter(feature.field for feature in self.features)
         floats, codes, dates = (counts[field] for field in FIELDS)
         return floats, codes, dates
@@ -183,8 +183,8 @@ class Coding:
         """Return the packed rows.
 
         Args:
-            floats: (rows, n) float32, the numbers and booleans of the shards; NaN if missing.
-            codes: (rows, m) int64, the categories and texts of the shards.
+            floats: (rows, n) float32, the numbers and booleans of rows; NaN if missing.
+            codes: (rows, m) int64, the categories and texts of rows.
             dates: (rows, k) int64, microseconds since 1970, UTC; NO_DATE is a missing value.
 
         Returns:

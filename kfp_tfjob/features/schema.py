@@ -23,7 +23,7 @@ from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.storage.layout import CODEC_VERSION, SCHEMA_FORMAT
 
-_OPTIONAL = ("coding", "formats", "weight", "left_out", "picture")
+_OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class SchemaSplit:
         rows: How many rows it has.
         shards: The names of its shards, below the dataset.
         digests: The hash of the rows of each shard; none before codec 5.
-        records: The files with the same rows, encoded; none for images.
+        records: The files with the same rows, encoded for the trainer; none for images and for the
+            test rows.
     """
 
     rows: int = 0
@@ -93,7 +94,10 @@ class Schema:
         coding: What was learned from train, by feature; none for images and, before codec 3, for
             numbers without missing values.
         formats: How the source writes columns; the model takes numbers and dates.
+        null_values: The strings that mean a missing value in the source, besides the empty one.
         weight: The column of weights, if there is one.
+        group: The column of the test rows with the hash of each row's group; empty unless the split
+            is by group.
         left_out: What the model does not get.
         picture: The model's input, if the rows are images.
         codec: `version` and `layout` of the shards.
@@ -108,7 +112,9 @@ class Schema:
     schema_digest: str = ""
     coding: tuple[Learned, ...] = ()
     formats: Mapping[str, str] = field(default_factory=dict)
+    null_values: tuple[str, ...] = ()
     weight: SchemaWeight | None = None
+    group: str = ""
     left_out: tuple[LeftOut, ...] = ()
     picture: PictureInput | None = None
     codec: Mapping[str, int | str] = field(default_factory=dict)

@@ -340,6 +340,7 @@ class JobSpec:
             fix=f"set train_batch_size to {' or '.join(near)}",
             path="train_batch_size",
             suggestion=near[0],
+            name="batch-size",
         )
 
     def _wrong_pod(self, role: str, settings: PodSettings) -> Iterator[Problem]:

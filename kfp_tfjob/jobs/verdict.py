@@ -7,7 +7,7 @@ in failure.json, and docs/failures.md has a section for each. Made by `job_end.p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
@@ -145,6 +145,8 @@ class Judgement:
     def failure(self, last_lines: Sequence[str] = ()) -> JobFailedError:
         """Return the error of a step whose job ended this way, with a replica's last lines."""
         problem = Problem(self.sentence, fix=self.remedy)
+        if self.code == exit_codes.NOT_FINITE:
+            problem = replace(problem, name="loss-not-finite")
         return JobFailedError(self.code, str(self.verdict), problem, last_lines)
 
 

@@ -4,7 +4,8 @@ Against the champion, the null hypothesis is that both models are equally good, 
 each row which model made which prediction (chance.py). A row with equal predictions does not count,
 and rows that are hard for both models cancel out. For a share of rows, this is McNemar's exact
 test; for a mean, it is the permutation test of pairs; for the AUC, it is the permutation test of
-the pairs' contributions. There is no random sampling.
+the pairs' contributions. There is no random sampling. Where rows have groups, chance decides in
+each group.
 
 Against a baseline, which ignores the columns, there is a second null hypothesis: the predictions
 say nothing about the labels. For metrics of hits, this is Fisher's exact test; for the AUC, it is
@@ -45,7 +46,7 @@ class Comparison:
         high: One-sided upper bound.
         detectable: The smallest true gain that a test with these rows would detect 8 times in 10.
         effective_sample_size: The number of rows behind the metric; for the AUC, the smaller
-            class's rows.
+            class's rows. At most the number of groups, where rows have groups.
         confidence: The confidence of each bound.
         tail: From a gain to the probability that chance alone shows at least this gain.
         with_baseline: Whether the reference ignores the columns.
@@ -53,6 +54,7 @@ class Comparison:
             challenger.
         decisive: The number of rows that contribute half of the variance, if these are very few of
             many rows; otherwise 0.
+        unit: What is independent: a `row` or a `group`.
     """
 
     metric: str
@@ -68,6 +70,7 @@ class Comparison:
     with_baseline: bool = False
     with_guess: bool = False
     decisive: int = 0
+    unit: str = "row"
 
     @property
     def has_bound(self) -> bool:
@@ -182,6 +185,13 @@ def compare_with_baseline(
         mean, shuffled = estimate.by_chance
         shuffled = shuffled if estimate.sign > 0 else shuffled.negative()
         candidates.append((estimate.sign * (mean - reference), shuffled))
+    if estimate.predictions.group_count and estimate.influence is not None:
+        # Few groups may decide, which a standard error does not show: chance gives the influence of
+        # each group its sign (the wild cluster bootstrap of Cameron, Gelbach and Miller 2008).
+        candidates.append((0.0, Swaps.of(iter([estimate.influence_by_group])).chance))
+        if baseline_estimate.influence is not None:
+            swaps = _swap_models(estimate, baseline_estimate, gain, confidence)
+            candidates.append((0.0, swaps.chance))
     if not math.isfinite(estimate.of_constant):
         swaps = _swap_models(estimate, baseline_estimate, gain, confidence)
         decisive = swaps.decisive
@@ -217,7 +227,10 @@ def _swap_models(
     The terms are a linear approximation. Where the metric is curved, as a root of a mean of squares
     is, a large gain differs from their sum, and all terms are scaled to match it.
     """
-    swaps = Swaps.of(challenger.sign * terms for terms in swap_terms(challenger, reference))
+    terms = (challenger.sign * part for part in swap_terms(challenger, reference))
+    if challenger.predictions.group_count:
+        terms = iter([challenger.predictions.sums_by_group(terms)])
+    swaps = Swaps.of(terms)
     total = swaps.gains - swaps.losses
     is_curved = total * gain > 0 and abs(total) > swaps.chance.critical(confidence) / 2
     return swaps.scaled(gain / total) if is_curved else swaps
@@ -228,8 +241,21 @@ def _unknown_comparison(
 ) -> Comparison:
     nan = math.nan
     return Comparison(
-        estimate.metric, estimate.value, reference, gain, nan, nan, nan, sample_size, confidence
+        estimate.metric,
+        estimate.value,
+        reference,
+        gain,
+        nan,
+        nan,
+        nan,
+        sample_size,
+        confidence,
+        unit=_unit(estimate),
     )
+
+
+def _unit(estimate: Estimate) -> str:
+    return "group" if estimate.predictions.group_count else "row"
 
 
 def _build_comparison(
@@ -269,6 +295,7 @@ def _build_comparison(
         sample_size,
         confidence,
         chance.tail,
+        unit=_unit(estimate),
     )
 
 

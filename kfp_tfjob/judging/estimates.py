@@ -6,6 +6,10 @@ between two models on the same rows, subtract their influence values. So one fun
 metric yields every interval and every paired comparison. For the AUC, it is exactly DeLong's
 (DeLong, DeLong and Clarke-Pearson 1988).
 
+Rows of one group, such as the visits of one customer, may be alike. Where data_options.split.group
+names the groups, influence values are first summed by group (the cluster-robust variance of Liang
+and Zeger 1986), and quantiles are those of Student's t for this number of groups.
+
 Influence values are computed by chunk, so the memory does not grow with the rows.
 """
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 from typing import Any
@@ -29,6 +33,7 @@ _NORMAL = NormalDist()
 _TINY = 1e-12  # a value this close to the end of its range differs from it by rounding only
 # The prior variance counts as much as this many rows, so it matters only in a small test split.
 _PRIOR_ROWS = 10
+_LEVEL = 0.95  # at which Student's t widens a null distribution: the default of gate.confidence
 RowFunction = Callable[[Any], NDArray[np.float64]]
 
 
@@ -94,8 +99,42 @@ class Estimate:
             return math.sqrt(self.variance)
         if self.influence is None:
             return 0.0
+        if groups := self.predictions.group_count:
+            squares = _sum_of_squares(self.influence_by_group)
+            return small_sample_correction(groups) * math.sqrt(squares)
+        return self._error_of_independent_rows
+
+    @property
+    def influence_by_group(self) -> NDArray[np.float64]:
+        """(groups,) by how much each group moves the value."""
+        assert self.influence is not None
+        chunks = map(self.influence, self.predictions.chunks())
+        return self.predictions.sums_by_group(chunks) / self.predictions.rows
+
+    @property
+    def _error_of_independent_rows(self) -> float:
+        """The standard error if rows of one group are as different as those of two groups."""
+        assert self.influence is not None
         squares = [_sum_of_squares(self.influence(chunk)) for chunk in self.predictions.chunks()]
         return math.sqrt(math.fsum(squares)) / max(self.predictions.rows, 1)
+
+    def by_group(self) -> Estimate:
+        """Return the same with the uncertainty of rows that are alike within their group."""
+        groups = self.predictions.group_count
+        if not groups or self.influence is None:
+            return self
+        size = min(self.effective_sample_size, groups)
+        # A share of groups is no share of rows, and a variance without rows does not know of them.
+        return replace(self, effective_sample_size=size, proportion=False, variance=math.nan)
+
+    @cached_property
+    def _design_factor(self) -> float:
+        """By how much groups make a null distribution of independent rows wider, at least 1."""
+        groups = self.predictions.group_count
+        if not groups or self.influence is None:
+            return 1.0
+        independent = self._error_of_independent_rows
+        return max(self.standard_error / independent, 1.0) if independent else 1.0
 
     @cached_property
     def by_chance(self) -> tuple[float, ChanceSum] | None:
@@ -106,8 +145,16 @@ class Estimate:
         if self.relabeled is None or not math.isfinite(self.value):
             return None
         expected = self.relabeled.expected
-        mean = self.relabeled.mean if math.isnan(expected) else expected
-        return mean, self.relabeled.shuffled()
+        mean, chance = self.relabeled.mean, self.relabeled.shuffled()
+        if not math.isnan(expected):
+            mean = expected
+        if (wider := self._design_factor) > 1:
+            if mean > self.of_constant:
+                # Fewer independent units make such a bias larger, as they do the variance.
+                mean = self.of_constant + (mean - self.of_constant) * wider**2
+            quantile = t_quantile(_LEVEL, self.predictions.group_count - 1)
+            chance = chance.scaled(wider * quantile / _NORMAL.inv_cdf(_LEVEL))
+        return mean, chance
 
     def influence_of(self, predictor: Estimate, chunk: Any) -> NDArray[np.float64]:
         """Return the (rows,) influence on this value if `predictor` had made the predictions."""

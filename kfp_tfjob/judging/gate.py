@@ -250,7 +250,8 @@ def _describe_bound(comparison: Comparison) -> str:
         return f"{comparison.confidence * 100:g}% bound {lower(comparison.low)}"
     if math.isfinite(comparison.gain):
         usable = comparison.effective_sample_size
-        return f"not enough test data: {usable} usable rows, at least {LEAST_ROWS} needed"
+        usable_units = counted(usable, f"usable {comparison.unit}")
+        return f"not enough test data: {usable_units}, at least {LEAST_ROWS} needed"
     return "there is no value to compare"
 
 
@@ -260,7 +261,8 @@ def _comparison_check(
     interval = (comparison.low, comparison.high)
     if comparison.decisive and math.inf in map(abs, range_of(comparison.metric)):
         text += (
-            f"; {counted(comparison.decisive, 'row')} decide, so the bound does not hold if the"
-            " model rarely makes errors that are larger than those of these rows"
+            f"; {counted(comparison.decisive, comparison.unit)} decide, so the bound does not hold"
+            f" if the model rarely makes errors that are larger than those of these"
+            f" {comparison.unit}s"
         )
     return Check(name, passed, text, comparison.metric, comparison.gain, interval, threshold)

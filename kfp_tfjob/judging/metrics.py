@@ -117,7 +117,7 @@ class Measures:
             is not finite, or the test rows do not define the metric (an AUC with only one class).
         """
         if metric not in self._estimates:
-            self._estimates[metric] = self._estimate(metric)
+            self._estimates[metric] = self._estimate(metric).by_group()
         return self._estimates[metric]
 
     @cached_property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def predictions_of(schema: Schema, batch: Batch, outputs: np.ndarray) -> Predict
         outputs: `ServedModel.predict` of these rows.
     """
     kind = ValuePredictions if schema.task == "regression" else ClassPredictions
-    return kind.of(batch.labels, outputs, batch.weights)
+    return replace(kind.of(batch.labels, outputs, batch.weights), groups=batch.groups)
 
 
 def exported_weights_sha256(folder: Path) -> str:

@@ -35,12 +35,14 @@ class RowPredictions:
         weights: (rows,) float32, how much each row counts; None where all count the same.
         own: A user metric's (rows,) values by its name: float64, or bool if all are 0 or 1.
         minimize: The user metrics whose lower values are better.
+        groups: (rows,) uint64, the hash of each row's group; None where rows are independent.
     """
 
     labels: Column
     weights: Column | None
     own: Mapping[str, Column] = field(default_factory=dict, kw_only=True)
     minimize: frozenset[str] = field(default=frozenset(), kw_only=True)
+    groups: Column | None = field(default=None, kw_only=True)
 
     @property
     def rows(self) -> int:
@@ -65,6 +67,29 @@ class RowPredictions:
         """Return the columns by name, without user metrics."""
         values = {declared.name: getattr(self, declared.name) for declared in fields(self)}
         return {name: column for name, column in values.items() if isinstance(column, np.ndarray)}
+
+    @cached_property
+    def group_numbers(self) -> NDArray[np.int64] | None:
+        """(rows,) the number of each row's group, from 0; None where rows are independent."""
+        if self.groups is None:
+            return None
+        return np.unique(self.groups, return_inverse=True)[1].astype(np.int64)
+
+    @cached_property
+    def group_count(self) -> int:
+        """The number of groups; 0 where rows are independent."""
+        numbers = self.group_numbers
+        return 0 if numbers is None or not len(numbers) else int(numbers.max()) + 1
+
+    def sums_by_group(self, values: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Return the (groups,) sums of (rows,) values, which come in the chunks of `chunks`."""
+        numbers, sums, start = self.group_numbers, np.zeros(self.group_count), 0
+        assert numbers is not None
+        for chunk in values:
+            end = start + len(chunk)
+            sums += np.bincount(numbers[start:end], chunk, len(sums))
+            start = end
+        return sums
 
     def own_values(self, metric: str) -> NDArray[np.float64]:
         """Return the (rows,) values of a user metric."""

@@ -43,11 +43,13 @@ class Batch(NamedTuple):
         features: A (batch,) array by column, the argument of `ServedModel.predict`.
         labels: (batch,) the true classes or values.
         weights: (batch,) float32, how much each row counts; None where all count the same.
+        groups: (batch,) uint64, the hash of each row's group; None where rows are independent.
     """
 
     features: Mapping[str, np.ndarray]
     labels: np.ndarray
     weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,9 @@ class TestData:
         """Yield rows from the Parquet files."""
         types = {feature.name: feature.column_type for feature in self.schema.features}
         label, weight = self.schema.label.name, self._weight
-        column_names = [*types, label, *([weight] if weight else [])]
+        group = self.schema.group
+        extra = [name for name in (weight, group) if name]
+        column_names = [*types, label, *extra]
         for path in self.shards:
             for batch in self._read_parquet(path, column_names, size):
                 columns = {
@@ -181,18 +185,27 @@ class TestData:
                 weights = None
                 if weight:
                     weights = batch[weight].to_numpy(zero_copy_only=False).astype(np.float32)
-                yield Batch(columns, self._labels_of(batch[label]), weights)
+                groups = batch[group].to_numpy(zero_copy_only=False) if group else None
+                yield Batch(columns, self._labels_of(batch[label]), weights, groups)
 
     def _labels_of(self, column: pa.Array) -> np.ndarray:
-        """Return the labels of rows: int64 classes, -1 for another string, or float32 values."""
+        """Return the labels of rows: int64 classes, or float32 values.
+
+        Raises:
+            DataError: A label is missing, or is not a class.
+        """
         classes = self.schema.label.classes
         if classes is None:
             return column.to_numpy(zero_copy_only=False).astype(np.float32)
-        from pyarrow import array, compute
-
-        numbers = compute.index_in(column.dictionary, value_set=array(classes)).fill_null(-1)
-        codes = column.indices.fill_null(len(numbers)).to_numpy()
-        return np.append(numbers.to_numpy(), -1).astype(np.int64)[codes]
+        names = column.dictionary.to_pylist()
+        number_of = {name: number for number, name in enumerate(classes)}
+        used = [names[code] for code in column.indices.unique().drop_null().to_pylist()]
+        if column.null_count or not number_of.keys() >= set(used):
+            wrong = [name for name in used if name not in number_of]
+            received = f"the label {wrong[0]!r}" if wrong else "a row without a label"
+            raise self._mismatch(received, f"the classes {listed(classes, 10)}")
+        numbers = np.array([number_of.get(name, 0) for name in names], np.int64)
+        return numbers[column.indices.to_numpy()]
 
     def _read_parquet(
         self, path: Path, columns: Sequence[str], size: int

@@ -337,6 +337,7 @@ def _metric_problem(path: str, metric: str, task: str, classes: Sequence[str]) -
             expected=choices(usable, most=len(usable)),
             fix="name one of these, or correct data_label or data_options.task",
             path=path,
+            name="metric-mismatch",
         )
     if name and name not in classes:
         class_metrics = [f"{kind}/{label_class}" for label_class in classes]

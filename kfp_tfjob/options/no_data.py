@@ -42,6 +42,7 @@ def run_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             " (train_options.command) needs none",
             fix="set data_uri, or train_options.command to a program that needs no data",
             path="data_uri",
+            name="missing-data",
         )
         return
     yield from data_problems(values)

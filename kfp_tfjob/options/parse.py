@@ -100,6 +100,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
                 expected='a JSON object, for example {"KEY": "value"}',
                 fix=f"correct {name}",
                 path=name,
+                name="invalid-value",
             )
         )
     options = {
@@ -168,7 +169,13 @@ def unknown_key(name: str, key: str, existing: Iterable[str]) -> Problem:
     """
     existing, path = sorted(existing), f"{name}.{key}".lstrip(".")
     if path in REMOVED:
-        return Problem(f"{path} no longer exists", received=key, fix=REMOVED[path], path=path)
+        return Problem(
+            f"{path} no longer exists",
+            received=key,
+            fix=REMOVED[path],
+            path=path,
+            name="unknown-key",
+        )
     meant = nearest(key, existing)
     return Problem(
         f"{name} has no key {key!r}" if name else f"there is no parameter {key!r}",
@@ -177,6 +184,7 @@ def unknown_key(name: str, key: str, existing: Iterable[str]) -> Problem:
         fix=did_you_mean(meant, f"remove {key!r}"),
         path=path,
         suggestion=meant,
+        name="unknown-key",
     )
 
 
@@ -204,6 +212,7 @@ def no_path(name: str, path: Path, expected: str) -> Problem:
         fix=did_you_mean(meant, "correct the path; on a cluster it must be an s3:// address"),
         path=name,
         suggestion=meant,
+        name="path-not-found",
     )
 
 
@@ -257,6 +266,7 @@ def _problems(
             fix=did_you_mean(meant, f"correct {full_path}"),
             path=full_path,
             suggestion=meant,
+            name="invalid-value",
         )
 
 

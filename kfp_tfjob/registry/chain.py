@@ -143,6 +143,7 @@ def sha256_problems(
                 received="a different SHA-256",
                 expected=file.sha256,
                 fix="do not use it, because it was altered",
+                name="checksum-mismatch",
             )
 
 

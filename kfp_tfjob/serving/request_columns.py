@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.features.cells import BLANKS
 from kfp_tfjob.features.schema import Schema
-from kfp_tfjob.features.types.base import ColumnType, missing_in
+from kfp_tfjob.features.types.base import ColumnType, missing_in, text_of
 from kfp_tfjob.serving.limits import check_row_count
 from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest
 from kfp_tfjob.storage.errors import Problem
@@ -71,7 +72,7 @@ class RequestColumns:
         self.classes, self._label = schema.classes, schema.label.name
         features = schema.encoding.features
         self.types = {feature.name: type(feature) for feature in features}
-        self._formats = schema.formats
+        self._formats, self._null_values = schema.formats, frozenset(schema.null_values)
         # The model was trained without missing values in these columns.
         self._without_missing = frozenset(
             feature.name for feature in features if not feature.takes_missing
@@ -124,7 +125,7 @@ class RequestColumns:
         problems_found: list[Problem] = []
         features = {}
         for name, column in self.types.items():
-            values, invalid = column.read(columns[name])
+            values, invalid = column.read(self._with_missing(columns[name]))
             problems_found += self._describe_invalid(name, column, columns[name], invalid, path)
             if not invalid and name in self._without_missing:
                 problems_found += self._describe_missing(name, column, values, path)
@@ -132,6 +133,15 @@ class RequestColumns:
         if problems_found:
             raise RefusedRequest(*problems_found)
         return Rows(len(next(iter(features.values()))), features)
+
+    def _with_missing(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values of a column with None for the strings that were missing in training."""
+        if not self._null_values or isinstance(values, np.ndarray) and values.dtype != object:
+            return values
+        texts = map(text_of, values)
+        missing = [text is not None and text.strip(BLANKS) in self._null_values for text in texts]
+        pairs = zip(values, missing, strict=True)
+        return [None if is_missing else value for value, is_missing in pairs]
 
     def _rows_by_column(self, rows: list[Any]) -> list[dict[str, Any]]:
         """Return the rows with columns as keys; reject the first row with other keys."""

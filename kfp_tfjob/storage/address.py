@@ -50,6 +50,7 @@ class S3Address:
                     + (rule if scheme == "s3" and bucket else ""),
                     fix=f"set {name} to an address in an existing bucket",
                     path=name,
+                    name="not-an-s3-address",
                 )
             )
         return cls(bucket, key.strip("/"))

@@ -55,6 +55,7 @@ def _problem(error: Exception, action: str) -> Problem:
             received=f"{error}{f' ({names[0]})' if names else ''}",
             expected="the token that EKS mounts into pods of a service account with a role",
             fix="start the pod again after the service account has its role, or unset the variable",
+            name="aws-role",
         )
     if isinstance(error, InvalidConfigError):
         return Problem(
@@ -63,6 +64,7 @@ def _problem(error: Exception, action: str) -> Problem:
             expected="AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE",
             fix="annotate the pod's service account with eks.amazonaws.com/role-arn, or unset"
             " AWS_WEB_IDENTITY_TOKEN_FILE",
+            name="aws-role",
         )
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})  # nothing if this is not STS
@@ -75,6 +77,7 @@ def _problem(error: Exception, action: str) -> Problem:
             received=f"{code}: {message}".strip(": ."),
             expected="keys of the role of the pod's service account",
             fix=_STS_FIXES.get(code, _TRUST if code else _NO_STS),
+            name="aws-role",
         )
     return Problem(
         f"cannot {action}: the AWS environment gives no credentials",
@@ -82,6 +85,7 @@ def _problem(error: Exception, action: str) -> Problem:
         expected="keys, a profile, or the variables that EKS sets for a role",
         fix="correct the AWS_ variables of this process, or put keys into the Secret named by"
         " storage_secret",
+        name="no-credentials",
     )
 
 

@@ -117,6 +117,7 @@ def no_champion(layout: Layout, model_name: str) -> Problem:
         received=f"no record below {layout.model(model_name).champions}",
         expected="a model that a run has published",
         fix="compare the name and the folder with `kfp-tfjob models list`, or start a run",
+        name="no-champion",
     )
 
 

@@ -29,6 +29,7 @@ class Problem:
         fix: What to do now.
         path: The parameter or variable that is wrong, down to the key: `train_options.seed`.
         suggestion: What to type instead, if one correction is likely.
+        name: The section of docs/failures.md that explains it; empty if the message says it all.
     """
 
     what: str
@@ -37,6 +38,7 @@ class Problem:
     fix: str = ""
     path: str = ""
     suggestion: str = ""
+    name: str = ""
 
     @property
     def is_misnamed(self) -> bool:
@@ -138,6 +140,11 @@ class StepError(Exception):
         """The first problem's `what`, for a log line or a title."""
         problem = self.problems[0]
         return problem.what if isinstance(problem, Problem) else str(problem)
+
+    @property
+    def problem_name(self) -> str:
+        """The name of the first problem that has one; empty if none has."""
+        return next((problem.name for problem in self.as_problems if problem.name), "")
 
     @property
     def received(self) -> str:

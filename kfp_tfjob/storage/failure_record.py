@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.docs_page import address_of
 from kfp_tfjob.storage.errors import LABELS, Example, Problem, StepError
 from kfp_tfjob.supervisor.exit_codes import SURPASSED, USER_ERRORS
 
@@ -29,6 +30,7 @@ class FailedProblem:
         fix: What to do.
         path: The parameter that is wrong, down to the key; empty if it is not a parameter.
         examples: Where it is wrong, for example rows of a table.
+        name: Its stable name; empty if docs/failures.md does not explain it.
     """
 
     what: str
@@ -37,11 +39,14 @@ class FailedProblem:
     fix: str = ""
     path: str = ""
     examples: tuple[str, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class Failure:
     """The content of failure.json. An earlier version stored only the first four keys.
+
+    Its `name` and `docs` are empty in a record of an earlier version; `docs_address` works for all.
 
     Attributes:
         step: The step that failed.
@@ -52,6 +57,8 @@ class Failure:
         problems: Each problem in its parts.
         last_lines: The last lines of the replica that failed first.
         notes: Sentences after the problems, for example warnings.
+        name: The first problem's stable name; the verdict, if no problem has one.
+        docs: The address of the page's section about `name`, where the step looked for it.
     """
 
     step: str
@@ -62,6 +69,8 @@ class Failure:
     problems: tuple[FailedProblem, ...] = ()
     last_lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    name: str = ""
+    docs: str = ""
 
     @classmethod
     def of(cls, step: str, error: StepError) -> Failure:
@@ -74,10 +83,18 @@ class Failure:
             elif isinstance(problem, Problem):
                 sentence, received, expected, fix = map(problem.parts.get, LABELS)
                 problems.append(
-                    FailedProblem(sentence or "", received, expected, fix or "", problem.path)
+                    FailedProblem(
+                        what=sentence or "",
+                        received=received,
+                        expected=expected,
+                        fix=fix or "",
+                        path=problem.path,
+                        name=problem.name,
+                    )
                 )
             else:
                 problems.append(FailedProblem(problem))
+        name = error.problem_name or error.verdict
         fixes = "; ".join(dict.fromkeys(failed.fix for failed in problems if failed.fix))
         return cls(
             step,
@@ -88,7 +105,14 @@ class Failure:
             problems=tuple(problems),
             last_lines=error.last_lines,
             notes=error.remarks,
+            name=name,
+            docs=address_of(name),
         )
+
+    @property
+    def docs_address(self) -> str:
+        """The address of the section that explains the failure."""
+        return self.docs or address_of(self.name or self.verdict)
 
     @property
     def final(self) -> bool:
@@ -118,7 +142,7 @@ class Failure:
         line = f"{_IN_LOG}{json.dumps(asdict(short))}"
         if len(line) > _LONGEST_LINE:
             # The message repeats the problems, so a person loses little without them.
-            reduced = Failure(short.step, short.code, short.verdict, short.message)
+            reduced = replace(short, fix="", problems=(), last_lines=(), notes=())
             line = f"{_IN_LOG}{json.dumps(asdict(reduced))}"
         return line
 

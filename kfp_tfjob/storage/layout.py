@@ -31,6 +31,7 @@ SUSPICIOUS = "suspicious.txt"  # columns that reveal the label, if any; not in t
 WORK = "work"  # intermediate results below it; deleted when the dataset is finished
 LONGEST_SCHEMA = 128 << 20  # bytes; a schema contains the strings of all categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
+ENCODED = "encoded"  # below a dataset, the folder with the rows as the trainer reads them
 CODEC_VERSION = 5  # of the shards, and part of dataset_digest: raise it if their bytes change
 
 # In a run's folder. Names in ATTEMPTS begin with the number of the attempt.
@@ -419,9 +420,17 @@ def _misplaced(output_uri: str) -> Problem:
     )
 
 
-def is_for_training(key: str) -> bool:
-    """Return whether replicas get an object of a dataset, by its key below the dataset's address.
+def is_for_programs(key: str) -> bool:
+    """Return whether a user's program gets an object of a dataset, by its key below the dataset.
 
-    Replicas do not get the test rows: a program could train on the rows that evaluate it.
+    It does not get the test rows: it could train on the rows that evaluate it.
     """
-    return not key.startswith(("test/", "test-", "test."))
+    return not key.startswith(("test/", "test-", f"{ENCODED}/"))
+
+
+def is_for_trainer(key: str) -> bool:
+    """Return whether the trainer gets an object of a dataset, by its key below the dataset.
+
+    It reads the encoded rows of a table, and the shards of images.
+    """
+    return not key.startswith(("test/", "test-", "train/", "validation/"))

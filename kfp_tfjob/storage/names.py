@@ -116,6 +116,7 @@ def check_model_name(name: str) -> list[Problem]:
             expected="1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit",
             fix="set model_name to such a name, for example churn-eu",
             path="model_name",
+            name="invalid-value",
         )
     ]
 

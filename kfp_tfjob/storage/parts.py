@@ -276,6 +276,7 @@ def _read_range(
                     received=f"{reply['ContentLength']} bytes",
                     expected=f"{size} bytes",
                     fix="do not use it; the run that wrote the manifest must write it again",
+                    name="checksum-mismatch",
                 )
             )
         for chunk in reply["Body"].iter_chunks(CHUNK):
@@ -293,5 +294,6 @@ def _read_range(
                 received="a different entity tag",
                 expected=f"the entity tag {extra.get('IfMatch')}",
                 fix="wait until nothing writes to it, then start the run again",
+                name="changed-while-read",
             )
         ) from None

@@ -212,6 +212,7 @@ def _explain_redirect(
             received=f"{received}, to {target!r}" if target else received,
             expected=f"{_S3_API}, and the region of the bucket",
             fix=fix,
+            name="wrong-region",
         )
     )
 
@@ -247,6 +248,7 @@ def explain(
                 received=str(error),
                 expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
                 fix=_credentials_remedy(),
+                name="no-credentials",
             )
         )
     if not isinstance(error, ClientError):
@@ -277,6 +279,7 @@ def explain(
                 f"cannot {action}: it does not exist",
                 expected="an object at this address",
                 fix="correct the address; if the object was deleted, start the run again",
+                name="object-not-found",
             )
         )
     if code in ("NoSuchBucket", "InvalidBucketName"):
@@ -287,6 +290,7 @@ def explain(
                 expected="a bucket that exists",
                 fix=f"create the bucket {address.bucket} at {endpoint or 'AWS'}, or name a bucket"
                 " that exists",
+                name="bucket-not-found",
             )
         )
     if code in REDIRECTS or code == "AuthorizationHeaderMalformed":
@@ -298,6 +302,7 @@ def explain(
                 received=received,
                 expected="a difference of less than 15 minutes",
                 fix="set this machine's clock, for example with NTP",
+                name="clock-skew",
             )
         )
     if code in _DENIED:
@@ -307,6 +312,7 @@ def explain(
                 received=received,
                 expected="credentials that may read, write, list and delete there",
                 fix=_permit(received, endpoint),
+                name="access-denied",
             )
         )
     if code.startswith("KMS."):
@@ -327,6 +333,7 @@ def explain(
                 received=received,
                 expected=_S3_API,
                 fix=_ENDPOINT,
+                name="wrong-endpoint",
             )
         )
     return StepError(

@@ -110,6 +110,7 @@ class S3Session:
                     received=str(error),
                     expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
                     fix="set both of them, or neither",
+                    name="no-credentials",
                 )
             ) from None
         except StoreUnavailableError as error:
@@ -254,6 +255,7 @@ def _check_bucket(endpoint: str, bucket: str) -> None:
             fix=f"remove {bucket} from it; output_uri and data_uri name buckets",
             path="storage_endpoint",
             suggestion=f"{url.scheme}://{host}",
+            name="wrong-endpoint",
         )
     )
 

@@ -192,6 +192,7 @@ class Store:
                     received="a different tag" if reply is None else reply["ETag"].strip('"'),
                     expected=f"the entity tag {etag}",
                     fix="wait until nothing writes to it, then start the run again",
+                    name="changed-while-read",
                 )
             )
         if offset and reply["ResponseMetadata"]["HTTPStatusCode"] != 206:
@@ -503,6 +504,7 @@ def check_endpoint(endpoint: str) -> None:
                 fix=f"remove the part {'before the @' if user else 'from the ?'}, and put the keys"
                 " into the Secret named by storage_secret or in the AWS environment",
                 path="storage_endpoint",
+                name="wrong-endpoint",
             )
         )
     if endpoint and not _is_url(endpoint):
@@ -513,6 +515,7 @@ def check_endpoint(endpoint: str) -> None:
                 expected="http://HOST:PORT or https://HOST",
                 fix="correct storage_endpoint, or leave it empty for AWS",
                 path="storage_endpoint",
+                name="wrong-endpoint",
             )
         )
 
@@ -535,5 +538,6 @@ def _compare(address: S3Address, stored: tuple[int, str], expected: ManifestObje
                 received=f"{stored[0]} bytes, CRC64NVME {stored[1]}",
                 expected=f"{expected.size} bytes, CRC64NVME {expected.crc64nvme}",
                 fix="do not use it; the run that wrote the manifest must write it again",
+                name="checksum-mismatch",
             )
         )

@@ -58,6 +58,7 @@ def wrong_arguments(
                     fix=did_you_mean(suggestion, f"remove {name!r}"),
                     path=f"model_hyperparameters.{name}",
                     suggestion=suggestion,
+                    name="hyperparameter-mismatch",
                 )
             )
     problems += _string_problems(where, _arguments_of(arguments), hyperparameters)
@@ -69,6 +70,7 @@ def wrong_arguments(
                     received=f"model_hyperparameters with {sorted(hyperparameters) or 'nothing'}",
                     expected=f"a value for {name!r}",
                     fix=f"add {name!r} to model_hyperparameters, or give it a default",
+                    name="hyperparameter-mismatch",
                 )
             )
     return problems
@@ -129,6 +131,7 @@ def _string_problems(
             ),
             path=f"model_hyperparameters.{name}",
             suggestion=suggestion,
+            name="hyperparameter-mismatch",
         )
 
 

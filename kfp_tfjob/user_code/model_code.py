@@ -93,6 +93,7 @@ class ModelCode:
                 expected=f"FILE.py, ./FOLDER or FILE.zip; or {forms}" if of_program else forms,
                 fix=fix,
                 path="model_code",
+                name="model-code-without-function",
             )
         )
 
@@ -157,6 +158,7 @@ class ModelCode:
                     expected=expected,
                     fix="correct the path in model_code; on a cluster it must be an s3:// address",
                     path="model_code",
+                    name="model-code-not-a-module",
                 )
             )
         if name.endswith(".zip"):
@@ -308,6 +310,7 @@ class Code:
             fix=did_you_mean(suggestion, "correct model_code"),
             path="model_code",
             suggestion=f"{source}:{suggestion}" if suggestion else "",
+            name="function-not-found",
         )
         return path, None, [*imported, problem]
 
@@ -362,6 +365,7 @@ def _importable(
                 expected="a .py file, or a folder with __init__.py, with model.py, or with one file"
                 f" that defines {function}",
                 fix="add __init__.py, or name the .py file itself",
+                name="model-code-not-a-module",
             )
         )
     if not module.isidentifier() or keyword.iskeyword(module):
@@ -371,6 +375,7 @@ def _importable(
                 received=name,
                 expected="letters, digits and underscores, beginning with a letter",
                 fix="rename it",
+                name="model-code-name",
             )
         )
     return module, files
@@ -404,6 +409,7 @@ def _missing(path: str, files: Iterable[str]) -> Problem:
             "correct the path, or name its file or folder in model_code",
         ),
         path="train_options.command",
+        name="command-path-not-found",
     )
 
 
@@ -417,6 +423,7 @@ def _name_problems(module: str) -> list[Problem]:
             received=module,
             expected="a name that neither Python nor a library of the image has",
             fix=f"rename it, for example to my_{module}",
+            name="model-code-name",
         )
     ]
 

@@ -81,6 +81,7 @@ class OwnCode:
                 received=code.module,
                 expected="a module in the steps' image, or PATH.py:FUNCTION",
                 fix="correct model_code",
+                name="module-not-in-image",
             )
             return [problem]
         path, node, problems = code.definition(function)

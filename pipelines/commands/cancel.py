@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_run
+from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.local.runs import HomeRuns
 
 
 @click.command()
-@with_run
+@click.argument("run", metavar="RUN")
+@with_runs
 @click.option(
     "--limit", type=click.IntRange(1), default=300, show_default=True, help="seconds to wait"
 )
 @as_json
-def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
+def cancel(client: Client | HomeRuns, run: str, limit: int, json_: bool) -> None:
     """End a run, and wait until none of its pods run.
 
-    RUN is an id, an id prefix, a name or `last`. Training saves a checkpoint before it stops. With
-    a kubeconfig, the command also checks the pods.
+    RUN is an id, an id prefix, a name or `last`, of a local run or of Kubeflow Pipelines. Training
+    saves a checkpoint before it stops. With a kubeconfig, the command also checks the pods.
 
     Exit codes: 0 nothing is running anymore, as far as could be checked; 1 something is still
     running after --limit seconds; 2 the run had already ended.
@@ -39,5 +41,5 @@ def cancel(client: Client, run: str, limit: int, json_: bool) -> None:
         show(f"After {ending.seconds:g} s, the run is {ending.run.state}{remaining}.")
     if not json_:
         show("\n".join(ending.checked))
-        show(f"To continue: kfp-tfjob retry {ending.run.run_id[:8]}")
+        show(f"To continue: {ending.run.to_continue}")
     sys.exit(0 if ending.complete else 1)

@@ -50,6 +50,13 @@ from kfp_tfjob.storage.errors import ConfigurationError, Problem
     metavar="UID|none",
     help="user id of the steps' pods, not 0; none leaves the choice to the cluster",
 )
+@click.option(
+    "--docs-url",
+    default="",
+    metavar="URL",
+    help="the site that `make docs` built, to which failed runs refer [default: the path"
+    " docs/failures.md]",
+)
 def compile_(
     output: Path | None,
     registry: str | None,
@@ -60,6 +67,7 @@ def compile_(
     step_resources: tuple[str, ...],
     plain_steps: bool,
     run_as_user: str,
+    docs_url: str,
 ) -> None:
     """Compile the pipeline for Kubeflow Pipelines.
 
@@ -110,6 +118,15 @@ def compile_(
                 fix="add --registry REGISTRY, or name the image with --train-image",
             )
         )
+    if docs_url and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", docs_url):
+        raise ConfigurationError(
+            Problem(
+                "--docs-url is not the address of a site",
+                received=docs_url,
+                expected="http://HOST/PATH or https://HOST/PATH, without ? and #",
+                fix="correct it, or omit it",
+            )
+        )
     chosen_images = {
         "--tools-image": tools_image,
         "--trainer-image": trainer_image,
@@ -134,6 +151,7 @@ def compile_(
         train_image or "",
         step_resources,
         plain_steps,
+        docs_url,
     )
     for path in files:
         click.echo(path)

@@ -141,11 +141,16 @@ def open_runs(
         home: The folder of local runs, to look only there; None for the default and the back end.
         connection: How to reach Kubeflow Pipelines.
         endpoint: URL of the store as this machine reaches it.
+
+    Raises:
+        ConfigurationError: `home` is not a folder of local runs.
     """
     from kfp_tfjob.pipelines.local.home import Home
     from kfp_tfjob.pipelines.stored_run import local_folder, only_here
 
     place = Home((home or DEFAULT).absolute())
+    if home is not None:
+        place.check_exists()
     if not only_here(place, home is not None, connection) and not local_folder(place, run, False):
         return open_client(connection, endpoint)
     from kfp_tfjob.pipelines.kubeflow.records import quiet
@@ -153,11 +158,6 @@ def open_runs(
 
     quiet()
     return HomeRuns(place, endpoint)
-
-
-def with_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument RUN, and the options to reach the run; `client` and `run` receive them."""
-    return click.argument("run", metavar="RUN")(with_client(command))
 
 
 def open_client(connection: Any, endpoint: str = "") -> Client:

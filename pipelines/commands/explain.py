@@ -41,6 +41,7 @@ def explain(parameter: str | None) -> None:
                 received=parameter,
                 expected=f"one of {', '.join(PARAMETERS)}, or PARAMETER.KEY",
                 fix="run " + " or ".join(f"kfp-tfjob explain {name}".strip() for name in near),
+                name="unknown-key",
             )
         )
     for path, text in matches.items():

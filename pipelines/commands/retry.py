@@ -7,22 +7,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_run
+from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client
+    from kfp_tfjob.pipelines.local.runs import HomeRuns
 
 
 @click.command()
-@with_run
+@click.argument("run", metavar="RUN")
+@with_runs
 @click.option("--watch", "follows", is_flag=True, help="follow the run until it ends")
 @as_json
-def retry(client: Client, run: str, follows: bool, json_: bool) -> None:
+def retry(client: Client | HomeRuns, run: str, follows: bool, json_: bool) -> None:
     """Rerun a run's failed step and the steps after it.
 
     RUN is an id, an id prefix, a name or `last`. The run keeps its id and parameters. Steps that
-    succeeded do not run again, and training resumes from its newest checkpoint.
+    succeeded do not run again, and training resumes from its newest checkpoint. To continue a local
+    run, use `kfp-tfjob run --run-id ID` instead.
     """
     from kfp_tfjob.pipelines.commands.watch import watch_run
 

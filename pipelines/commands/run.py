@@ -93,6 +93,7 @@ def _read_parameters(home: Home, run_id: str) -> RunParameters:
                 received=run_id,
                 expected=f"one of {', '.join(sorted(run_ids)[-5:]) or 'none yet'}",
                 fix="correct --run-id or --home, or omit --run-id to start a new run",
+                name="run-not-found",
             )
         ) from None
     return parameters

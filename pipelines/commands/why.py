@@ -51,3 +51,5 @@ def show_why(explanation: Why) -> None:
     for note in explanation.notes:
         show(f"note: {note}")
     show(f"{'Files' if run.is_local else 'UI'}: {run.page}")
+    if explanation.docs:
+        show(f"Docs: {explanation.docs}")

@@ -35,7 +35,6 @@ from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.records import Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, all_parameters, find_run, list_runs, read_run
 from kfp_tfjob.pipelines.kubeflow.schedules import Schedule, Trigger
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _AT_ONCE = 8  # runs whose records are read at the same time; each waits for the store
 
@@ -293,17 +292,7 @@ class Client:
             ConfigurationError: The run has not failed.
         """
         failed = find_run(self.back_end, run)
-        if failed.state not in ("failed", "canceled"):
-            raise ConfigurationError(
-                Problem(
-                    f"the run {failed.name} cannot be retried",
-                    received=failed.state,
-                    expected="a run that failed or was cancelled",
-                    fix="wait until it ends with `kfp-tfjob watch`"
-                    if not failed.is_over
-                    else "submit it again",
-                )
-            )
+        ending.check_can_be_retried(failed)
         self.back_end.once(
             "retry the run", self.back_end.sdk.runs.run_service_retry_run, run_id=failed.run_id
         )

@@ -95,6 +95,7 @@ class Connection:
                     expected="the URL of the UI or of the API",
                     fix=f"set {ENDPOINT}, for example to http://localhost:8080 with `{FORWARD}`"
                     + _local_runs_hint(),
+                    name="no-back-end",
                 )
             )
         try:
@@ -197,6 +198,7 @@ class BackEnd:
                     received="nothing",
                     expected="the namespace of your profile",
                     fix="add --namespace NAME",
+                    name="namespace-needed",
                 )
             )
 

@@ -49,15 +49,7 @@ def cancel(
     tell: Callable[[str], None] = lambda text: None,
 ) -> Cancelled:
     """Terminate a run, and wait until none of its pods run; arguments as for `Client.cancel`."""
-    if run.is_over:
-        raise ConfigurationError(
-            Problem(
-                f"the run {run.name} has already ended, so it cannot be cancelled",
-                received=f"{run.state}, finished {run.finished}" if run.finished else run.state,
-                expected="a run that is pending or running",
-                fix="list the runs that are not over with `kfp-tfjob runs`",
-            )
-        )
+    check_not_over(run)
     cluster = RunOnCluster(run.run_id, back_end.namespace)
     cluster.snapshot()  # before its end: pods show that this is the right cluster
     began = time.monotonic()
@@ -84,8 +76,44 @@ def cancel(
         complete=run.is_over and not remaining,
         left=remaining,
         checkpoint=checkpoint,
-        checked=(_describe_pods(cluster), _describe_checkpoint(records, checkpoint)),
+        checked=(_describe_pods(cluster), describe_checkpoint(records, checkpoint)),
     )
+
+
+def check_not_over(run: Run) -> None:
+    """Check that a run can be cancelled.
+
+    Raises:
+        ConfigurationError: The run is over.
+    """
+    if run.is_over:
+        raise ConfigurationError(
+            Problem(
+                f"the run {run.name} has already ended, so it cannot be cancelled",
+                received=f"{run.state}, finished {run.finished}" if run.finished else run.state,
+                expected="a run that is pending or running",
+                fix="list the runs that are not over with `kfp-tfjob runs`",
+            )
+        )
+
+
+def check_can_be_retried(run: Run) -> None:
+    """Check that a run has failed or was cancelled.
+
+    Raises:
+        ConfigurationError: The run has succeeded, or is not over.
+    """
+    if run.state not in ("failed", "canceled"):
+        raise ConfigurationError(
+            Problem(
+                f"the run {run.name} cannot be retried",
+                received=run.state,
+                expected="a run that failed or was cancelled",
+                fix="start another run"
+                if run.is_over
+                else f"wait until it ends: kfp-tfjob watch {run.short_id}",
+            )
+        )
 
 
 def _describe_pods(cluster: RunOnCluster) -> str:
@@ -99,7 +127,8 @@ def _describe_pods(cluster: RunOnCluster) -> str:
     return f"Pods and jobs were checked in {cluster.where}."
 
 
-def _describe_checkpoint(records: Records, checkpoint: int | None) -> str:
+def describe_checkpoint(records: Records, checkpoint: int | None) -> str:
+    """Return a sentence with the step from which a retry continues."""
     if records.trouble:
         return f"The newest checkpoint is unknown: {records.trouble}."
     if checkpoint is None:

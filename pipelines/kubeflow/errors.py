@@ -109,6 +109,7 @@ def translate(action: str, error: Any, host: str) -> StepError:
                 received=message,
                 expected="credentials with this right in the run's namespace",
                 fix=f"pass a token with --token-file or {TOKEN_FILE}, and check --namespace",
+                name="back-end-denied",
             )
         )
     if "</html>" in message.lower() or "<!doctype" in message.lower():
@@ -156,6 +157,7 @@ def away(action: str, error: object, host: str) -> StepError:
             expected="the API of Kubeflow Pipelines",
             fix=f"correct --host or {ENDPOINT}{https}; for a back end without an address of its"
             f" own: `{FORWARD}`",
+            name="back-end-unreachable",
         )
     )
 
@@ -174,5 +176,6 @@ def no_back_end(host: str, received: str) -> StepError:
             expected="the JSON of the API v2beta1",
             fix=f"correct --host or {ENDPOINT}: use the address of the UI or the API. If that"
             " address shows a login page, pass a token with --token-file",
+            name="back-end-unreachable",
         )
     )

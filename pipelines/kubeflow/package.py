@@ -60,6 +60,7 @@ class Package:
                 " then submit with"
                 " --pipeline compiled/tfjob_training.yaml; or set KFP_TFJOB_TOOLS_IMAGE and"
                 " KFP_TFJOB_TRAINER_IMAGE",
+                name="placeholder-image",
             )
         elif is_placeholder(train_image):
             yield Problem(
@@ -68,6 +69,7 @@ class Package:
                 expected="an image that your nodes can pull",
                 fix="set your own",
                 path="train_image",
+                name="placeholder-image",
             )
 
 

@@ -20,6 +20,7 @@ from kfp_tfjob.pipelines.kubeflow import cluster_checks
 from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
 from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run
+from kfp_tfjob.storage.docs_page import address_of
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
@@ -65,6 +66,8 @@ class Why:
         checks: The checks of the gate.
         log: The last lines of the failed step, if it left no record.
         notes: The things that could not be read, and why.
+        docs: The address of the section of docs/failures.md that explains the state; empty if
+            there is none.
     """
 
     run: Run
@@ -77,6 +80,7 @@ class Why:
     checks: tuple[Check, ...] = ()
     log: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    docs: str = ""
 
 
 class Machines(Protocol):
@@ -165,14 +169,16 @@ def _explain_success(run: Run, records: Records) -> Why:
             remedy=remedy,
             step="publish",
             code=lost.code,
+            docs=address_of("surpassed"),
         )
     if verdict.blessed:
         summary = "The model passed the gate, but its record as champion cannot be found."
         return replace(explanation, summary=summary)
     failed = "; ".join(check.explanation for check in checks if not check.passed)
     summary = "The run succeeded, and its model was not published: it did not pass the gate."
-    remedy = _gate_remedy(verdict, checks)
-    return replace(explanation, summary=summary, reason=failed or verdict.reason, remedy=remedy)
+    remedy, docs = _gate_remedy(verdict, checks), address_of("not-blessed")
+    reason = failed or verdict.reason
+    return replace(explanation, summary=summary, reason=reason, remedy=remedy, docs=docs)
 
 
 def _gate_remedy(verdict: ModelVerdict, checks: Sequence[Check]) -> str:
@@ -204,8 +210,17 @@ def _explain_failure(run: Run, records: Records, connect: Connect) -> Why:
         reason = f"a user ended it{f' during {failed_step}' if failed_step else ''}"
         remedy = f"to continue: {run.to_continue}"
         code = failure.code if failure else None
-        summary = "The run was cancelled."
-        return Why(run, summary, reason, remedy, failed_step, code, attempts, notes=notes)
+        return Why(
+            run,
+            "The run was cancelled.",
+            reason,
+            remedy,
+            failed_step,
+            code,
+            attempts,
+            notes=notes,
+            docs=address_of("cancelled"),
+        )
     if failure is None:
         back_end_message = run.error or next((step.error for step in run.steps if step.error), "")
         reason = (
@@ -222,6 +237,7 @@ def _explain_failure(run: Run, records: Records, connect: Connect) -> Why:
             attempts=attempts,
             log=log,
             notes=notes,
+            docs=address_of("failed"),
         )
     remedy = failure.fix if len(failure.problems) == 1 else ""  # several are in the reason
     # A record may quote the output of a program, which may contain a secret.
@@ -241,6 +257,7 @@ def _explain_failure(run: Run, records: Records, connect: Connect) -> Why:
         attempts,
         log=log,
         notes=notes,
+        docs=failure.docs_address,
     )
 
 
@@ -318,7 +335,7 @@ def _explain_progress(
     attempts = _attempts(run, records.ends())
     if snapshot and snapshot.waits:
         waits = "; ".join(snapshot.waits)
-        remedy = _wait_remedy(waits)
+        remedy, docs = _wait_remedy(waits)
         findings = []
         if "nodes are available" in waits:
             findings = _node_findings(read_parameters, cluster.namespace)
@@ -326,7 +343,7 @@ def _explain_progress(
             waits = "; ".join([*(finding.what for finding in findings), waits])
             remedy = findings[0].fix
         summary = f"The run is waiting in {step}." if step else "The run is waiting."
-        return Why(run, summary, waits, remedy, step, None, attempts, notes=notes)
+        return Why(run, summary, waits, remedy, step, None, attempts, notes=notes, docs=docs)
     progress = records.progress() if step == "launch_tfjob" else None
     if progress:
         reason = f"it is training: {progress_line(progress)}"
@@ -358,20 +375,20 @@ def _node_findings(read_parameters: ReadParameters, namespace: str) -> list[Find
     return only(cluster_checks.check_cluster(spec, namespace), Status.WAITS)
 
 
-def _wait_remedy(waits: str) -> str:
-    """Return the remedy for waiting pods, by the messages of Kubernetes."""
+def _wait_remedy(waits: str) -> tuple[str, str]:
+    """Return the remedy for waiting pods and its documentation, by the messages of Kubernetes."""
     if "ImagePull" in waits or "InvalidImageName" in waits:
         return (
             "push the image to its registry, correct its name, or give the nodes access with"
             " pod.all.image_pull_secret or the imagePullSecrets of the service account; the pod"
             " then retries on its own"
-        )
+        ), address_of("image_pull")
     if "secret" in waits.lower() and "not found" in waits:
-        return "create the Secret; the pod then retries on its own"
+        return "create the Secret; the pod then retries on its own", address_of("secret-not-found")
     free = "free the resources that it waits for"
     if "untolerated taint" in waits:
         free += f", {_TAINT}"
-    return f"{free}, or cancel the run and request less"
+    return f"{free}, or cancel the run and request less", address_of("unschedulable")
 
 
 def progress_line(progress: Progress) -> str:

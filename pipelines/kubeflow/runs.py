@@ -196,6 +196,7 @@ def _no_run(back_end: BackEnd, identifier: str) -> UnknownRunError:
             received=identifier or "nothing",
             expected=f"an id, a unique id prefix, a name or {LAST}; the newest: {newest or 'none'}",
             fix="list them with `kfp-tfjob runs`",
+            name="run-not-found",
         )
     )
 

@@ -88,9 +88,10 @@ class Ending:
             if keeps_result(failure, self.step):
                 self.show("\nThe run was complete before, and its results stay as they are.")
                 path.unlink()
-                return failure.code
-            self.show(f"\ndetails    {self._copy(lambda: self._write_failure(failure))}")
-            self._notify(failure)
+            else:
+                self.show(f"\ndetails    {self._copy(lambda: self._write_failure(failure))}")
+                self._notify(failure)
+            self.show(f"docs       {failure.docs_address}")
             return failure.code
         if code:
             message = (
@@ -98,7 +99,9 @@ class Ending:
                 f" because memory ran out: see {self._log}"
             )
             self.show(f"\n{message}")
-            self._notify(Failure(WHOLE_RUN, 1, "failed", message))
+            failure = Failure(WHOLE_RUN, 1, "failed", message)
+            self._notify(failure)
+            self.show(f"docs       {failure.docs_address}")
             return 1
         return self._show_success()
 

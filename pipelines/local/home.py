@@ -89,6 +89,24 @@ class Home:
         if self.is_full():
             raise self.full("free some space, or choose another folder with --home")
 
+    def check_exists(self) -> None:
+        """Check that the folder is a home, so that a typing error does not look like "no runs".
+
+        Raises:
+            ConfigurationError: It does not exist, or `kfp-tfjob run` did not create it.
+        """
+        if not (self.folder / RUNS).is_dir():
+            exists = self.folder.is_dir()
+            raise ConfigurationError(
+                Problem(
+                    f"{self.folder} is not a folder of local runs",
+                    received=f"a folder without {RUNS}/" if exists else "no such folder",
+                    expected=f"the folder that `kfp-tfjob run` created, {DEFAULT} by default",
+                    fix="correct --home, or omit it",
+                    name="home-not-found",
+                )
+            )
+
     def is_full(self) -> bool:
         """Return whether its disk is too full for a run."""
         return shutil.disk_usage(self.folder).free < LEAST_FREE
@@ -104,6 +122,7 @@ class Home:
             received=f"{sized(shutil.disk_usage(self.folder).free)} free",
             expected=f"at least {sized(LEAST_FREE)}",
             fix=fix,
+            name="disk-full",
         )
         return ConfigurationError(problem)
 

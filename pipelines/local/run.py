@@ -257,6 +257,7 @@ def only_run(home: Home) -> Iterator[None]:
                     received=str(home.folder),
                     expected="one run per folder at a time",
                     fix="wait for it to end, or choose another folder with --home",
+                    name="home-in-use",
                 )
             )
         yield

@@ -8,6 +8,7 @@ explained by the same code as a run on a cluster.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +23,7 @@ import psutil
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import RUN_ID, WHOLE_RUN
-from kfp_tfjob.pipelines.kubeflow import following, reasons
+from kfp_tfjob.pipelines.kubeflow import ending, following, reasons
 from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
 from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, Records
 from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState, folder_of, in_utc
@@ -32,12 +33,13 @@ from kfp_tfjob.pipelines.local.home import LOG, PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.pipeline_log import PipelineLog
 from kfp_tfjob.pipelines.stored_run import local_folder
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON
 from kfp_tfjob.storage.store import Store
 
 _DAY = 86400  # seconds; a longer run's times of day are ambiguous
+_SECONDS = 0.2  # between two checks whether a stopped run has ended
 _LINES = 12  # of a failed step's log; the end of a traceback
 _KILLED = (
     "it left no record of its end: its processes were killed, its disk was full, or this machine"
@@ -96,6 +98,61 @@ class HomeRuns:
             return reasons.explain(
                 *self._read(folder, open_store), connect=lambda: RunOnMachine(folder)
             )
+
+    def cancel(
+        self, run: str, limit: float = 300, tell: Callable[[str], None] = lambda text: None
+    ) -> ending.Cancelled:
+        """Stop a run as Ctrl-C does, and wait until its command ends; as `Client.cancel`."""
+        folder = self._folder(run)
+        with self._stores() as open_store:
+            started = self._read(folder, open_store)[0]
+        ending.check_not_over(started)
+        lock = self._home.folder / "lock"
+        command = _process_with(lock) if _active(self._home) == folder.name else None
+        if command is None:
+            raise ConfigurationError(
+                Problem(
+                    f"the run {started.name} has no processes to stop",
+                    received="a run that is about to start, or has just ended",
+                    expected="a run in progress",
+                    fix="repeat the command in a few seconds",
+                )
+            )
+        tell(f"stopping process {command.pid}; training saves its state")
+        began = time.monotonic()
+        command.terminate()
+        while (is_running := is_held(lock)) and time.monotonic() - began < limit:
+            time.sleep(_SECONDS)
+        spent = time.monotonic() - began
+        with self._stores() as open_store:
+            stopped, records = self._read(folder, open_store)
+            checkpoint = records.checkpoint()
+        return ending.Cancelled(
+            run=stopped,
+            seconds=round(spent, 1),
+            complete=not is_running,
+            left=f"process {command.pid}" if is_running else "",
+            checkpoint=checkpoint,
+            checked=(ending.describe_checkpoint(records, checkpoint),),
+        )
+
+    def retry(self, run: str) -> Run:
+        """Raise an error that names the command to continue a run, which runs in the foreground.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        with self._stores() as open_store:
+            failed = self._read(self._folder(run), open_store)[0]
+        ending.check_can_be_retried(failed)
+        raise ConfigurationError(
+            Problem(
+                f"{failed.name} is a local run, which `retry` does not start",
+                received=f"a run in {self._home.folder}",
+                expected="a run on Kubeflow Pipelines",
+                fix=f"continue it in this terminal: {failed.to_continue}",
+            )
+        )
 
     def _folder(self, run: str) -> Path:
         folder = local_folder(self._home, run, local=True)
@@ -248,6 +305,16 @@ def _active(home: Home) -> str:
                     if run_id := process.environ().get(RUN_ID):
                         return run_id
     return ""
+
+
+def _process_with(lock: Path) -> psutil.Process | None:
+    """Return the other process that has a lock's file open, which is the run's command."""
+    path = str(lock.resolve())
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it ended, or it belongs to another user
+            if process.pid != os.getpid() and path in (file.path for file in process.open_files()):
+                return process
+    return None
 
 
 def _parameters(folder: Path) -> Mapping[str, Any]:

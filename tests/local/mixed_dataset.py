@@ -17,7 +17,7 @@ from kfp_tfjob.uploader import pull
 
 ROWS = {"train": 3000, "validation": 200, "test": 400}
 CLASSES = ("poor", "rich")
-RAW = "test-00000.parquet"  # of the dataset
+RAW = "test/00000.parquet"  # of the dataset
 CITIES = tuple(f"city {number}" for number in range(30))
 JOBS = ("nurse", "smith", "clerk")
 FIRST_DAY, YEAR = 1_262_304_000_000_000, 31_557_600_000_000  # microseconds: 2010-01-01, a year

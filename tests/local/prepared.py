@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kfp_tfjob.components.prepare_data import sample
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
@@ -20,7 +21,15 @@ def objects(store: Store, done: Prepared) -> dict[str, bytes]:
 
 
 def split(store: Store, done: Prepared, name: str) -> dict[str, np.ndarray]:
-    """Return the lists of the records of a split, and the labels."""
+    """Return the lists of the encoded rows of a split, and the labels.
+
+    The test rows are not encoded, so they are those that prepare_data reads back.
+    """
+    entry, base = done.schema.splits[name], S3Address.parse(done.dataset_uri)
+    if not entry.records and not done.schema.picture:
+        rows = sample.read(store, base, done.schema, name)
+        assert len(rows.labels) == entry.rows
+        return {key: rows.rows[key] for key in rows.rows.dtype.names} | {"label": rows.labels}
     import tensorflow as tf
 
     kind = tf.int64 if done.schema.classes else tf.float32
@@ -34,8 +43,8 @@ def split(store: Store, done: Prepared, name: str) -> dict[str, np.ndarray]:
         if count:
             spec[key] = tf.io.FixedLenFeature([count], kind)
     records = []
-    for shard in done.schema.splits[name].shards:
-        data, at = store.read(S3Address.parse(done.dataset_uri) / shard), 0
+    for shard in entry.records or entry.shards:
+        data, at = store.read(base / shard), 0
         while at < len(data):
             length = int.from_bytes(data[at : at + 8], "little")
             records.append(data[at + 12 : at + 12 + length])

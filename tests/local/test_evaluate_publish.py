@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from kfp import dsl
 
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.publish.component import publish as publish_component
 from kfp_tfjob.components.step import Step
@@ -21,9 +20,10 @@ from kfp_tfjob.options.gate import DEFAULT_GATE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.errors import ConfigurationError, DataError
-from kfp_tfjob.storage.layout import SUSPICIOUS, Layout
+from kfp_tfjob.storage.layout import CODEC_VERSION, SUSPICIOUS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
+from tests.parquet_split import write_split
 from tests.problems import problem_of
 
 Export = Callable[[np.ndarray, Path], None]
@@ -68,17 +68,15 @@ class Bench:
         """
         regression = task == "regression"
         labels = self.rows.values if regression else self.rows.labels
-        encoder = Encoder(FEATURES, None if regression else len(CLASSES))
         folder = self.folder / f"dataset-{digest}"
-        folder.mkdir(exist_ok=True)
-        shards = ["test-00000.tfrecord", "test-00001.tfrecord"]
-        for name, part in zip(shards, np.array_split(np.arange(ROWS), 2), strict=True):
-            encoded = encoder.encode(self.rows.features[part], labels[part])
-            (folder / name).write_bytes(encoded)
-        splits = {"test": {"rows": ROWS, "shards": shards}}
+        columns = {f"column {i}": self.rows.features[:, i] for i in range(FEATURES)}
+        names = None if regression else CLASSES
+        splits = {"test": write_split(folder, "test", columns, labels, "species", names, shards=2)}
         if trained_on:
-            (folder / "train-00000.tfrecord").write_bytes((folder / shards[1]).read_bytes())
-            splits["train"] = {"rows": ROWS // 2, "shards": ["train-00000.tfrecord"]}
+            half = {name: column[ROWS // 2 :] for name, column in columns.items()}
+            splits["train"] = write_split(
+                folder, "train", half, labels[ROWS // 2 :], "species", names
+            )
         if known is not None:
             splits["train"] = {"rows": 4 * ROWS, "shards": []}
         schema = {
@@ -87,6 +85,7 @@ class Bench:
             "features": [{"name": f"column {i}", "type": "float32"} for i in range(FEATURES)],
             "label": {"name": "species", "classes": None if regression else classes},
             "splits": splits,
+            "codec": {"version": CODEC_VERSION},
             "schema_digest": schema_digest,
         }
         counts = dict(zip(CLASSES, np.bincount(self.rows.labels).tolist(), strict=True))
@@ -353,7 +352,7 @@ def test_test_rows_that_were_trained_on_bless_nothing(bench: Bench) -> None:
     bench.write_dataset("d2", trained_on=True)
     done, verdict = bench.judge("r1", 0.0, packed, "d2")
     assert not done.blessed
-    assert "test-00001.tfrecord" in verdict["reasons"][0]
+    assert "test/00001.parquet" in verdict["reasons"][0]
     # Neither shard is in train, but all rows but one are.
     bench.write_dataset("d3", known=ROWS - 1)
     done, verdict = bench.evaluate("r1", "d3")
@@ -374,13 +373,13 @@ def test_a_champion_that_was_trained_on_the_test_rows_is_not_compared(bench: Ben
     # A folder with a name of its own is known by its content.
     manifest = bench.store.read_manifest(bench.layout.dataset("d2") / "manifest.json")
     assert verdict["dataset_digest"] == manifest.digest[:32]
-    assert "test-00001.tfrecord" in verdict["reasons"][0]
+    assert "test/00001.parquet" in verdict["reasons"][0]
 
 
 def test_a_label_outside_the_classes_is_refused(bench: Bench) -> None:
     bench.write_dataset("d2", classes=CLASSES[:2])
     problem = problem_of(bench.judge, "r1", 0.0, packed, "d2", kind=DataError)
-    assert ("0 to 2" in problem.received) and ("0 to 1" in problem.expected)
+    assert CLASSES[2] in problem.received and ", ".join(CLASSES[:2]) in problem.expected
 
 
 def test_slices_of_two_models(bench: Bench) -> None:

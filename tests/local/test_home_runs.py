@@ -1,4 +1,4 @@
-"""`runs`, `why` and `watch` for the runs of a home: real runs, and what a killed one leaves."""
+"""`runs`, `why`, `watch` and `cancel` for the runs of a home, also for one that was killed."""
 
 import json
 import os
@@ -15,7 +15,10 @@ from kfp_tfjob.components.step import RUN_ID
 from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.home import DEFAULT, LOG, PARAMETERS, TICK, Home
+from kfp_tfjob.pipelines.local.runs import HomeRuns
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.docs_page import address_of
+from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, Layout
 from kfp_tfjob.storage.store import Store
@@ -85,6 +88,10 @@ def test_a_run_is_shown_while_it_runs_and_explained_after_it_failed(
     assert (why["step"], why["code"], why["run"]["verdict"]) == ("preflight", 3, "user_error")
     assert why["run"]["page"] == str(home / "runs" / run.run_id)
     assert why["remedy"] == "did you mean 'digit'?"
+    record = Failure.from_bytes((home / "runs" / run.run_id / FAILURE_JSON).read_bytes())
+    assert why["docs"] == record.docs == address_of(record.name)
+    assert run.lines[-1].endswith(f" {record.docs}")
+    assert followed.stdout.splitlines()[-1].endswith(f" {record.docs}")
     states = {step["name"]: step["state"] for step in why["run"]["steps"]}
     assert states == {"preflight": "failed", "finish": "succeeded"}
     assert all(0 < step["seconds"] <= why["run"]["seconds"] for step in why["run"]["steps"])
@@ -132,6 +139,7 @@ def test_a_failure_is_explained_even_if_the_store_cannot_be_read(home, base) -> 
     (home / "runs" / NEW / PARAMETERS).write_text('{"output')  # the disk was full
     why = answer("why", OLD)
     assert (why["reason"], why["code"]) == (record.message, 145)
+    assert why["docs"] == address_of("store_unavailable")
     assert len(why["notes"]) == 1
     runs = {run["run_id"]: (run["state"], run["verdict"]) for run in answer("runs")}
     assert runs == {OLD: ("failed", "store_unavailable"), NEW: ("failed", "")}
@@ -159,11 +167,42 @@ def test_a_run_with_processes_is_running_whatever_it_has_recorded(home, base, s3
 
 def test_a_run_that_does_not_exist_and_a_home_without_runs(home, base, s3) -> None:
     assert ENDPOINT in kfp_tfjob("why", "last", code=2).stderr
+    (home / "runs").mkdir(parents=True)
     assert answer("runs", "--home", home) == []
     assert str(home) in kfp_tfjob("why", "last", "--home", home, code=2).stderr
     leave(home, OLD, base, s3.endpoint)
-    for command in ("why", "watch", "logs"):
+    for command in ("why", "watch", "logs", "cancel", "retry"):
         assert OLD in kfp_tfjob(command, "20270101", code=2).stderr
+
+
+def test_a_mistyped_home_is_an_error_and_not_an_empty_list(home: Path, tmp_path: Path) -> None:
+    for folder in (home, tmp_path):  # one is missing, the other is not a home
+        with pytest.raises(ConfigurationError) as error:
+            Home(folder).check_exists()
+        (problem,) = error.value.as_problems
+        assert str(folder) in problem.what
+        for command in (["runs"], ["why", "last"], ["watch", "last"], ["logs", "last"]):
+            shown = kfp_tfjob(*command, "--home", folder, code=2).stderr
+            assert problem.what in shown and problem.fix in shown
+
+
+def test_a_run_is_cancelled_and_names_the_command_that_continues_it(
+    home: Path, digits_csv: Path
+) -> None:
+    run = Run(home, "--data", str(digits_csv), "--label", "digit")
+    run.read_until("preflight")
+    cancelled = answer("cancel", "last")
+    assert run.wait() == 143
+    assert (cancelled["run"]["run_id"], cancelled["run"]["state"]) == (run.run_id, "canceled")
+    assert (cancelled["complete"], cancelled["left"]) == (True, "")
+    assert answer("runs")[0]["state"] == "canceled"
+    assert "canceled" in kfp_tfjob("cancel", run.run_id, code=2).stderr  # it has ended
+
+    with pytest.raises(ConfigurationError) as error:
+        HomeRuns(Home(home)).retry("last")
+    (problem,) = error.value.as_problems
+    assert Home(home).to_continue(run.run_id) in problem.fix
+    assert problem.what in kfp_tfjob("retry", "last", code=2).stderr
 
 
 def test_a_back_end_comes_first_unless_the_run_is_local(
@@ -211,6 +250,7 @@ def test_each_end_of_a_run_is_explained(home: Path, digits_csv: Path, tmp_path: 
     code, why = run(digits_csv)
     assert (code, why["run"]["verdict"]) == (0, "not blessed")
     assert [check["name"] for check in why["checks"] if not check["passed"]] == ["same_model"]
+    assert why["docs"] == address_of("not-blessed")
     assert "publish" not in [step["name"] for step in why["run"]["steps"]]
     words = ["not blessed", "published", "user_error", "user_error"]
     assert [run["verdict"] for run in answer("runs")] == words

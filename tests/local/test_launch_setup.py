@@ -26,7 +26,7 @@ from tests.local.trainer_jobs import SECONDS, STEPS, Job, Start
 @pytest.fixture
 def environment(store: Store, base: S3Address, tmp_path: Path) -> dict[str, str]:
     """That of a worker whose program reads the dataset from a folder."""
-    names = [f"{split}-00000.tfrecord" for split in ("train", "validation", "test")]
+    names = [f"{split}/00000.parquet" for split in ("train", "validation", "test")]
     files = dict.fromkeys(["schema.json", *names], b"{}")
     push(store, write_files(tmp_path / "dataset", files), base / "datasets" / "d", "dataset")
     return {
@@ -43,16 +43,17 @@ def test_a_program_finds_the_dataset_without_its_test_rows(
 ) -> None:
     assert run(environment, lambda: store) is None
     folder = Path(environment["DATA_DIR"])
-    found = sorted(path.name for path in folder.iterdir())
-    assert found == ["schema.json", "train-00000.tfrecord", "validation-00000.tfrecord"]
+    files = (path for path in folder.rglob("*") if path.is_file())
+    found = sorted(str(path.relative_to(folder)) for path in files)
+    assert found == ["schema.json", "train/00000.parquet", "validation/00000.parquet"]
     assert (folder.parent / "supervisor.pyz").exists()
 
 
 def test_a_damaged_dataset_starts_no_program(
     environment: dict[str, str], store: Store, base: S3Address
 ) -> None:
-    store.write(base / "datasets" / "d" / "train-00000.tfrecord", b"something else altogether")
-    with pytest.raises(DataError, match="train-00000.tfrecord"):
+    store.write(base / "datasets" / "d" / "train/00000.parquet", b"something else altogether")
+    with pytest.raises(DataError, match="train/00000.parquet"):
         run(environment, lambda: store)
 
 

@@ -40,7 +40,7 @@ def exported(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def _rows(dataset: Dataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    rows = Rows(dataset, TFRecords(dataset.shards(split)))
+    rows = Rows(dataset, TFRecords(dataset.records(split)))
     return rows.take(np.arange(dataset.rows[split]))
 
 

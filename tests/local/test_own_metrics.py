@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging import own_metrics
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.metrics import Measures
@@ -18,6 +20,7 @@ from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.storage.errors import DataError
+from tests.parquet_split import write_split
 from tests.problems import problem_of
 from tests.typed_schema import typed
 
@@ -48,7 +51,10 @@ def evaluator(tmp_path: Path) -> Made:
             )
             for part in parts
         ]
-        data: Any = SimpleNamespace(raw=(), schema=schema, batches=lambda: batches)
+        columns = dict(zip(schema.names, FEATURES.T, strict=True))
+        write_split(tmp_path, "test", columns, LABELS, classes=schema.classes)
+        shards = (tmp_path / "test" / "00000.parquet",)
+        data: Any = SimpleNamespace(shards=shards, schema=schema, batches=lambda: batches)
         name = f"{path}:score"
         options = parse_gate({"mode": "point", "evaluator": name} | gate)
         assert options is not None
@@ -138,16 +144,17 @@ def test_every_model_has_the_same_metrics(evaluator: Made) -> None:
 
 
 def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
-    paths = [str(tmp_path / f"{part}.parquet") for part in (0, 1)]
-    rounded = np.float64(np.float32([0.1, 0.7, 0.1]))  # as prepare_data writes raw rows
+    paths = [tmp_path / f"{part}.parquet" for part in (0, 1)]
     for part, path in enumerate(paths):
-        columns = {"since": np.arange(3) + 10 * part, "city": ["Rome", "", "Rome"], "rate": rounded}
-        parquet.write_table(pa.table(columns), path)
-    since, rate = of_parquet(paths, "since"), of_parquet(paths, "rate")
-    assert since.dtype == np.int64 and since.tolist() == [0, 1, 2, 10, 11, 12]
-    assert of_parquet(paths, "city").tolist() == ["Rome", "", "Rome"] * 2
+        days = pa.array([0, None, 10 * part], pa.timestamp("us", "UTC"))
+        columns = {"since": days, "city": ["Rome", None, "Rome"], "rate": [0.1, 0.7, None]}
+        parquet.write_table(pa.table(columns), path, store_schema=False)
+    since = of_parquet(paths, "since", TYPES["date"])
+    rate = of_parquet(paths, "rate", TYPES["number"])
+    assert since.dtype == np.int64 and since.tolist() == [0, NO_DATE, 0, 0, NO_DATE, 10]
+    assert of_parquet(paths, "city", TYPES["category"]).tolist() == ["Rome", "", "Rome"] * 2
     # A number equals what the table says.
-    assert (rate == 0.1).tolist() == [True, False, True] * 2 and rate[1] >= 0.7
+    assert (rate[:2] == [0.1, 0.7]).all() and np.isnan(rate[2])
 
 
 @pytest.mark.parametrize(

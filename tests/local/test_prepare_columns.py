@@ -5,6 +5,7 @@ import io
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import median
 
@@ -28,10 +29,11 @@ from tests.local.prepared import objects, split
 from tests.problems import problem_of
 
 ROWS = 900
+NULLS = ("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 
 def _raw(store: Store, done) -> pa.Table:
-    data = store.read(S3Address.parse(done.dataset_uri) / "test-00000.parquet")
+    data = store.read(S3Address.parse(done.dataset_uri) / "test/00000.parquet")
     return pa.parquet.read_table(io.BytesIO(data))
 
 
@@ -92,15 +94,18 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
             raw = _raw(store, done).to_pydict()
             assert list(raw) == [*people.HEADER]
             gaps = [
-                tuple("gap" if value != value else value for value in row)
+                tuple("gap" if value is None else float(np.float32(value)) for value in row)
                 for row in zip(raw["age"], raw["hours"], strict=True)
             ]
             assert gaps == [row[:2] for row in rows]
-            assert raw["member"] == [("false", "true")[int(row[2])] for row in rows]
-            assert raw["occupation"] == [row[3] for row in rows]
-            assert raw["city"] == [row[4] for row in rows]
-            assert raw["signed_up"] == [row[5] for row in rows]
-            assert raw["income"] == lists["label"].tolist()
+            assert raw["member"] == [bool(row[2]) for row in rows]
+            assert raw["occupation"] == [row[3] or None for row in rows]
+            assert raw["city"] == [row[4] or None for row in rows]
+            days = [
+                NO_DATE if day is None else _microseconds(str(day)[:10]) for day in raw["signed_up"]
+            ]
+            assert days == [row[5] for row in rows]
+            assert raw["income"] == [row[6] for row in rows]
     assert found == expected
 
     learned = {item.name: item for item in coding.features}
@@ -133,7 +138,7 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
     for part in ("2015-0", "true in "):
         assert part in page
     manifest = store.read_manifest(S3Address.parse(done.dataset_uri) / "manifest.json")
-    assert "test-00000.parquet" in [item.key for item in manifest.objects]
+    assert "test/00000.parquet" in [item.key for item in manifest.objects]
     assert verify(store, S3Address.parse(done.dataset_uri), manifest) == []
 
 
@@ -165,6 +170,10 @@ def test_text_parquet_and_csv_of_the_same_rows_are_the_same_dataset(step, store,
         kinds = [item.type for item in done.schema.features]
         assert kinds == ["float32", "boolean", "category", "date"]
         stored.append(objects(store, done))
+        # Only text has strings that mean a missing value.
+        assert done.schema.null_values == (() if name == "p" else NULLS)
+        plain = replace(done.schema, null_values=()).to_bytes()
+        stored[-1] |= {"schema.json": plain, "manifest.json": b""}
     assert stored[0] == stored[1]
 
 

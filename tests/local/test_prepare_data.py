@@ -93,7 +93,13 @@ def test_a_dataset_of_numbers(step, store, tmp_path):
     counts = list(done.statistics.label.counts["train"].values())
     assert counts == np.bincount(train["label"]).tolist()
 
-    whole = b"".join(objects(store, done).values())
+    stored = objects(store, done)
+    tables = [pa.BufferReader(data) for name, data in stored.items() if name.endswith(".parquet")]
+    texts = [data for name, data in stored.items() if not name.endswith(".parquet")]
+    for buffer in tables:
+        texts.append(repr(pa.parquet.read_table(buffer).to_pydict()).encode())
+        texts.append(repr(pa.parquet.read_metadata(buffer).metadata).encode())
+    whole = b"".join(texts)
     for private in (str(tmp_path), "pets.csv", str(step.layout.root), "r1"):
         assert private.encode() not in whole
 
@@ -114,7 +120,7 @@ def test_a_finished_dataset_is_reused_and_a_damaged_one_is_made_again(
         first.statistics,
     )
     base = S3Address.parse(first.dataset_uri)
-    store.delete(base / "test-00000.tfrecord")
+    store.delete(base / "test/00000.parquet")
     assert not run(step, str(path), "species", OPTIONS).reused
     # A document of the same size that cannot be read.
     size = len(store.read(base / "schema.json"))
@@ -122,7 +128,7 @@ def test_a_finished_dataset_is_reused_and_a_damaged_one_is_made_again(
     assert not run(step, str(path), "species", OPTIONS).reused
     # What an interrupted run leaves: some shards, other bytes, no manifest.
     store.delete(base / "manifest.json")
-    store.write(base / "train-00000.tfrecord", b"half")
+    store.write(base / "train/00000.parquet", b"half")
     assert not run(step, str(path), "species", OPTIONS).reused
     assert objects(store, first) == before
 
@@ -133,7 +139,7 @@ def test_a_shard_damaged_on_the_way_to_a_store_that_checks_no_crc_is_sent_again(
     (tmp_path / "pets.csv").write_text(_csv())
     proxy.faults = [
         Fault(ignore_checksums, "PUT|POST", times=float("inf")),
-        Fault(damage, "PUT", "tfrecord"),
+        Fault(damage, "PUT", "parquet"),
     ]
     step = Step("prepare_data", "r1", Layout(base / "out"), Store(proxy.endpoint))
     address = S3Address.parse(run(step, str(tmp_path / "pets.csv"), "species", OPTIONS).dataset_uri)

@@ -121,8 +121,7 @@ def _data(folder: Path, **change: Any) -> rows.TestData:
     count = mixed_dataset.ROWS["test"]
     return rows.TestData(**{
         "digest": "d", "schema": typed(schema), "statistics": StatisticsDocument(),
-        "shards": (), "rows": count,
-        "raw": (folder / mixed_dataset.RAW,),
+        "shards": (folder / mixed_dataset.RAW,), "rows": count,
     } | change)  # fmt: skip
 
 
@@ -146,16 +145,16 @@ def test_several_raw_files_are_one_split_with_weights(folder: Path, tmp_path: Pa
     for path, part in zip(paths, (table.slice(0, 130), table.slice(130)), strict=True):
         parquet.write_table(part, path)
     schema = json.loads((folder / "schema.json").read_text()) | {"weight": {"name": "counts"}}
-    found = list(_data(folder, raw=paths, schema=typed(schema)).batches(100))
+    found = list(_data(folder, shards=paths, schema=typed(schema)).batches(100))
     assert [len(batch.labels) for batch in found] == [100, 30, 100, 100, 70]
     labels = np.concatenate([batch.labels for batch in found])
-    assert labels.tolist() == table["income"].to_pylist()
+    assert [mixed_dataset.CLASSES[label] for label in labels] == table["income"].to_pylist()
     assert np.concatenate([batch.weights for batch in found]).tolist() == weights.tolist()
     parquet.write_table(
         table.set_column(table.num_columns - 1, "counts", pa.array(-weights)), paths[0]
     )
     with pytest.raises(DataError, match="the weight -0.125"):
-        list(_data(folder, raw=paths, schema=typed(schema)).batches())
+        list(_data(folder, shards=paths, schema=typed(schema)).batches())
 
 
 @pytest.mark.parametrize("damage", ["no column", "no file of Parquet", "rows"])
@@ -169,7 +168,7 @@ def test_a_damaged_raw_split_is_named(folder: Path, tmp_path: Path, damage: str)
     else:
         path.write_bytes(b"PAR1 and nothing")
     with pytest.raises(DataError, match="schema"):
-        list(_data(folder, raw=(path,)).batches())
+        list(_data(folder, shards=(path,)).batches())
 
 
 def test_only_errors_of_the_model_are_its_own(

@@ -108,9 +108,9 @@ def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
 
 def test_a_run_that_waits_for_a_node_with_a_taint_is_told_of_tolerations():
     waits = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu"
-    assert "pod.all.tolerations" not in _wait_remedy(waits)
+    assert "pod.all.tolerations" not in _wait_remedy(waits)[0]
     waits += ", 1 node(s) had untolerated taint {a: b}"
-    assert "pod.all.tolerations" in _wait_remedy(waits)
+    assert "pod.all.tolerations" in _wait_remedy(waits)[0]
 
 
 def test_all_parameters_of_a_run_of_an_uploaded_pipeline(fake, package, base):

@@ -24,6 +24,7 @@ from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.run import _environment
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.storage.docs_page import SITE_VARIABLE
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
     DataError,
@@ -75,14 +76,17 @@ def test_a_failure_is_in_the_log_where_finish_finds_it(base: S3Address) -> None:
     environment.pop(FAILURE_FILE, None)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "STORAGE_SECRET_DIR"):
         environment.pop(name, None)
-    environment |= {"AWS_EC2_METADATA_DISABLED": "true"}
+    environment |= {"AWS_EC2_METADATA_DISABLED": "true", SITE_VARIABLE: "https://docs.example"}
     command = [sys.executable, "-c", STEP.format(body=body), str(base)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended.returncode == 3
     lines = ended.stdout.splitlines()
     (record,) = filter(None, map(Failure.from_line, lines))
     assert (record.step, record.code) == ("prepare_data", 3)
-    assert "prepare_data failed (user_error): column a\\x1b[2J 12:00:00 done." in lines[-1]
+    *_, message, docs = lines
+    assert "prepare_data failed (user_error): column a\\x1b[2J 12:00:00 done." in message
+    assert docs.endswith(f" {record.docs}")
+    assert record.docs == "https://docs.example/failures/#user_error"
     assert all(line.isprintable() for line in lines)
 
 

@@ -22,7 +22,6 @@ from tests.problems import problem_of, problems_of
 
 FILES = {
     "schema.json": b"{}",
-    "test.parquet": b"PAR1",
     **{
         f"{split}-{shard:05d}.tfrecord": hashlib.sha256(f"{split}{shard}".encode()).digest() * 999
         for split in ("train", "validation", "test")

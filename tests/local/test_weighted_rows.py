@@ -60,7 +60,7 @@ def loss_of(dataset: Dataset, split: str, batch: int) -> float:
     model.compile("sgd", loss)
     shape = layer.kernel.shape
     layer.kernel.assign(np.linspace(-0.1, 0.2, shape[0] * shape[1]).reshape(shape))
-    records = TFRecords(dataset.shards(split))
+    records = TFRecords(dataset.records(split))
     slices = evaluation_slices(len(records), batch, 1)
     strategy = tf.distribute.get_strategy()
     batches = distribute(
@@ -78,9 +78,9 @@ def test_a_row_of_weight_2_is_the_same_row_twice(step: Step, tmp_path: Path, lab
     done, weighted = prepared(step, tmp_path / "w", with_weights, weight="w", drop=["c"])
     twice, repeated = prepared(step, tmp_path / "r", with_rows, drop=["c"])
     assert weighted.feature_names == repeated.feature_names
-    for split in ("train", "validation", "test"):
+    for split in ("train", "validation"):
         sums = done.statistics.weight.splits[split]
-        rows = Rows(weighted, TFRecords(weighted.shards(split)))
+        rows = Rows(weighted, TFRecords(weighted.records(split)))
         assert rows.weights().sum() == repeated.rows[split]
         assert sums.mean * weighted.rows[split] == pytest.approx(repeated.rows[split])
         assert (sums.min, sums.max) == (0, 3)
@@ -106,11 +106,11 @@ def test_weights_are_stored_but_are_no_feature(step: Step, tmp_path: Path) -> No
     lines = [line.split(",") for line in with_weights.splitlines()[1:]]
     known = {line[0]: float(line[1]) for line in lines}
     found = {}
-    for name in done.schema.test_raw:
+    for name in done.schema.splits["train"].shards:
         data = step.store.read(S3Address.parse(done.dataset_uri) / name)
         table = pq.read_table(io.BytesIO(data))
         found |= dict(zip(table["a"].to_pylist(), table["w"].to_pylist(), strict=True))
-    rows = Rows(dataset, TFRecords(dataset.shards("test")))
+    rows = Rows(dataset, TFRecords(dataset.records("train")))
     assert list(found.values()) == rows.weights().tolist()
     assert all(known[f"{a:.4f}"] == weight for a, weight in found.items())
     page = render(done.schema, done.statistics, False, Validation())

@@ -9,8 +9,10 @@ import numpy as np
 
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import CODEC_VERSION
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push
+from tests.parquet_split import write_split
 
 ROWS = {"train": 2003, "validation": 37, "test": 20}
 SHARDS = 3
@@ -35,20 +37,25 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
     if wrong_label:
         labels["train"][11] = len(CLASSES)
     encoder = Encoder(len(FEATURES), len(CLASSES) if task == "classification" else None)
+    (folder / "encoded").mkdir(exist_ok=True)
     for split, rows in ROWS.items():
         names = []
         for shard in range(SHARDS):
-            names.append(f"{split}-{shard:05d}.tfrecord")
+            names.append(f"encoded/{split}-{shard:05d}.tfrecord")
             part = slice(rows * shard // SHARDS, rows * (shard + 1) // SHARDS)
             content = encoder.encode(features[split][part], labels[split][part])
             (folder / names[-1]).write_bytes(content)
-        splits[split] = {"rows": rows, "shards": names}
+        columns = dict(zip(FEATURES, features[split].T, strict=True))
+        classes = CLASSES if task == "classification" else None
+        entry = write_split(folder, split, columns, labels[split], "label", classes, shards=SHARDS)
+        splits[split] = entry | {"records": names}
     schema: dict[str, Any] = {
         "format": "kfp-tfjob/schema/1",
         "task": task,
         "features": [{"name": name, "type": "float32"} for name in FEATURES],
         "label": {"name": "label", "classes": list(CLASSES) if task == "classification" else None},
         "splits": splits,
+        "codec": {"version": CODEC_VERSION},
     }
     statistics = {
         "features": {name: _moments(features["train"][:, at]) for at, name in enumerate(FEATURES)},

@@ -25,9 +25,9 @@ from kfp_tfjob.components.prepare_data.executors.executor import answer, result_
 from kfp_tfjob.components.prepare_data.source.readers import arrow_table, parquet_table
 from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.sync_output import sync
-from kfp_tfjob.features import record_layout
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.jobs import attempt_record
+from kfp_tfjob.judging import rows
 from kfp_tfjob.registry import prune_runs, prune_versions
 from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.storage import documents, run_folder
@@ -40,12 +40,13 @@ from kfp_tfjob.trainer import checkpoint
 from kfp_tfjob.trainer.dataset import Dataset, RowWeights
 from kfp_tfjob.user_code import code_files
 from tests.conftest import PACKAGES
+from tests.local import tiny_dataset
 from tests.unit import test_evaluate_rows as evaluate_rows
 from tests.unit import test_requests_sample as samples
 from tests.unit import test_trainer_checkpoint as checkpoints
 from tests.unit import test_trainer_rows as trainer_rows
 from tests.unit.prepared_files import read, write_table
-from tests.unit.test_stored_records import LAYOUT, STORED
+from tests.unit.test_stored_records import LAYOUT
 
 ROOT = Path(__file__).parents[2]
 BUGS = (ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError)
@@ -64,28 +65,38 @@ def _shard(folder: Path, columns: int = 3) -> Path:
 
 
 def _test_rows(folder: Path) -> None:
-    list(evaluate_rows._split([_shard(folder)], 9, 2, False).batches())
+    list(evaluate_rows._split([evaluate_rows._zeros(folder)], 9, 2, False).batches())
 
 
 def _train_rows(folder: Path) -> None:
     trainer_rows._rows(folder, 3, 2, [_shard(folder).read_bytes()]).take(np.arange(3))
 
 
+def _opened(path: Path, offset: int) -> Any:
+    stream = path.open("rb")
+    stream.seek(offset)
+    return stream
+
+
 def _first_rows(folder: Path) -> None:
-    data = _shard(folder, 1).read_bytes()
+    path = evaluate_rows._zeros(folder)
     schema = evaluate_rows.typed(
         {
-            "features": {"x": "float32"},
-            "label": {"name": "y", "classes": ["a", "b"]},
+            "features": dict.fromkeys(evaluate_rows.COLUMNS, "float32"),
+            "label": {"name": "label", "classes": ["c0", "c1"]},
             "splits": {"test": {"rows": 9, "shards": ["t"]}},
         }
     )
-    store: Any = SimpleNamespace(read_range=lambda address, start, end: data[start:end])
+    store: Any = SimpleNamespace(
+        head=lambda address: {"ContentLength": path.stat().st_size, "ETag": "e"},
+        open=lambda address, offset, etag: _opened(path, offset),
+        patience=SimpleNamespace(run=lambda what, call, transient: call()),
+    )
     sample.read(store, LAYOUT.dataset("d"), schema, "test")
 
 
 def _dataset(folder: Path) -> None:
-    Dataset.load(next(STORED.glob("datasets/*")))
+    Dataset.load(tiny_dataset.write(folder / "dataset"))
 
 
 def _checkpoint(folder: Path) -> None:
@@ -161,9 +172,9 @@ DOORS: dict[str, tuple[Callable[[Path], None], Any, str]] = {
     "header of Parquet": (lambda it: _table(it, "parquet"), arrow_table, "Counter"),
     "columns of CSV": (lambda it: _table(it, "csv"), columns_to_rows.Converter, "column"),
     "header of CSV": (lambda it: _table(it, "csv"), arrow_table.pa, "schema"),
-    "test rows": (_test_rows, record_layout.Layout, "_decoded"),
+    "test rows": (_test_rows, rows.TestData, "_labels_of"),
     "train rows": (_train_rows, Coding, "pack"),
-    "sampled rows": (_first_rows, record_layout.Layout, "_decoded"),
+    "sampled rows": (_first_rows, sample, "_labels"),
     "dataset": (_dataset, RowWeights, "of"),
     "checkpoint": (_checkpoint, checkpoint, "_numpy_dtype"),
     "code": (_zip, code_files, "_check"),

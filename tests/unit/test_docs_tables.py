@@ -1,13 +1,11 @@
 """The generated parts of the documents are those of the declarations; WRITE_DOCS=1 writes them."""
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.jobs.verdict import Verdict
 from tests.docs import generated
 from tests.docs.blocks import DOCUMENTS
 
@@ -41,9 +39,3 @@ def test_every_mark_has_a_generator(repository: Path) -> None:
         for name in generated.parts_of(path)
     }
     assert marked == {(document, name) for document, name, _ in generated.PARTS}
-
-
-def test_every_verdict_is_explained(repository: Path) -> None:
-    page = (repository / "docs/failures.md").read_text()
-    headings = set(re.findall(r"^### `?(\w+)`?", page, re.MULTILINE))
-    assert {str(verdict) for verdict in Verdict} <= headings

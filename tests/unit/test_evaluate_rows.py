@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.statistics import StatisticsDocument
-from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging import rows
 from kfp_tfjob.judging.rows import TestData as Split
 from kfp_tfjob.judging.train_test_overlap import leaked_rows, overlap_checks
 from kfp_tfjob.storage.errors import DataError
+from tests.parquet_split import write_split
 from tests.typed_schema import typed
 
 COLUMNS = ("x", "y", "z")
 
 
+def _classes(classes: int | None) -> list[str]:
+    return [f"c{at}" for at in range(classes or 0)]
+
+
 def _split(paths: Sequence[Path], count: int, classes: int | None, weighted: bool) -> Split:
-    names = [f"c{at}" for at in range(classes or 0)]
+    names = _classes(classes)
     schema = {
         "task": "classification" if classes else "regression",
         "features": dict.fromkeys(COLUMNS, "float32"),
@@ -39,15 +42,19 @@ def test_every_row_is_read_once_and_in_order(tmp_path, classes: int | None, weig
     features = random.integers(0, 2**32, (40, len(COLUMNS)), np.uint32).view(np.float32)
     labels = random.integers(0, classes, 40) if classes else random.normal(size=40)
     weights = random.random(40).astype(np.float32)
-    encoder = Encoder(len(COLUMNS), classes, weighted=weighted)
-    paths = []
-    for shard, part in enumerate((slice(0, 23), slice(23, 40))):
-        content = encoder.encode(features[part], labels[part], weights=weights[part])
-        paths.append(tmp_path / f"test-{shard:05d}.tfrecord")
-        paths[-1].write_bytes(content)
+    entry = write_split(
+        tmp_path,
+        "test",
+        dict(zip(COLUMNS, features.T, strict=True)),
+        labels,
+        classes=_classes(classes) or None,
+        weights={"counts": weights} if weighted else None,
+        shards=2,
+    )
+    paths = [tmp_path / shard for shard in entry["shards"]]
     found = list(_split(paths, 40, classes, weighted).batches(4))
     rows = [np.stack([it.features[name] for name in COLUMNS], axis=1) for it in found]
-    assert np.concatenate(rows).tobytes() == features.tobytes()
+    np.testing.assert_array_equal(np.concatenate(rows).astype(np.float32), features)
     kind = np.int64 if classes else np.float32
     assert np.concatenate([it.labels for it in found]).tolist() == labels.astype(kind).tolist()
     if weighted:
@@ -57,20 +64,33 @@ def test_every_row_is_read_once_and_in_order(tmp_path, classes: int | None, weig
 
 
 def test_damaged_test_rows_are_named(tmp_path: Path) -> None:
-    encoder = Encoder(len(COLUMNS), 2)
-    content = bytes(encoder.encode(np.zeros((9, len(COLUMNS)), np.float32), np.ones(9, int)))
-    path = tmp_path / "test-00000.tfrecord"
+    path = _zeros(tmp_path)
+    content = path.read_bytes()
     wrong = bytearray(content)
-    wrong[30] ^= 0xFF  # within the names of the first record
+    wrong[-9] ^= 0xFF  # the length of the metadata
     for damaged, count in ((content[:-3], 9), (bytes(wrong), 9), (content, 8), (b"", 9)):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match="match its schema|truncated"):
+        with pytest.raises(DataError, match="match its schema"):
             list(_split([path], count, 2, False).batches(4))
+    unknown = write_split(tmp_path, "test", _columns(9), np.full(9, 2), classes=["c0", "c1"])
+    with pytest.raises(DataError, match=r"the label '\?'.*the classes c0, c1"):
+        list(_split([tmp_path / unknown["shards"][0]], 9, 2, False).batches(4))
+
+
+def _columns(rows: int) -> dict[str, np.ndarray]:
+    return dict.fromkeys(COLUMNS, np.zeros(rows, np.float32))
+
+
+def _zeros(folder: Path) -> Path:
+    """Write nine rows of zeros."""
+    (shard,) = write_split(folder, "test", _columns(9), np.ones(9, int), classes=_classes(2))[
+        "shards"
+    ]
+    return folder / shard
 
 
 def test_a_batch_of_a_wide_table_has_fewer_rows(tmp_path, monkeypatch) -> None:
-    path = tmp_path / "test-00000.tfrecord"
-    path.write_bytes(Encoder(len(COLUMNS), 2).encode(np.zeros((9, 3), np.float32), np.ones(9, int)))
+    path = _zeros(tmp_path)
     for values, sizes in ((12, [4, 4, 1]), (2, [1] * 9), (1000, [5, 4])):
         monkeypatch.setattr(rows, "_VALUES", values)
         found = _split([path], 9, 2, False).batches(5)
@@ -85,9 +105,9 @@ def known(
 ) -> list[Any]:
     """Return the failed checks of packed test rows, of which a share is also in train."""
     rows, columns = features.shape
-    path = folder / "test-00000.tfrecord"
-    labels = np.zeros(rows, int)
-    path.write_bytes(Encoder(columns, 2).encode(features.astype(np.float32), labels))
+    named = {f"x{at}": features[:, at].astype(np.float32) for at in range(columns)}
+    entry = write_split(folder, "test", named, np.zeros(rows, int), "y", ["a", "b"])
+    path = folder / entry["shards"][0]
     schema = {
         "features": {f"x{at}": "float32" for at in range(columns)},
         "label": {"name": "y", "classes": ["a", "b"]},
@@ -140,11 +160,13 @@ def test_gaps_and_texts_of_tables_are_equal_to_each_other(tmp_path: Path) -> Non
         columns = {
             "age": pa.array([None] * ROWS, pa.float64()),
             "city": pa.array(["Rome", None] * (ROWS // 2)),
-            "since": np.arange(ROWS) if different else np.full(ROWS, NO_DATE),
+            "since": pa.array(
+                np.arange(ROWS), pa.timestamp("us", "UTC"), mask=np.full(ROWS, not different)
+            ),
             "y": np.zeros(ROWS),
         }
         parquet.write_table(pa.table(columns), tmp_path / "test.parquet")
-        data = Split("d", typed(schema), counted, (), ROWS, (tmp_path / "test.parquet",))
+        data = Split("d", typed(schema), counted, (tmp_path / "test.parquet",), ROWS)
         assert bool(overlap_checks(data)) is different
 
 

@@ -24,6 +24,7 @@ CLASSES = ["a", "b", "c", "d"]
 SITUATIONS = AGAINST_BASELINE | AGAINST_CHAMPION
 # With 5,000 rows, a draw takes three times as long.
 LARGE = {"mostly_yes": 2_000, "both_mostly_no": 2_000, "smooth": 2_000, "both_smooth": 2_000}
+LARGE |= {"groups": 2_000, "both_groups": 2_000}
 CELLS = [(name, rows) for name in SITUATIONS for rows in (50, 300)]
 CELLS += [(name, 5_000) for name in LARGE]
 

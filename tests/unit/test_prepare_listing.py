@@ -188,13 +188,15 @@ def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.M
         found(str(tree))
 
 
-def test_shards_of_a_dataset_are_not_rows(tmp_path: Path) -> None:
-    for name in ("train-00000.tfrecord", "statistics.json", "schema.json"):
+@pytest.mark.parametrize("shard", ["train/00000.parquet", "train-00000.tfrecord"])
+def test_shards_of_a_dataset_are_not_rows(tmp_path: Path, shard: str) -> None:
+    (tmp_path / "train").mkdir()
+    for name in (shard, "statistics.json", "schema.json"):
         (tmp_path / name).write_bytes(b"{}")
     with pytest.raises(DataError, match="data_uri.*prepare_data"):
         found(str(tmp_path))
     (tmp_path / "schema.json").unlink()
-    assert found(str(tmp_path)) == ["train-00000.tfrecord"]
+    assert found(str(tmp_path)) == [shard]
 
 
 def test_the_files_of_a_lake_are_not_its_rows(tmp_path: Path) -> None:

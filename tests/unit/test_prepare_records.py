@@ -196,32 +196,6 @@ def test_an_empty_file_and_other_bytes(path: Path) -> None:
         list(tfrecord_table.TFRecordTable(io.BytesIO(b"abc"), "f", DataOptions(), 0, None).schema)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("classes", [None, 2, 300])
-def test_records_decode_to_the_rows_they_were_made_of(classes: int | None, weighted: bool) -> None:
-    random = np.random.default_rng(4)
-    encoder = Encoder(3, classes, codes=2, dates=1, weighted=weighted)
-    features = random.normal(size=(50, 3)).astype(np.float32)
-    features[0, 0] = np.nan
-    codes = random.integers(0, 2**28, (50, 2))
-    dates = random.integers(-(2**63), 2**63 - 1, (50, 1))
-    labels = random.integers(0, classes, 50) if classes else features[:, 1]
-    weights = random.uniform(size=50).astype(np.float32) if weighted else np.ones(50, np.float32)
-    data = bytes(encoder.encode(features, labels, codes, dates, weights))
-    found = encoder.decode(data)
-    expected = {"features": features, "codes": codes, "dates": dates, "label": labels[:, None]}
-    if weighted:
-        expected["weight"] = weights[:, None]
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values)
-    for wrong in (data[:-1], data[:40] + bytes([data[40] ^ 1]) + data[41:]):
-        with pytest.raises(ValueError):
-            encoder.decode(wrong)
-    with pytest.raises(ValueError):
-        Encoder(5, classes).decode(data)
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),

@@ -36,7 +36,7 @@ from kfp_tfjob.components.prepare_data.hashes import (
 )
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.components.prepare_data.labels import Label, Labels
-from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, shard_rows
+from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES, cuts_of
 from kfp_tfjob.components.prepare_data.statistics import Moments, Statistics, Train, described
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import BadRows, StatisticsDocument
@@ -250,11 +250,16 @@ def test_a_damaged_bucket_is_noticed(tmp_path):
         read(gathered, [file], 0, len(bins.edges))
 
 
-def test_shards_depend_on_rows_and_bytes_only():
-    assert (shard_rows(0, 100), shard_rows(5, 100)) == ([0], [5])
-    rows = shard_rows(SHARD_BYTES // 100 * 3 + 1000, 100)
-    assert len(rows) == 4 and sum(rows) == SHARD_BYTES // 100 * 3 + 1000
-    assert max(rows) - min(rows) <= 1 and max(rows) * 100 <= SHARD_BYTES
+def test_a_shard_has_whole_bins_and_about_as_many_rows_as_the_others() -> None:
+    assert cuts_of(np.zeros(4, np.int64), 100) == [0, 4]  # a split without rows has a shard, too
+    assert cuts_of(np.array([2, 0, 3]), 100) == [0, 3]
+    counts = np.random.default_rng(1).poisson(1000, 4096)
+    cuts = cuts_of(counts, SHARD_BYTES // 1_000_000)
+    rows = np.add.reduceat(counts, cuts[:-1])
+    assert len(rows) == -(-counts.sum() * (SHARD_BYTES // 1_000_000) // SHARD_BYTES)
+    assert rows.sum() == counts.sum() and np.ptp(rows) < 2 * counts.max()
+    # One bin with most rows is one shard; bins without rows after the last row are no shard.
+    assert cuts_of(np.array([1, 10**9, 0, 1, 0, 0]), 1) == [0, 2, 6]
 
 
 def _labels(texts: list[str], split: int = 0) -> Labels:

@@ -69,6 +69,19 @@ def test_rows_are_read_with_their_gaps() -> None:
     assert rows.features["signed up"].dtype == np.int64
 
 
+def test_what_was_missing_in_the_source_is_missing_in_a_request() -> None:
+    """ "NA" in a CSV was missing, and a category of its own in a request."""
+    schema = replace(SCHEMA, null_values=("NA", "n/a"))
+    gaps = ROW | {"age": "NA", "job": " NA ", "signed up": "n/a", "member": "NA", "note": "n/a"}
+    found = values(RequestColumns(schema).of_rows([ROW, gaps]))
+    assert found["age"][0] == 30 and np.isnan(found["age"][1])
+    assert (found["job"], found["note"][1]) == ([b"nurse", b""], b"")
+    assert (found["signed up"][1], found["member"][1]) == (NO_DATE, b"")
+    # In files with types, it was a string.
+    assert values(RequestColumns(SCHEMA).of_rows([ROW | {"job": "NA"}]))["job"] == [b"NA"]
+    assert len(problems(schema, [ROW | {"height": "NA"}])) == 1  # may not be missing
+
+
 def test_dates_are_read_as_the_signature_takes_them() -> None:
     columns = RequestColumns(SCHEMA)
     rows = columns.of_rows([ROW | {"signed up": it} for it in (1_330_588_800_000_000, NO_DATE)])

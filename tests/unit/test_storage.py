@@ -26,6 +26,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.fast_put import FastPut
+from kfp_tfjob.storage.layout import is_for_programs, is_for_trainer
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience, answer_of
@@ -308,3 +309,19 @@ def test_what_was_answered_is_quoted(error: Exception, answer: str, patience: Pa
     )
     assert problem.received == (answer or "OSError: refused")
     assert ("did not respond" in problem.what) is not bool(answer)
+
+
+@pytest.mark.parametrize(
+    ("key", "programs", "trainer"),
+    [
+        ("train/00000.parquet", True, False),
+        ("validation/00003.parquet", True, False),
+        ("test/00000.parquet", False, False),
+        ("encoded/train-00000.tfrecord", False, True),
+        ("train-00000.tfrecord", True, True),  # of images
+        ("test-00000.tfrecord", False, False),
+        ("schema.json", True, True),
+    ],
+)
+def test_test_rows_stay_where_they_are(key: str, programs: bool, trainer: bool) -> None:
+    assert (is_for_programs(key), is_for_trainer(key)) == (programs, trainer)

@@ -41,7 +41,7 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
         ConfigurationError: Variables are missing or are not addresses.
         DataError: The user's code or the dataset in the store is missing or damaged.
     """
-    from kfp_tfjob.storage.layout import is_for_training
+    from kfp_tfjob.storage.layout import is_for_programs
     from kfp_tfjob.uploader import pull
 
     ConfigurationError.raise_if(
@@ -63,7 +63,7 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
         pull(store, S3Address.parse(code, "CODE_URI"), job / CODE)
     if data:
         dataset = S3Address.parse(environment.get("DATASET_URI", ""), "DATASET_URI")
-        pull(store, dataset, Path(data), only=is_for_training)
+        pull(store, dataset, Path(data), only=is_for_programs)
     if not restores:
         return None
     from kfp_tfjob.components.launch_tfjob.setup.restore import restore

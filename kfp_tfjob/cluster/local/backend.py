@@ -304,6 +304,7 @@ def _missing_secrets(manifest: Object, secrets: Path) -> Iterator[Problem]:
                 received=f"no file {secrets / name / key}",
                 expected="the value as the content of that file",
                 fix="write the value to that file, readable only by you",
+                name="secret-not-found",
             )
 
 

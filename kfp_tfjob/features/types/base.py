@@ -6,7 +6,8 @@ learned, how numpy encodes a column for training and the TensorFlow graph for se
 and reports use it. Nothing else in the product asks which type a column has, because a mistake in
 one of many tables would silently make training and serving differ.
 
-Shards, runs and the raw test rows have one value of each column, in one of three lists (`FIELDS`).
+While prepare_data works, a row has one value of each column, in one of three lists (`FIELDS`). So
+have the encoded rows that the trainer reads.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Learned = Mapping[str, Any]  # the fields of a column type without the name
 
 
 class Field(NamedTuple):
-    """A list of a row in shards and runs, and the type of its values."""
+    """A list of a row, and the type of its values."""
 
     name: str
     type: type[np.generic]
@@ -58,7 +59,7 @@ class Missing:
 
     Attributes:
         rule: `median`, `mean`, `most_frequent`, `constant`, `fail` or `drop`.
-        value: What stands for a missing value, as in the shards. None if it is an error.
+        value: What stands for a missing value, as in a row. None if it is an error.
         indicator: Whether the packed row distinguishes missing values.
     """
 
@@ -200,8 +201,8 @@ class ColumnType:
     # The type.
     kind: ClassVar[str]  # its name in `data_options.types` and in stored files
     schema_type: ClassVar[str]  # its `type` in schema.json
-    field: ClassVar[Field] = CODES  # where its value is in a row of shards and runs
-    is_hashed: ClassVar[bool] = False  # shards have only a hash, so raw values are kept beside it
+    field: ClassVar[Field] = CODES  # where its value is in a row
+    is_hashed: ClassVar[bool] = False  # an encoded row has only a hash of its string
     has_dictionary: ClassVar[bool] = False  # its strings have codes in the order of their first row
     is_direct: ClassVar[bool] = False  # a numeric column without missing values is its values
     value_type: ClassVar[type] = int  # of what stands for a missing value
@@ -320,7 +321,7 @@ class ColumnType:
     def constant(cls, text: str) -> float | int | None:
         """Return the value of `missing` in data_options that stands for missing ones, if it is one.
 
-        It is as in the shards.
+        It is as in a row.
         """
         return None
 
@@ -365,7 +366,7 @@ class ColumnType:
 
     @property
     def strings(self) -> tuple[str, ...]:
-        """The strings by the code of the shards, which starts at 1."""
+        """The strings by their code in a row, which starts at 1."""
         return ()
 
     def codes_of(self, texts: Sequence[str]) -> np.ndarray:
@@ -390,7 +391,7 @@ class ColumnType:
 
         Args:
             columns: What statistics.json says of each.
-            samples: Values of each in some rows of train, as in the shards.
+            samples: Values of each in some rows of train.
         """
         return []
 
@@ -506,7 +507,7 @@ class ColumnType:
 
         Args:
             columns: The columns.
-            values: (rows, columns) as in the shards, missing values replaced unless they are codes.
+            values: (rows, columns) as in rows, missing values replaced unless they are codes.
         """
         return [values]
 
@@ -517,7 +518,7 @@ class ColumnType:
 
     @classmethod
     def stored(cls, values: Any, tables: tuple[Any, ...]) -> Any:
-        """Return raw columns (batch, columns) in the graph, with missing values as in the shards.
+        """Return raw columns (batch, columns) in the graph, with missing values as in rows.
 
         Args:
             values: A tensor of the type `raw_type`.

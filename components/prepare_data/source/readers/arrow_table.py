@@ -167,6 +167,7 @@ class ArrowTable:
         reader: The reader of its format.
         name: The file.
         names: The columns.
+        null_values: The strings that mean a missing value, besides the empty one.
 
     Raises:
         DataError: It has too many columns, or a name that is not UTF-8.
@@ -177,7 +178,10 @@ class ArrowTable:
         self._chosen = options.columns is not None
         self._null_numbers = null_numbers(options)
         self._nulls: pa.Array | None = None
-        if reader.has_types and {*options.null_values} != {*NULL_VALUES}:
+        is_named = {*options.null_values} != {*NULL_VALUES}
+        # In a file with types, "NA" is a string, unless the options say otherwise.
+        self.null_values = () if reader.has_types and not is_named else tuple(options.null_values)
+        if reader.has_types and is_named:
             self._nulls = pa.array(sorted({*options.null_values, ""}))
         with undamaged(name):
             names = reader.schema.names
