@@ -55,9 +55,9 @@ def mixed(random: np.random.Generator, rows: int, part: str) -> pa.Table:
 
 
 def numbers(random: np.random.Generator, rows: int, part: str) -> pa.Table:
-    """Return rows of numbers without missing values, and a label that is a number."""
+    """Return rows of numbers, some of which are missing, and a label that is a number."""
     columns = {
-        "x": pa.array(random.normal(size=rows), pa.float32()),
+        "x": pa.array(random.normal(size=rows), pa.float32(), mask=random.random(rows) < 0.1),
         "y": random.normal(size=rows),
     }
     return table_of(random, rows, columns, part)
