@@ -53,17 +53,17 @@ def write(part: str, folder: Path, rows: int) -> None:
     schema = json.loads((folder / "schema.json").read_text())
     schema["label"]["classes"] = CLASSES
     schema["schema_digest"] = "s"
-    names = [f"test-{shard:05d}.{'parquet' if shape[1] else 'tfrecord'}" for shard in range(SHARDS)]
+    names = [f"test/{shard:05d}.parquet" for shard in range(SHARDS)]
     for shard, name in enumerate(names):
         count = rows * (shard + 1) // SHARDS - rows * shard // SHARDS
         _shard(folder / name, count, shard, shape)
-    schema["splits"]["test"] = {"rows": rows, "shards": [] if shape[1] else names}
-    if shape[1]:
-        schema["test_raw"] = names
+    schema["splits"]["test"] = {"rows": rows, "shards": names}
     statistics = json.loads((folder / "statistics.json").read_text())
     statistics["label"]["counts"] = {"train": {"no": 600, "yes": 400}}
     (folder / "schema.json").write_text(json.dumps(schema))
     (folder / "statistics.json").write_text(json.dumps(statistics))
+    if not shape[1]:
+        prepared.write_tutorial(folder, "test")  # of the other ways
     dataset = Dataset.load(folder)
     for number in (1, 2):
         model = user_model.build(models.mlp, dataset, {"hidden": [64, 64]})
@@ -71,31 +71,28 @@ def write(part: str, folder: Path, rows: int) -> None:
 
 
 def _shard(path: Path, rows: int, seed: int, shape: tuple[int, int, int]) -> None:
-    from kfp_tfjob.components.prepare_data.tfrecord import Encoder
+    import pyarrow as pa
+
+    from benchmarks.prepared import write_shard
 
     random = np.random.default_rng(seed)
-    if not shape[1]:
-        encoder = Encoder(shape[0], len(CLASSES))
-        with path.open("wb") as file:
-            for start in range(0, rows, _BLOCK):
-                values = random.standard_normal((min(_BLOCK, rows - start), shape[0]), np.float32)
-                labels = (values[:, 0] + random.normal(size=len(values)) > 0).astype(np.int64)
-                file.write(encoder.encode(values, labels))
-        return
-    import pyarrow as pa
-    from pyarrow import parquet
+    numbers, categories, dates = shape
+    kind, share = (np.float64, 0.05) if categories else (np.float32, 0)
 
-    columns: dict[str, Any] = {}
-    for at in range(shape[0]):
-        columns[f"x{at}"] = pa.array(random.normal(size=rows), mask=random.random(rows) < 0.05)
-    for at in range(shape[1]):
+    def column(values: np.ndarray, of: pa.DataType) -> pa.Array:
+        return pa.array(values, of, mask=random.random(rows) < share)
+
+    values = random.standard_normal((numbers, rows), kind)
+    columns = {f"x{at}": column(each, pa.from_numpy_dtype(kind)) for at, each in enumerate(values)}
+    for at in range(categories):
         texts = np.array([f"text {number}" for number in range(100)])[random.integers(0, 100, rows)]
-        columns[f"c{at}"] = pa.array(texts, mask=random.random(rows) < 0.05)
-    for at in range(shape[2]):
+        columns[f"c{at}"] = column(texts, pa.string()).dictionary_encode()
+    for at in range(dates):
         times = random.integers(0, 1_800_000_000_000_000, rows)
-        columns[f"d{at}"] = pa.array(times, mask=random.random(rows) < 0.05)
-    columns["y"] = random.integers(0, 2, rows)
-    parquet.write_table(pa.table(columns), path)
+        columns[f"d{at}"] = column(times, pa.timestamp("us", "UTC"))
+    labels = (values[0] + random.normal(size=rows) > 0).astype(np.int32)
+    columns["y"] = pa.DictionaryArray.from_arrays(pa.array(labels), pa.array(CLASSES))
+    write_shard(path, pa.table(columns))
 
 
 def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
@@ -114,10 +111,9 @@ def ours(part: str, folder: Path, champion: bool = False) -> dict[str, float]:
     load(gpus=0)
     schema = Schema.from_bytes((folder / "schema.json").read_bytes())
     statistics = StatisticsDocument.from_bytes((folder / "statistics.json").read_bytes())
-    test, raw = schema.splits["test"], schema.test_raw
-    paths = tuple(folder / name for name in raw or test.shards)
-    tables, shards = (paths, ()) if raw else ((), paths)
-    data = TestData("d", schema, statistics, shards, test.rows, tables)
+    test = schema.splits["test"]
+    shards = tuple(folder / name for name in test.shards)
+    data = TestData("d", schema, statistics, shards, test.rows)
     model = ServedModel(folder / "output-1" / "model", schema, "the model")
 
     class Second:
@@ -185,7 +181,8 @@ def keras_of(folder: Path, size: int) -> dict[str, float]:
         found = tf.io.parse_example(records, parts)
         return found["features"], found["label"][:, None]
 
-    records = tf.data.TFRecordDataset([str(folder / name) for name in test["shards"]])
+    files = sorted(str(path) for path in folder.glob("tutorial/test-*.tfrecord"))
+    records = tf.data.TFRecordDataset(files)
     rows = records.batch(size).map(parsed, tf.data.AUTOTUNE).prefetch(2)
     whole.evaluate(rows.take(2), verbose=0)
     clock = _Clock()
@@ -218,7 +215,7 @@ def tfma(folder: Path) -> dict[str, float]:
         analysis.run_model_analysis(
             eval_shared_model=shared,
             eval_config=config,
-            data_location=str(folder / "test-*.tfrecord"),
+            data_location=str(folder / "tutorial" / "test-*.tfrecord"),
             output_path=output,
         )
         return {"rows": test["rows"], **clock.read()}

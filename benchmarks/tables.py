@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 GOAL = 0.01  # largest distance to the better of the two
+_MOST_CATEGORIES = 255  # of a column, for HistGradientBoostingClassifier
 _OPENML = "datasets/tests/data/openml"  # of scikit-learn
 
 
@@ -100,7 +101,6 @@ def _compared(folder: Path) -> dict[str, float]:
     """Return the accuracies and the test rows of the newest run of a home."""
     from kfp_tfjob.pipelines.local.s3_server import Server
     from kfp_tfjob.storage.address import S3Address
-    from kfp_tfjob.trainer.dataset import Dataset
     from kfp_tfjob.uploader import pull
 
     with Server.start(folder / "home" / "s3") as server:
@@ -108,56 +108,61 @@ def _compared(folder: Path) -> dict[str, float]:
         run_id = max(store.folders(bucket / "runs"))
         verdict = json.loads(store.read(bucket / f"runs/{run_id}/evaluation/verdict.json"))
         pull(store, bucket / f"datasets/{verdict['dataset_digest']}", folder / "dataset")
-    peers = _peers(Dataset.load(folder / "dataset"))
+    peers = _peers(folder / "dataset")
     return {"rows": verdict["rows"], "ours": verdict["metrics"]["accuracy"]} | peers
 
 
-def _peers(dataset: Any) -> dict[str, float]:
+def _peers(folder: Path) -> dict[str, float]:
     """Train scikit-learn on the rows of a dataset, and return the accuracies on its test rows."""
-    from sklearn.compose import ColumnTransformer
+    import pandas as pd
+    from sklearn.compose import make_column_transformer
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-    numbers = [
-        at for it in dataset.columns if not it.size for at in range(it.start, it.start + it.width)
-    ]
-    codes = [it.start for it in dataset.columns if it.size]
-    few = [it.start for it in dataset.columns if 0 < it.size <= 255]  # it takes no more
-    gaps = _with_gaps(dataset)
-    boosting = HistGradientBoostingClassifier(categorical_features=few, random_state=0)
-    boosting.fit(*_rows(gaps, "train"))
-    columns = [
-        ("numbers", StandardScaler(), numbers),
-        ("codes", OneHotEncoder(handle_unknown="ignore"), codes),
-    ]
-    logistic = make_pipeline(ColumnTransformer(columns), LogisticRegression(max_iter=5000))
-    logistic.fit(*_rows(dataset, "train"))
-    return {
-        "boosting": boosting.score(*_rows(gaps, "test")),
-        "logistic": logistic.score(*_rows(dataset, "test")),
-    }
-
-
-def _rows(dataset: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
-    from kfp_tfjob.features.records import TFRecords
-    from kfp_tfjob.trainer.rows import Rows
-
-    return Rows(dataset, TFRecords(dataset.shards(split))).take(np.arange(dataset.rows[split]))
-
-
-def _with_gaps(dataset: Any) -> Any:
-    """Return the dataset with NaN for a missing value in a column of numbers or booleans."""
-    features = tuple(
-        dataclasses.replace(it, missing=dataclasses.replace(it.missing, value=float("nan")))
-        if it.missing and it.kind != "date"
-        else it
-        for it in dataset.coding.features
+    schema = json.loads((folder / "schema.json").read_text())
+    types = {feature["name"]: feature["type"] for feature in schema["features"]}
+    splits, labels = {}, {}
+    for split in ("train", "test"):
+        splits[split] = pd.read_parquet(folder / split)
+        labels[split] = splits[split].pop(schema["label"]["name"])
+        for name in [name for name, kind in types.items() if kind == "date"]:
+            _replace_date(splits[split], name)
+    strings = [name for name, kind in types.items() if kind in ("category", "text")]
+    numbers = [name for name in splits["train"] if name not in strings]
+    for frame in splits.values():
+        frame[numbers] = frame[numbers].astype(float)  # of booleans, too
+    few = [name for name in strings if splits["train"][name].nunique() < _MOST_CATEGORIES]
+    many = [name for name in strings if name not in few]
+    ordinal = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
+    boosting = make_pipeline(
+        make_column_transformer((ordinal, few), (ordinal, many), remainder="passthrough"),
+        HistGradientBoostingClassifier(categorical_features=[*range(len(few))], random_state=0),
     )
-    return dataclasses.replace(
-        dataset, coding=dataclasses.replace(dataset.coding, features=features)
+    logistic = make_pipeline(
+        make_column_transformer(
+            (OneHotEncoder(handle_unknown="ignore"), strings),
+            (make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
+        ),
+        LogisticRegression(max_iter=5000),
     )
+    scores = {}
+    for name, model in (("boosting", boosting), ("logistic", logistic)):
+        model.fit(splits["train"], labels["train"])
+        scores[name] = model.score(splits["test"], labels["test"])
+    return scores
+
+
+def _replace_date(frame: Any, name: str) -> None:
+    """Replace a column of dates by the numbers that our models get of it."""
+    import pandas as pd
+
+    dates = frame.pop(name)
+    for part in ("year", "month", "day", "weekday", "hour"):
+        frame[f"{name}.{part}"] = getattr(dates.dt, part)
+    frame[f"{name}.seconds"] = (dates - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
 
 
 def _of_scikit_learn(number: int) -> Callable[[Path], None]:

@@ -4,9 +4,10 @@
         --set train_options.evaluate=false \
         --set 'train_options.command=["PYTHON", "$(JOB_DIR)/code/own_train_torch.py"]'
 
-PYTHON is the Python that has torch; on a cluster, it is `python3`, and `train_image` names an image
-with torch. The run stores and proves the weights. It publishes nothing, because evaluate needs a
-SavedModel.
+PYTHON is a Python with torch and pyarrow; on a cluster, it is `python3`, and `train_image` names an
+image with both, such as PyTorch's image after `pip install pyarrow`. The program reads the Parquet
+files in DATA_DIR, which docs/dataset.md describes. The run stores and verifies the weights. It
+publishes nothing, because evaluate needs a SavedModel.
 
 Each replica is one process with at most one GPU. After a lost replica, the next attempt resumes
 from the newest checkpoint, and ends with the same weights as without the loss.
@@ -21,12 +22,14 @@ import json
 import os
 import shutil
 import signal
-import struct
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -36,6 +39,7 @@ DATA, OUTPUT = Path(os.environ["DATA_DIR"]), Path(os.environ["OUTPUT_DIR"])
 EPOCHS, BATCH = int(os.environ["EPOCHS"]), int(os.environ["BATCH_SIZE"])
 SCHEMA = json.loads((DATA / "schema.json").read_text())
 NAMES = [feature["name"] for feature in SCHEMA["features"]]
+CLASSES = SCHEMA["label"]["classes"]
 STEPS = max(1, SCHEMA["splits"]["train"]["rows"] // BATCH)
 CHECKPOINTS = OUTPUT / "checkpoints"
 SAVE_SECONDS = json.loads(os.environ["TRAIN_OPTIONS"]).get("checkpoint_seconds", 60)
@@ -59,61 +63,16 @@ class Normalization(nn.Module):
 
 def build_model(units: int = 64) -> nn.Module:
     """Return a classifier that takes raw rows and returns logits."""
-    classes = len(SCHEMA["label"]["classes"])
     hidden = nn.Linear(len(NAMES), units)
-    return nn.Sequential(Normalization(), hidden, nn.ReLU(), nn.Linear(units, classes))
+    return nn.Sequential(Normalization(), hidden, nn.ReLU(), nn.Linear(units, len(CLASSES)))
 
 
 def training_rows() -> tuple[torch.Tensor, torch.Tensor]:
     """Return the features (rows, columns) and classes (rows,) of the training split."""
-    features, classes = [], []
-    for path in sorted(DATA.glob("train-*.tfrecord")):
-        for record in records(path.read_bytes()):
-            columns = parse(record)
-            features.append(torch.frombuffer(columns["features"], dtype=torch.float32))
-            classes.append(varint(columns["label"], 0)[0])
-    return torch.stack(features), torch.tensor(classes)
-
-
-def records(data: bytes) -> Iterator[bytes]:
-    """Yield the records of a TFRecord file: length, checksum, record, checksum."""
-    at = 0
-    while at < len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        yield data[at + 12 : at + 12 + length]
-        at += 16 + length
-
-
-def parse(record: bytes) -> dict[str, bytearray]:
-    """Return the packed values of a tf.train.Example by column; only protobuf's framing is read."""
-    columns = {}
-    (features,) = fields(record)
-    for feature in fields(features):
-        name, value = fields(feature)
-        (values,) = fields(value)
-        (packed,) = fields(values)
-        columns[name.decode()] = bytearray(packed)
-    return columns
-
-
-def fields(message: bytes) -> Iterator[bytes]:
-    """Yield the fields of a protobuf message, each of which is a byte, a length, and the value."""
-    at = 0
-    while at < len(message):
-        length, at = varint(message, at + 1)
-        yield message[at : at + length]
-        at += length
-
-
-def varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
-    """Return the number that begins at an offset, and the offset behind it."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return number, at
+    table = pq.read_table(DATA / "train")
+    features = np.stack([table[name].to_numpy() for name in NAMES], axis=1, dtype=np.float32)
+    classes = pc.index_in(table[SCHEMA["label"]["name"]], pa.array(CLASSES)).to_numpy()
+    return torch.from_numpy(features), torch.from_numpy(classes.astype(np.int64))
 
 
 def restore(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:

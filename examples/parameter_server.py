@@ -8,6 +8,10 @@
 Parameter servers hold the variables. Workers compute gradients from their own rows and do not wait
 for each other. The chief coordinates them and writes checkpoints, and the evaluator scores each
 checkpoint. `model.fit` of Keras 3 cannot do this; a ClusterCoordinator can.
+
+The chief and the evaluator read the Parquet files in DATA_DIR, which docs/dataset.md describes. The
+chief sends the rows to the workers as part of a graph, whose limit is 2 GB. The image needs
+TensorFlow, Keras 3 and pyarrow; the evaluator also needs this project. The trainer image has them.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import tensorflow as tf
 
 OUTPUT = Path(os.environ["OUTPUT_DIR"])
@@ -39,35 +46,30 @@ PEER_ERRORS = (
 
 
 class Data:
-    """The dataset in DATA_DIR, on every replica except the parameter servers."""
+    """The dataset in DATA_DIR, on the chief and the evaluator."""
 
     def __init__(self) -> None:
         self.folder = Path(os.environ["DATA_DIR"])
         schema = json.loads((self.folder / "schema.json").read_text())
         statistics = json.loads((self.folder / "statistics.json").read_text())
-        columns = [statistics["features"][feature["name"]] for feature in schema["features"]]
+        self.names = [feature["name"] for feature in schema["features"]]
+        columns = [statistics["features"][name] for name in self.names]
         self.mean = np.array([column["mean"] for column in columns])
         self.variance = np.array([column["std"] or 1 for column in columns]) ** 2
-        self.classes = len(schema["label"]["classes"])
+        self.label, self.classes = schema["label"]["name"], schema["label"]["classes"]
         self.rows = schema["splits"]["train"]["rows"]
 
     def batches(self, split: str) -> tf.data.Dataset:
         """Return features (batch, columns) and classes (batch,), each row once."""
-        files = sorted(str(path) for path in self.folder.glob(f"{split}-*.tfrecord"))
-        spec = {
-            "features": tf.io.FixedLenFeature([len(self.mean)], tf.float32),
-            "label": tf.io.FixedLenFeature([], tf.int64),
-        }
-
-        def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            found = tf.io.parse_example(records, spec)
-            return found["features"], found["label"]
-
-        data = tf.data.TFRecordDataset(files)
+        table = pq.read_table(self.folder / split)
+        columns = [table[name].to_numpy() for name in self.names]
+        features = np.stack(columns, axis=1, dtype=np.float32)
+        classes = pc.index_in(table[self.label], pa.array(self.classes)).to_numpy()
+        data = tf.data.Dataset.from_tensor_slices((features, classes))
         if split == "train":
-            # Every worker reads all rows, in its own order.
+            # Every worker gets all rows, in its own order.
             data = data.shuffle(10_000).repeat()
-        return data.batch(BATCH).map(parse).prefetch(tf.data.AUTOTUNE)
+        return data.batch(BATCH).prefetch(tf.data.AUTOTUNE)
 
 
 def build_model(data: Data, units: int = 64) -> keras.Model:
@@ -77,7 +79,7 @@ def build_model(data: Data, units: int = 64) -> keras.Model:
             keras.Input((len(data.mean),), name="features"),
             keras.layers.Normalization(mean=data.mean, variance=data.variance),
             keras.layers.Dense(units, activation="relu"),
-            keras.layers.Dense(data.classes, activation="softmax"),
+            keras.layers.Dense(len(data.classes), activation="softmax"),
         ]
     )
 

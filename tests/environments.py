@@ -45,16 +45,16 @@ def for_mirrors() -> Path:
 
 
 def for_torch() -> Path:
-    """Return the interpreter of an environment with torch, which no extra has.
+    """Return the interpreter of an environment with torch, which no extra has, and pyarrow.
 
     From PyPI these are 3 GB of downloads, because the wheels for Linux are those with CUDA. With
     UV_TORCH_BACKEND=cpu, uv takes the 200 MB from PyTorch's own index.
     """
     return _made(
-        f"torch-{_TORCH}",
+        f"torch-{_TORCH}-pyarrow",
         lambda folder: [
             ["venv", "--clear", "--python", "3.11", str(folder)],
-            ["pip", "install", "--python", str(folder), f"torch=={_TORCH}", "numpy"],
+            ["pip", "install", "--python", str(folder), f"torch=={_TORCH}", "numpy", "pyarrow"],
         ],
     )
 

@@ -1,5 +1,6 @@
 """Programs of a user's own, those of examples/, through the whole pipeline."""
 
+import io
 import json
 import os
 import subprocess
@@ -9,9 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyarrow import parquet
 
+from examples import people
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.jobs.attempt_record import read_ends
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -144,6 +149,37 @@ def test_a_program_that_stores_no_model_ends_with_its_output_proven(
     finish = (home / "runs" / run.run_id / "finish.md").read_text()
     assert finish.startswith(f"# Run {run.run_id} is complete")
     assert WHY_NOT_EVALUATED in finish.replace("`", "")
+
+
+def test_model_fit_reads_the_parquet_files_on_two_replicas(home: Path, tmp_path: Path) -> None:
+    program, table = ROOT / "tests" / "data" / "programs" / "people_fit.py", tmp_path / "people.csv"
+    people.write(table, 900)
+    command = json.dumps(["python3", f"$(JOB_DIR)/code/{program.name}"])
+    words = ["--data", str(table), "--label", people.LABEL, "--model", str(program)]
+    settings = ("train_workers=1", "train_epochs=3", "train_options.evaluate=false")
+    for setting in (f"train_options.command={command}", *settings):
+        words += ["--set", setting]
+    run = Run(home, *words)
+    assert run.wait() == 0, run.text
+    assert sum(KERAS_2 in line for line in run.lines) == 2
+    # Both replicas computed the same losses, each from its share of the rows.
+    losses = [line.split("] losses ")[1] for line in run.lines if "] losses " in line]
+    assert len(losses) == 2 and len({*losses}) == 1
+
+    def read(layout: Layout, store: Store) -> None:
+        result = json.loads(store.read(layout.run(run.run_id).output / "result.json"))
+        address = S3Address.parse(result["dataset"])
+        schema = Schema.from_bytes(store.read(address / "schema.json"))
+        train = parquet.read_table(io.BytesIO(store.read(address / "train/00000.parquet")))
+        assert result["columns"] == train.column_names == [*people.HEADER]
+        assert result["rows"] == len(train) == schema.rows["train"]
+        assert result["positive"] == train["income"].to_pylist().count(">50K")
+        assert result["losses"] == json.loads(losses[0])
+        assert result["losses"][-1] < result["losses"][0]
+        documents = ["distributions.json", "schema.json", "statistics.json"]
+        assert result["files"] == [*documents, "train", "validation"]
+
+    stored(home, read)
 
 
 def is_chief(process: psutil.Process) -> bool:
