@@ -325,6 +325,7 @@ class Faults:
             f"{' and are dropped' * self._are_dropped}: no value in {self.label!r}",
             expected="a label in every row of the training data",
             fix=f"{fix}; a model can predict their labels later",
+            name="rows-without-label",
             path=path,
             suggestion=suggestion,
         )
@@ -357,6 +358,7 @@ class Faults:
             if columns_named
             else None,
             fix=f"{', '.join(fixes[:-1])}, or {fixes[-1]}" if len(fixes) > 1 else fixes[0],
+            name="invalid-rows",
         )
 
     def _null_values(self) -> str:

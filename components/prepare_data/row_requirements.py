@@ -70,6 +70,7 @@ def check_bad(
             f" {faults.bad / faults.seen:.3g}",
             expected=f"at most {options.max_bad_fraction:g}",
             fix="correct the data, or raise data_options.max_bad_fraction",
+            name="too-many-invalid-rows",
         )
         raise DataError(limit, *problems())
     if faults.bad:
@@ -109,6 +110,7 @@ def check(
                 if by
                 else "provide more rows, larger fractions or a different data_options.split.salt;"
                 " rows with equal features always go to the same split",
+                name="split-without-rows",
             )
         )
     if classes is None or counts is None:

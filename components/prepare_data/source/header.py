@@ -238,6 +238,7 @@ def without_header(file: str, fields: Sequence[str], label: str) -> Problem:
         fix=f"name all {len(names):,} columns, for example data_options.names="
         f"{json.dumps(names_shown)}{also}; if the first line is the header, set"
         " data_options.header=true",
+        name="no-header",
         path="data_options.names",
     )
 
@@ -247,6 +248,7 @@ def no_rows() -> Problem:
     return Problem(
         "data_uri has a header but no rows",
         expected="at least a few rows for each of train, validation and test",
+        name="no-rows",
         fix="correct data_uri, or write the file again",
         path="data_uri",
     )
@@ -271,6 +273,7 @@ def _no_label(header: Header, label: str, options: DataOptions, file: str) -> Pr
         fix = did_you_mean(meant, "correct data_label")
     return Problem(
         f"{file} has no column {label!r} to use as the label",
+        name="label-not-found",
         received=f"the columns {_listed(names, meant)}",
         expected=f"a column {label!r}",
         fix=fix + _headless(names),
@@ -339,6 +342,7 @@ def _below_header(header: Header, label: str, options: DataOptions, file: str) -
         fix, path, suggestion = "delete the lines above the header", "", ""
     return Problem(
         f"{file} does not begin with its header",
+        name="no-header",
         received=repr(first[:_MOST_CHARACTERS].rstrip("\r\n")),
         expected=f"the names of the columns, {label!r} among them, on the first line",
         fix=fix,
