@@ -190,6 +190,7 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     objects = [_sent(context.store, plan, path, shard_plan.key)]
     if shard_plan.records_key:
         objects.append(_sent(context.store, plan, records_path, shard_plan.records_key))
+    records_path.unlink(missing_ok=True)
     return ShardDone(objects, parquet.digest, statistics, distributions.counts)
 
 
