@@ -64,7 +64,7 @@ def test_every_object_is_that_of_plain_values(
         found[name] = objects(store, done)
         schemas[name] = json.loads(found[name].pop(SCHEMA))
         found[name].pop(MANIFEST)
-    assert found["plain"] == found[style] and "test-00000.parquet" in found[style]
+    assert found["plain"] == found[style] and "test/00000.parquet" in found[style]
     formats = schemas[style].pop("formats")
     assert formats == dict(zip(("amount", "day"), FORMATS[style], strict=True))
     assert schemas["plain"] == schemas[style]

@@ -128,8 +128,8 @@ def _data(folder: Path, **change: Any) -> rows.TestData:
 def test_the_test_rows_are_read_raw(folder: Path) -> None:
     found = list(_data(folder).batches(150))
     assert [len(batch.labels) for batch in found] == [150, 150, 100]
-    columns, labels, weights = found[0]
-    assert weights is None
+    columns, labels, weights, groups = found[0]
+    assert weights is None and groups is None
     assert {name: values.dtype.kind for name, values in columns.items()} == {
         "age": "f", "job": "O", "city": "O", "signed up": "i", "member": "O", "note": "O",
     }  # fmt: skip

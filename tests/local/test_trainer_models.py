@@ -60,7 +60,7 @@ def test_a_dataset_is_utf_8_in_every_locale(classes: Dataset, tmp_path: Path) ->
 
 def test_a_split_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
     dataset = Dataset.load(tiny_dataset.write(tmp_path))
-    first, second, _ = dataset.shards("train")
+    first, second, _ = dataset.records("train")
     first.write_bytes(second.read_bytes())  # of other rows
     with pytest.raises(DataError, match=f"{tiny_dataset.ROWS['train']} rows"):
         open_split(dataset, "train")
