@@ -129,7 +129,7 @@ class Dataset:
             statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
             if schema.format != SCHEMA_FORMAT or schema.task not in (CLASSIFICATION, REGRESSION):
                 raise InvalidDocumentError(f"format {schema.format!r}, task {schema.task!r}")
-            DataError.raise_if(filter(None, [schema.codec_problem(uri)]))
+            schema.check_codec(uri)
             coding = None if schema.picture else schema.encoding
             names = coding.names if coding else (PICTURE,)
             if coding is None:

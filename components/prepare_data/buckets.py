@@ -95,17 +95,19 @@ def model_numbers(rows: np.ndarray) -> np.ndarray:
 
     Statistics and distributions count these too, so they stay comparable with earlier datasets.
     """
-    numbers = rows["features"]
-    # Rounding makes -0.0 of a small negative number.
-    return numbers if numbers.dtype == np.float32 else numbers.astype(np.float32) + np.float32(0)
+    return _rounded(rows["features"])
 
 
 def model_values(rows: np.ndarray, field: Field, place: int) -> np.ndarray:
     """Return the contiguous column at a place of rows; of numbers, as `model_numbers` has them."""
     column = np.ascontiguousarray(rows[field.name][:, place])
-    if field != FLOATS or column.dtype == np.float32:
-        return column
-    return column.astype(np.float32) + np.float32(0)
+    return _rounded(column) if field == FLOATS else column
+
+
+def _rounded(numbers: np.ndarray) -> np.ndarray:
+    """Return numbers as float32."""
+    # Rounding makes -0.0 of a small negative number.
+    return numbers if numbers.dtype == np.float32 else numbers.astype(np.float32) + np.float32(0)
 
 
 def _value_type(kind: np.dtype) -> pa.DataType:

@@ -89,7 +89,7 @@ class Converter:
         self._names = tuple(item.name for item in kinds.features)
         # Their values are those of a numeric column without missing ones.
         self._direct = {item.name for item in kinds.features if item.type.is_direct}
-        self._number = np.float32 if kinds.are_plain_numbers else np.float64
+        self._number = kinds.number_type
 
     def rows(self, chunk: Chunk) -> Rows:
         """Return the good rows of a chunk that has all features and the label."""
@@ -99,12 +99,10 @@ class Converter:
         is_whole = self._names == block.names and self._direct.issuperset(self._names)
         for feature in () if is_whole else self._kinds.features:
             if feature.name in self._direct and feature.name in block.places:
-                is_exact = self._number is np.float64
-                columns[FLOATS].append(
-                    chunk.cells(feature.name).floats
-                    if is_exact
-                    else block.rows[:, block.places[feature.name]]
-                )
+                if self._number is np.float64:
+                    columns[FLOATS].append(chunk.cells(feature.name).floats)
+                else:
+                    columns[FLOATS].append(block.rows[:, block.places[feature.name]])
                 continue
             column = self.column(chunk, feature)
             if not feature.takes_missing:

@@ -156,7 +156,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         formats={item.name: item.format for item in scan.kinds.features if item.format},
         weight=None if options.weight is None else SchemaWeight(options.weight),
         group=plan.group,
-        null_values=tuple(sorted({*scan.job.null_values} - {""})),
+        null_values=tuple(sorted({*scan.job.columns.null_values} - {""})),
         left_out=(*scan.kinds.left_out, *dropped),
     )
     rule, source = scan.job.split_rules.rule, scan.job.source

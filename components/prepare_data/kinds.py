@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from kfp_tfjob.components.prepare_data.column_profile import (
     LONG,
     MOST_OTHERS,
@@ -135,9 +137,10 @@ class Kinds:
         return replace(self, features=features, left_out=(*self.left_out, *left_out.values()))
 
     @property
-    def are_plain_numbers(self) -> bool:
-        """Whether all features are numbers without a format; a dataset has these as float32."""
-        return all(item.type.is_direct and not item.format for item in self.features)
+    def number_type(self) -> type[np.floating]:
+        """The type of numbers in rows: float32 if all features are numbers without a format."""
+        is_plain = all(item.type.is_direct and not item.format for item in self.features)
+        return np.float32 if is_plain else np.float64
 
     def in_field(self, field: Field) -> list[Feature]:
         """Return the features with a value in a field of a row, in order."""

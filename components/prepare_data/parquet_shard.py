@@ -31,6 +31,7 @@ from kfp_tfjob.components.prepare_data.buckets import Sorted
 from kfp_tfjob.components.prepare_data.hashes import row_hashes, string_hashes
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.weights import weights_of
+from kfp_tfjob.features.cells import sorted_strings
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import CODES, NO_DATE
 
@@ -122,10 +123,10 @@ class ParquetShard:
         if self._waiting:
             table = pa.concat_tables(self._waiting).unify_dictionaries().combine_chunks()
             for at, field in enumerate(table.schema):
-                if pa.types.is_dictionary(field.type) and len(table):
+                if pa.types.is_dictionary(field.type):
                     table = table.set_column(at, field, _sorted_dictionary(table[at].chunk(0)))
-            self._writer.write_table(table, row_group_size=max(1, len(table)))
-            words = (_words(column.chunk(0)) for column in table.columns if len(table))
+            self._writer.write_table(table, row_group_size=len(table))
+            words = (_words(column.chunk(0)) for column in table.columns)
             self._digest.update(row_hashes(words, len(table), "").tobytes())
         self._waiting, self._bytes = [], 0
 
@@ -155,11 +156,6 @@ def _string_bytes(column: pa.DictionaryArray) -> int:
 
 def _sorted_dictionary(column: pa.DictionaryArray) -> pa.DictionaryArray:
     """Return the same strings with those that occur as its dictionary, in alphabetical order."""
-    codes = column.indices.fill_null(-1).to_numpy()
-    used = np.flatnonzero(np.bincount(codes + 1, minlength=len(column.dictionary) + 1)[1:])
-    strings = column.dictionary.take(pa.array(used))
-    order = pc.array_sort_indices(strings).to_numpy()
-    places = np.zeros(len(column.dictionary) + 1, np.int32)
-    places[used[order]] = np.arange(len(used))
-    indices = pa.array(places[codes], mask=codes < 0)
-    return pa.DictionaryArray.from_arrays(indices, strings.take(pa.array(order)), safe=False)
+    codes, strings = sorted_strings(column)
+    indices = pa.array(codes, mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, strings, safe=False)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kfp_tfjob.features.cells import Cells, Texts
@@ -111,9 +110,7 @@ def _labels(schema: Schema, column: pa.Array) -> np.ndarray:
     """Return class indices, or numbers as float32, of shape [rows]."""
     if schema.label.classes is None:
         return column.to_numpy(zero_copy_only=False).astype(np.float32)
-    classes = pa.array(schema.label.classes, pa.string())
-    numbers = pc.index_in(column.dictionary, value_set=classes).to_numpy(zero_copy_only=False)
-    return numbers.astype(np.int64)[column.indices.to_numpy()]
+    return schema.label.numbers_of(column)
 
 
 def _mismatch(base: S3Address, name: str, received: str) -> DataError:

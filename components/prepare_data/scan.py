@@ -28,7 +28,6 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, S
 from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     PART_BYTES,
     Part,
-    open_table,
     parts_of,
 )
 from kfp_tfjob.components.prepare_data.source.resolve import first_block
@@ -137,9 +136,7 @@ def read(
         limits = tuple(
             split_rules.time_limits(source, options, executor.context.folder, block).tolist()
         )
-    with open_table(source, source.files[0], options, block) as table:
-        null_values = tuple(table.null_values)
-    job = Job(source, label, options, columns, limits=limits, block=block, null_values=null_values)
+    job = Job(source, label, options, columns, limits=limits, block=block)
     DataError.raise_if(split_rules.folder_problems(source, options))
     padded = kinds.padded
     parts = parts_of(source, options, part)

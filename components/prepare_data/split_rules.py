@@ -91,14 +91,21 @@ class SplitRules:
             return self.rule | {"row_revision": ROW_HASH_REVISION}
         return self.rule
 
-    def splits(self, file: SourceFile, chunk: Chunk) -> np.ndarray:
-        """Return the split of each row, -1 for that of its hash; mark rows that have none."""
+    def splits(
+        self, file: SourceFile, chunk: Chunk, groups: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the split of each row, -1 for that of its hash; mark rows that have none.
+
+        Args:
+            file: The file of the rows.
+            chunk: The rows.
+            groups: What `group_hashes` returns.
+        """
         by, rows = self._options, len(chunk.faults.lines)
         if by.column:
             return self._named(chunk, by.column)
-        if by.group:
-            hashes = self.group_hashes(chunk, by.group)
-            return split_of(hashes, self._fractions).astype(np.int8)
+        if groups is not None:
+            return split_of(groups, self._fractions).astype(np.int8)
         if by.time:
             times = self.as_times(chunk, by.time)
             return np.searchsorted(self._limits, times, side="right").astype(np.int8)
@@ -115,8 +122,14 @@ class SplitRules:
         chunk.faults.mark(splits == _BY_HASH, "split", name, lambda i: texts[codes[i]])
         return np.maximum(splits, 0)
 
-    def group_hashes(self, chunk: Chunk, name: str) -> np.ndarray:
-        """Return the hash of each row's group: uint64 of shape [rows]; mark rows without one."""
+    def group_hashes(self, chunk: Chunk) -> np.ndarray | None:
+        """Return the hash of each row's group, and mark rows without one.
+
+        Returns:
+            uint64 of shape [rows]; None unless groups decide.
+        """
+        if not (name := self._options.group):
+            return None
         texts, codes = texts_of(chunk, name, self._format_of(name))
         return string_hashes(values_as_texts(texts), self._options.salt)[codes]
 

@@ -50,7 +50,6 @@ class Job:
         block: Bytes of text to parse at a time.
         assumed: Whether the kinds are those of the first block, and are compared with all values.
         name: A folder for the bucket files, which no other pass has.
-        null_values: The strings that mean a missing value in the files; none in files with types.
     """
 
     source: Source
@@ -62,7 +61,6 @@ class Job:
     block: int = 0
     assumed: bool = False
     name: str = ""
-    null_values: tuple[str, ...] = ()
 
     @cached_property
     def fractions(self) -> list[float]:
@@ -84,8 +82,8 @@ class Job:
         """The type of a row in memory."""
         kinds, weighted = self.kinds, self.options.weight is not None
         floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
-        number = np.float32 if kinds.are_plain_numbers else np.float64
-        return kind_of(floats, codes, wholes, weighted, number, bool(self.options.split.group))
+        grouped = bool(self.options.split.group)
+        return kind_of(floats, codes, wholes, weighted, kinds.number_type, grouped)
 
 
 @dataclass
@@ -228,9 +226,9 @@ class _PartWriter:
         """Add the good rows of a chunk."""
         job, weight = self._job, self._job.options.weight
         chunk.faults.dropping = job.options.dropping(chunk.columns, job.label)
-        by_group = job.options.split.group
-        groups = job.split_rules.group_hashes(chunk, by_group) if by_group else None
-        splits = job.split_rules.splits(file, chunk) if job.split_rules.is_needed else None
+        rules = job.split_rules
+        groups = rules.group_hashes(chunk)
+        splits = rules.splits(file, chunk, groups) if rules.is_needed else None
         weights = None if weight is None else read_weights(chunk, weight)
         if job.assumed:
             profile(self.summary.seen, chunk)
@@ -242,7 +240,7 @@ class _PartWriter:
         ]
         hashes = self._row_hashes(converted, [strings.hashes for strings in coded])
         if splits is not None:
-            placed = place(hashes, splits[keep], job.fractions, job.split_rules.folders)
+            placed = place(hashes, splits[keep], job.fractions, rules.folders)
             if self._overlap:
                 self._overlap.add(hashes, split_of(placed, job.fractions))
             hashes = placed

@@ -207,6 +207,22 @@ class Cells:
         return strings.to_pylist(), codes, invalid
 
 
+def sorted_strings(column: pa.DictionaryArray) -> tuple[np.ndarray, pa.Array]:
+    """Return a column of strings by codes whose order is that of the strings.
+
+    Returns:
+        int32 of shape [rows], -1 for a missing string; and the strings that occur, each once, in
+        alphabetical order.
+    """
+    codes = column.indices.fill_null(-1).to_numpy()
+    used = np.flatnonzero(np.bincount(codes + 1, minlength=len(column.dictionary) + 1)[1:])
+    strings = column.dictionary.take(pa.array(used))
+    order = pc.array_sort_indices(strings).to_numpy()
+    places = np.full(len(column.dictionary) + 1, -1, np.int32)
+    places[used[order]] = np.arange(len(used))
+    return places[codes], strings.take(pa.array(order))
+
+
 def numeric(kind: pa.DataType) -> bool:
     """Return whether values of a type are numbers or booleans."""
     types = pa.types

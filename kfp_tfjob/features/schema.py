@@ -14,13 +14,17 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types import BY_SCHEMA_TYPE
 from kfp_tfjob.features.types.base import ColumnType, Learned
 from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import CODEC_VERSION, SCHEMA_FORMAT
 
 _OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")
@@ -45,6 +49,13 @@ class SchemaLabel:
 
     name: str
     classes: tuple[str, ...] | None = None
+
+    def numbers_of(self, names: pa.DictionaryArray) -> np.ndarray:
+        """Return the number of the class of each row: int64 of shape [rows], -1 for none."""
+        classes = pa.array(self.classes or (), pa.string())
+        numbers = pc.index_in(names.dictionary, value_set=classes).fill_null(-1)
+        codes = names.indices.fill_null(len(numbers)).to_numpy()
+        return np.append(numbers.to_numpy(), -1).astype(np.int64)[codes]
 
 
 @dataclass(frozen=True)
@@ -170,21 +181,25 @@ class Schema:
         pairs = zip(self.features, learned, strict=True)
         return Coding.of_plain({**vars(feature), **coding} for feature, coding in pairs)
 
-    def codec_problem(self, dataset: str) -> Problem | None:
-        """Describe a dataset of an earlier version, whose shards this one does not read.
+    def check_codec(self, dataset: str) -> None:
+        """Reject a dataset of another version, whose shards this one does not read.
 
         Args:
             dataset: The address of the dataset.
+
+        Raises:
+            DataError: It has another codec.
         """
-        if self.codec.get("version") == CODEC_VERSION:
-            return None
-        return Problem(
-            f"{dataset or 'the dataset'} was prepared by another version",
-            received=f"codec {self.codec.get('version')}",
-            expected=f"codec {CODEC_VERSION}",
-            fix="prepare the data with this version, which gives it a name of its own; a run of"
-            " the whole pipeline does so",
-        )
+        if self.codec.get("version") != CODEC_VERSION:
+            raise DataError(
+                Problem(
+                    f"{dataset or 'the dataset'} was prepared by another version",
+                    received=f"codec {self.codec.get('version')}",
+                    expected=f"codec {CODEC_VERSION}",
+                    fix="prepare the data with this version, which gives it a name of its own; a"
+                    " run of the whole pipeline does so",
+                )
+            )
 
     @property
     def has_columns(self) -> bool:

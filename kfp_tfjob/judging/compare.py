@@ -185,20 +185,20 @@ def compare_with_baseline(
         mean, shuffled = estimate.by_chance
         shuffled = shuffled if estimate.sign > 0 else shuffled.negative()
         candidates.append((estimate.sign * (mean - reference), shuffled))
-    if estimate.predictions.group_count and estimate.influence is not None:
+    is_grouped = estimate.predictions.group_count > 0
+    if is_grouped and estimate.influence is not None:
         # Few groups may decide, which a standard error does not show: chance gives the influence of
         # each group its sign (the wild cluster bootstrap of Cameron, Gelbach and Miller 2008).
         candidates.append((0.0, Swaps.of(iter([estimate.influence_by_group])).chance))
-        if baseline_estimate.influence is not None:
-            swaps = _swap_models(estimate, baseline_estimate, gain, confidence)
-            candidates.append((0.0, swaps.chance))
-    if not math.isfinite(estimate.of_constant):
+    differs = not math.isfinite(estimate.of_constant)
+    if differs or (is_grouped and baseline_estimate.influence is not None):
         swaps = _swap_models(estimate, baseline_estimate, gain, confidence)
+        candidates.append((0.0, swaps.chance))
+    if differs:
         decisive = swaps.decisive
         standard_error = math.sqrt(
             max(swaps.chance.deviation**2 - gain**2 / estimate.effective_sample_size, 0.0)
         )
-        candidates.append((0.0, swaps.chance))
     mean, chance = max(candidates, key=lambda part: part[0] + part[1].critical(confidence))
     critical = mean + chance.critical(confidence)
     comparison = _build_comparison(

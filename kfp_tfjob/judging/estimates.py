@@ -104,7 +104,7 @@ class Estimate:
             return small_sample_correction(groups) * math.sqrt(squares)
         return self._error_of_independent_rows
 
-    @property
+    @cached_property
     def influence_by_group(self) -> NDArray[np.float64]:
         """(groups,) by how much each group moves the value."""
         assert self.influence is not None
@@ -145,9 +145,8 @@ class Estimate:
         if self.relabeled is None or not math.isfinite(self.value):
             return None
         expected = self.relabeled.expected
-        mean, chance = self.relabeled.mean, self.relabeled.shuffled()
-        if not math.isnan(expected):
-            mean = expected
+        mean = self.relabeled.mean if math.isnan(expected) else expected
+        chance = self.relabeled.shuffled()
         if (wider := self._design_factor) > 1:
             if mean > self.of_constant:
                 # Fewer independent units make such a bias larger, as they do the variance.

@@ -84,7 +84,7 @@ class TestData:
         """
         manifest = pull(store, dataset, folder, {SCHEMA, STATISTICS}.__contains__)
         schema = Schema.from_bytes((folder / SCHEMA).read_bytes())
-        DataError.raise_if(filter(None, [schema.codec_problem(str(dataset))]))
+        schema.check_codec(str(dataset))
         statistics = StatisticsDocument.from_bytes((folder / STATISTICS).read_bytes())
         split = schema.splits.get(SPLIT, SchemaSplit())
         if not split.rows:
@@ -197,15 +197,12 @@ class TestData:
         classes = self.schema.label.classes
         if classes is None:
             return column.to_numpy(zero_copy_only=False).astype(np.float32)
-        names = column.dictionary.to_pylist()
-        number_of = {name: number for number, name in enumerate(classes)}
-        used = [names[code] for code in column.indices.unique().drop_null().to_pylist()]
-        if column.null_count or not number_of.keys() >= set(used):
-            wrong = [name for name in used if name not in number_of]
-            received = f"the label {wrong[0]!r}" if wrong else "a row without a label"
+        numbers = self.schema.label.numbers_of(column)
+        if len(wrong := np.flatnonzero(numbers < 0)):
+            name = column[int(wrong[0])].as_py()
+            received = "a row without a label" if name is None else f"the label {name!r}"
             raise self._mismatch(received, f"the classes {listed(classes, 10)}")
-        numbers = np.array([number_of.get(name, 0) for name in names], np.int64)
-        return numbers[column.indices.to_numpy()]
+        return numbers
 
     def _read_parquet(
         self, path: Path, columns: Sequence[str], size: int

@@ -182,6 +182,14 @@ def test_classes_that_train_lacks_are_shown_beside_those_of_train(tmp_path, test
     assert decide(read(tmp_path)).classes == ("<=50K", ">50K", "other"), "as the fix says"
 
 
+def test_a_row_without_a_group_counts_once(tmp_path: Path) -> None:
+    groups = [None if row % 100 == 0 else row // 10 for row in range(3_000)]
+    columns = {"a": np.arange(3_000), "patient": groups, "y": np.arange(3_000) % 2}
+    path = write_table(tmp_path / "f.csv", columns)
+    found, _ = scanned(path, split={"group": "patient"}, on_bad_row="drop")
+    assert found.faults.bad == found.faults.cells["patient", "missing"] == 30
+
+
 @pytest.mark.parametrize(
     ("rule", "matters"), [({}, True), ({"group": "g"}, True), ({"time": "g"}, False)]
 )

@@ -1,8 +1,8 @@
 """Prepares a replica as its init container: `python -m kfp_tfjob.components.launch_tfjob.setup`.
 
 It puts the supervisor, the user's code and the dataset into JOB_DIR, the dataset as Parquet or as
-`.npy` files. On the chief, it restores the
-files of earlier attempts into OUTPUT_DIR. It verifies every byte from the store.
+`.npy` files. On the chief, it restores the files of earlier attempts into OUTPUT_DIR. It verifies
+every byte from the store.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kfp_tfjob.features.cells import NO_DATE, sorted_strings
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS
@@ -59,8 +59,7 @@ log = logging.getLogger(__name__)
 
 _SPLITS = tuple(split for split in SPLITS if is_for_programs(f"{split}/"))
 _CODES, _CLASSES, _BOOLEANS, _DATES = map(np.dtype, ("<i4", "<i8", "u1", "<M8[us]"))
-_MISSING_CODE, _MISSING_BOOLEAN = -1, 255
-_NO_DATE = int(np.iinfo(np.int64).min)  # NaT
+_MISSING_CODE, _MISSING_BOOLEAN = -1, 255  # NO_DATE is NaT
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_NAME = 80  # characters of a file's name, without its suffix
 _MERGED_BYTES = 32 << 20  # of strings that wait to be merged, over all row groups
@@ -128,7 +127,7 @@ def stage_npy(store: Store, dataset: S3Address, folder: Path) -> None:
                 fix=prepare_again(str(dataset)),
             )
         ) from error
-    DataError.raise_if(filter(None, [schema.codec_problem(str(dataset))]))
+    schema.check_codec(str(dataset))
     if schema.picture:
         raise ConfigurationError(images_as_npy())
     objects = {entry.key: entry for entry in manifest.objects}
@@ -171,7 +170,6 @@ class _Conversion:
         self._scratch = files.partial_of(folder / "npy")
         self._columns: list[Column] = []
         self._writers: dict[str, _ColumnWriter] = {}
-        self._classes = pa.array(schema.classes, pa.string())
 
     def run(self) -> None:
         """Convert the splits, and rename the files once all of them are complete."""
@@ -292,13 +290,11 @@ class _Conversion:
         if column.dtype == _BOOLEANS:
             return values.cast(pa.uint8()).fill_null(_MISSING_BOOLEAN).to_numpy()
         if column.dtype == _DATES:
-            return values.cast(pa.int64()).fill_null(_NO_DATE).to_numpy().view(_DATES)
+            return values.cast(pa.int64()).fill_null(NO_DATE).to_numpy().view(_DATES)
         return values.to_numpy()  # a missing number becomes NaN
 
     def _class_numbers(self, names: pa.DictionaryArray) -> np.ndarray:
-        numbers = pc.index_in(names.dictionary, value_set=self._classes).fill_null(-1)
-        codes = names.indices.fill_null(len(numbers)).to_numpy()
-        classes = np.append(numbers.to_numpy(), -1)[codes]
+        classes = self._schema.label.numbers_of(names)
         if classes.min() < 0:
             raise self._mismatch("a label that is not a class", "only classes of schema.json")
         return classes
@@ -393,7 +389,7 @@ class _ColumnWriter:
         # A table may have more columns than a process may have open files.
         with open(self._file, "ab") as file:
             if isinstance(values, pa.DictionaryArray):
-                codes, strings = _sorted_codes(values)
+                codes, strings = sorted_strings(values)
                 self._row_groups.append(self._add_list(file.tell(), len(codes), strings))
                 values = codes
             file.write(np.asarray(values, self.column.dtype).tobytes())
@@ -489,17 +485,6 @@ def _numbered(strings: pa.StringArray, number: int, ahead: int) -> Iterator[tupl
     for start in range(0, len(strings), ahead):
         for string in strings.slice(start, ahead).to_pylist():
             yield string, number
-
-
-def _sorted_codes(values: pa.DictionaryArray) -> tuple[np.ndarray, pa.StringArray]:
-    """Return the codes of rows, -1 if missing, and their strings in order, each of them once."""
-    codes = values.indices.fill_null(_MISSING_CODE).to_numpy()
-    used = np.flatnonzero(np.bincount(codes + 1, minlength=len(values.dictionary) + 1)[1:])
-    strings = values.dictionary.take(pa.array(used))
-    order = pc.array_sort_indices(strings).to_numpy()
-    sorted_codes = np.full(len(values.dictionary) + 1, _MISSING_CODE, _CODES)
-    sorted_codes[used[order]] = np.arange(len(used))
-    return sorted_codes[codes], strings.take(pa.array(order))
 
 
 def _dtype(arrow: pa.DataType) -> np.dtype | None:

@@ -53,6 +53,7 @@ class Columns:
         texts: The features that a reader of text may return as dictionaries.
         has_index: Whether a column without a name, which numbers or names the rows, is dropped.
         gaps: Whether a reader of text may parse a block with missing values.
+        null_values: The strings that mean a missing value in the first file.
     """
 
     features: tuple[str, ...]
@@ -62,6 +63,7 @@ class Columns:
     texts: frozenset[str] = frozenset()
     gaps: bool = True
     has_index: bool = False
+    null_values: tuple[str, ...] = ()
 
     @property
     def all(self) -> tuple[str, ...]:

@@ -154,6 +154,7 @@ def first_block(
         problems += table.problems(columns) if columns and not problems else []
         if problems or columns is None:
             return None, NO_KINDS, problems
+        columns = replace(columns, null_values=table.null_values)
         try:
             return columns, *_looked_at(source, table, columns, options)
         except DataError as error:
