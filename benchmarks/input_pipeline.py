@@ -127,14 +127,14 @@ def _ours(dataset: Any) -> Iterable[Any]:
     import tensorflow as tf
 
     from kfp_tfjob.features.records import train_slices
-    from kfp_tfjob.trainer.inputs import distribute, open_split
+    from kfp_tfjob.trainer.inputs import distribute, open_rows
 
-    records = open_split(dataset, "train")
+    opened = open_rows(dataset, "train")
     return distribute(
         tf.distribute.get_strategy(),
         dataset,
-        records,
-        lambda: train_slices(len(records), BATCH, 1, (0, 0), range(1), 1),
+        opened,
+        lambda: train_slices(len(opened), BATCH, 1, (0, 0), range(1), 1),
         BATCH,
     )
 

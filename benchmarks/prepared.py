@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import NO_DATE, Missing
 from kfp_tfjob.features.types.category import Category
@@ -72,25 +71,18 @@ def write(
         codes: Number of columns of categories; with one, each column type has missing values.
         dates: Number of columns of dates.
     """
-    random, encoder = np.random.default_rng(1), Encoder(features, len(CLASSES), codes, dates)
-    (folder / "encoded").mkdir(parents=True, exist_ok=True)
-    names, records = [], []
+    random, names = np.random.default_rng(1), []
     for shard in range(shards):
         count = rows * (shard + 1) // shards - rows * shard // shards
         names.append(f"train/{shard:05d}.parquet")
-        records.append(f"encoded/train-{shard:05d}.tfrecord")
-        blocks = [*_blocks(random, count, features, codes, dates)]
+        blocks = _blocks(random, count, features, codes, dates)
         write_shard(folder / names[-1], pa.concat_tables(block.table() for block in blocks))
-        with open(folder / records[-1], "wb") as file:  # the trainer reads these
-            for block in blocks:
-                encoded = encoder.encode(block.numbers, block.labels, block.codes, block.dates)
-                file.write(encoded)
     coding = _coding(features, codes, dates)
     schema = {
         "format": "kfp-tfjob/schema/1",
         "task": "classification",
         "label": {"name": "y", "classes": CLASSES},
-        "splits": {"train": {"rows": rows, "shards": names, "records": records}},
+        "splits": {"train": {"rows": rows, "shards": names}},
         "features": [{"name": it.name, "type": it.schema_type} for it in coding.features],
         "coding": [it.learned for it in coding.features],
         "codec": {"version": CODEC_VERSION},
@@ -98,7 +90,6 @@ def write(
     moments = {"mean": 0.0, "std": 1.0}
     statistics = {
         "features": {feature.name: moments for feature in coding.features},
-        "packed": [{"name": name} | moments for name in coding.names],
         "label": {"train": moments},
     }
     (folder / "schema.json").write_text(json.dumps(schema))

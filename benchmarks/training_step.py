@@ -47,7 +47,7 @@ def trainer_steps(folder: Path, name: str, batch: int) -> Callable[[int], Any]:
     from kfp_tfjob.supervisor.tf_config import Topology
     from kfp_tfjob.trainer import user_model
     from kfp_tfjob.trainer.config import Config
-    from kfp_tfjob.trainer.inputs import distribute, open_split
+    from kfp_tfjob.trainer.inputs import distribute, open_rows
     from kfp_tfjob.trainer.replicas import Replicas
     from kfp_tfjob.trainer.train_step import TrainSteps
 
@@ -59,13 +59,13 @@ def trainer_steps(folder: Path, name: str, batch: int) -> Callable[[int], Any]:
     with replicas.strategy.scope():
         model = function(dataset)
         user_model.check(model, function, dataset, replicas.count)
-    steps, records = TrainSteps(model, replicas, batch), open_split(dataset, "train")
+    steps, opened = TrainSteps(model, replicas, batch), open_rows(dataset, "train")
 
     def slices() -> Iterator[np.ndarray]:
-        return train_slices(len(records), batch, 0, (0, 0), replicas.mine, replicas.count)
+        return train_slices(len(opened), batch, 0, (0, 0), replicas.mine, replicas.count)
 
     size = batch // replicas.count
-    batches = distribute(replicas.strategy, dataset, records, slices, size)
+    batches = distribute(replicas.strategy, dataset, opened, slices, size)
     return lambda number: steps.train(batches, number)
 
 

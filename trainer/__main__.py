@@ -16,13 +16,16 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.storage.escaping import LogFormatter, lines, log_to, uncolored
-from kfp_tfjob.storage.layout import CODE, MODEL, dataset_digest
+from kfp_tfjob.storage.layout import CODE, ENCODED_ROWS, MODEL, dataset_digest
 from kfp_tfjob.storage.options import MLFLOW_KEY
+from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.trainer import supervised
 from kfp_tfjob.trainer.config import VARIABLES, Config
 from kfp_tfjob.trainer.errors import (
@@ -35,6 +38,11 @@ from kfp_tfjob.trainer.errors import (
     write_termination_message,
 )
 from kfp_tfjob.trainer.user_errors import FAILURES, where
+
+if TYPE_CHECKING:
+    from kfp_tfjob.features.schema import Schema
+    from kfp_tfjob.trainer.encoding import EncodedTable
+    from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger("kfp_tfjob.trainer")
 # Errors that TensorFlow raises when another process of the cluster is gone, and those that it also
@@ -112,9 +120,14 @@ def train(config: Config, started: float) -> None:
         signals = _Signals()
         signals.listen()
         supervised.started()
-        manifest = stage(store, config.dataset_uri, config.job_dir / "data")
+        encoded = config.job_dir / ENCODED_ROWS
+        manifest = stage(store, config.dataset_uri, config.job_dir / "data", encoded)
         uri = str(config.dataset_uri)
-        dataset = Dataset.load(config.job_dir / "data", manifest.digest, uri)
+
+        def encode(schema: Schema) -> EncodedTable:
+            return _encode(config, schema, manifest.digest, replicas, signals)
+
+        dataset = Dataset.load(config.job_dir / "data", manifest.digest, uri, encode)
         work_in(config.output_dir)
         keras.utils.set_random_seed(config.options.seed)
         if config.options.precision:
@@ -189,6 +202,35 @@ def train(config: Config, started: float) -> None:
     training.finish(result, ready - started, trained - ready, export_seconds)
     if mlflow:
         mlflow.finish()
+
+
+def _encode(
+    config: Config, schema: Schema, digest: str, replicas: Replicas, signals: _Signals
+) -> EncodedTable:
+    """Encode the rows of a table; every replica gets the moments of the chief."""
+    from kfp_tfjob.trainer.encoding import EncodedDocument, encode_table
+    from kfp_tfjob.trainer.staging import not_writable
+
+    try:
+        table = encode_table(
+            config.job_dir / "data",
+            config.job_dir / ENCODED_ROWS,
+            schema,
+            digest,
+            uri=str(config.dataset_uri),
+            threads=max(1, available_cores() // config.replicas_on_this_machine),
+            stop=lambda: signals.stop_requested,
+            deletes_shards=True,
+        )
+    except OSError as error:
+        raise not_writable(config.job_dir / ENCODED_ROWS, "the encoded rows", error) from error
+    except StoppedError as error:
+        # The other replicas would wait for this one in vain.
+        replicas.tell(to_message(error, config.cluster.name))
+        raise
+    # Another kind of processor may round the last digit of a sum in another way.
+    document = EncodedDocument(digest, table.columns).to_bytes()
+    return replace(table, columns=EncodedDocument.from_bytes(replicas.share(document)).columns)
 
 
 def _translate_error(error: Exception | SystemExit, processes: int, output: Path) -> Exception:

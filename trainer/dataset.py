@@ -1,14 +1,14 @@
 """Loads the prepared dataset for a model: names, statistics, classes, rows.
 
-`Dataset` is the argument of a user's `build_model`, so its public attributes stay. It reads only
-two small files; `inputs.py` reads the rows. Called by `__main__.py`.
+`Dataset` is the argument of a user's `build_model`, so its public attributes stay. `encoding.py`
+encodes the rows, and `inputs.py` reads them. Called by `__main__.py`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 from kfp_tfjob.features.coding import Coding, Column
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
-from kfp_tfjob.features.statistics import PackedColumn, StatisticsDocument
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
@@ -28,6 +28,7 @@ from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 from kfp_tfjob.storage.names import below
+from kfp_tfjob.trainer.encoding import EncodedTable, PackedColumn, encode_table
 
 if TYPE_CHECKING:
     import keras
@@ -73,7 +74,7 @@ class Dataset:
     """The argument of `build_model(dataset, ...)`.
 
     Attributes:
-        folder: The folder of its files on this machine.
+        folder: The folder of its files on this machine, without the shards of a table.
         task: `classification` or `regression`.
         feature_names: The packed columns, which are the model's input, in order; `picture` for
             images.
@@ -84,13 +85,13 @@ class Dataset:
         label_mean: Mean in the training rows; 0 for a classification.
         label_std: Deviation in the training rows; 1 for a classification or a constant label.
         rows: Number of rows by split: `train`, `validation`, `test`.
-        shard_names: The names of the shards by split: Parquet files, or TFRecord files of images.
-        record_names: The names of the files with the encoded rows by split.
+        shard_names: The names of the shards by split; those of a table are deleted once encoded.
         digest: SHA-256 of its manifest; empty without a manifest.
         uri: Its address in the store; empty if it is not in the store.
         coding: The encoding of the table's columns in packed rows; None for images.
         picture: The shape of an image as the model gets it; None for tables.
         row_weights: How much each row counts; None if all rows count the same.
+        encoded: The folder of a table's encoded rows; None for images.
     """
 
     folder: Path
@@ -104,22 +105,30 @@ class Dataset:
     label_std: float
     rows: Mapping[str, int]
     shard_names: Mapping[str, tuple[str, ...]]
-    record_names: Mapping[str, tuple[str, ...]]
     digest: str = ""
     uri: str = ""
     coding: Coding | None = None
     picture: PictureInput | None = None
     row_weights: RowWeights | None = None
+    encoded: Path | None = None
     _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
-    def load(cls, folder: Path, digest: str = "", uri: str = "") -> Dataset:
-        """Read schema.json and statistics.json of a folder.
+    def load(
+        cls,
+        folder: Path,
+        digest: str = "",
+        uri: str = "",
+        encode: Callable[[Schema], EncodedTable] | None = None,
+    ) -> Dataset:
+        """Read schema.json and statistics.json of a folder, and encode the rows of a table.
 
         Args:
             folder: The folder of the files.
             digest: SHA-256 of their manifest.
             uri: The dataset's address.
+            encode: Encodes the rows of a table, given its schema; without it, into a folder beside
+                `folder`.
 
         Raises:
             DataError: They do not have the format that this trainer reads.
@@ -131,38 +140,10 @@ class Dataset:
                 raise InvalidDocumentError(f"format {schema.format!r}, task {schema.task!r}")
             schema.check_codec(uri)
             coding = None if schema.picture else schema.encoding
-            names = coding.names if coding else (PICTURE,)
-            if coding is None:
-                columns = (PackedColumn(PICTURE, HALF, HALF),)
-            else:
-                columns = statistics.packed_columns
-            if (statistics_names := tuple(column.name for column in columns)) != names:
-                raise InvalidDocumentError(f"statistics of {statistics_names}, not of {names}")
             label = ColumnMoments(mean=0.0, std=1.0)
             if schema.task == REGRESSION and not (label := statistics.label.train):
                 raise InvalidDocumentError("no statistics of the label")
-            return cls(
-                folder=folder,
-                task=schema.task,
-                feature_names=names,
-                mean=np.array([column.mean for column in columns], np.float32),
-                std=_scale([column.std for column in columns]),
-                class_names=schema.classes,
-                label_name=schema.label.name,
-                label_mean=label.mean,
-                label_std=float(_scale([label.std])[0]),
-                rows=schema.rows,
-                shard_names={name: split.shards for name, split in schema.splits.items()},
-                record_names={
-                    name: split.shards if schema.picture else split.records
-                    for name, split in schema.splits.items()
-                },
-                digest=digest,
-                uri=uri,
-                coding=coding,
-                picture=schema.picture,
-                row_weights=RowWeights.of(schema, statistics),
-            )
+            row_weights = RowWeights.of(schema, statistics)
         except (OSError, InvalidDocumentError) as error:
             raise DataError(
                 Problem(
@@ -172,6 +153,31 @@ class Dataset:
                     fix=f"{prepare_again(uri)}; use the same version of it as of the trainer",
                 )
             ) from error
+        table = None
+        if coding and encode:
+            table = encode(schema)
+        elif coding:
+            table = encode_table(folder, folder.with_name(f"{folder.name}-encoded"), schema)
+        columns = table.columns if table else (PackedColumn(PICTURE, HALF, HALF),)
+        return cls(
+            folder=folder,
+            task=schema.task,
+            feature_names=tuple(column.name for column in columns),
+            mean=np.array([column.mean for column in columns], np.float32),
+            std=_scale([column.std for column in columns]),
+            class_names=schema.classes,
+            label_name=schema.label.name,
+            label_mean=label.mean,
+            label_std=float(_scale([label.std])[0]),
+            rows=schema.rows,
+            shard_names={name: split.shards for name, split in schema.splits.items()},
+            digest=digest,
+            uri=uri,
+            coding=coding,
+            picture=schema.picture,
+            row_weights=row_weights,
+            encoded=table.folder if table else None,
+        )
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -256,10 +262,6 @@ class Dataset:
     def shards(self, split: str) -> list[Path]:
         """Return the shards of a split; an empty list for a split without rows."""
         return [below(self.folder, name) for name in self.shard_names.get(split, ())]
-
-    def records(self, split: str) -> list[Path]:
-        """Return the TFRecord files with the encoded rows of a split."""
-        return [below(self.folder, name) for name in self.record_names.get(split, ())]
 
     def class_weights(
         self,

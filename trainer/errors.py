@@ -54,7 +54,8 @@ def from_message(error: BaseException) -> StepError | None:
     cause: BaseException | None = error
     while cause is not None:
         if match := _MESSAGE.search(str(cause)):
-            kinds = {kind.code: kind for kind in (ConfigurationError, DataError, NotFiniteError)}
+            own = (ConfigurationError, DataError, NotFiniteError, StoppedError)
+            kinds = {kind.code: kind for kind in own}
             return kinds.get(int(match[1]), StepError)(match[2])
         cause = cause.__cause__ or cause.__context__
     return None

@@ -1,4 +1,4 @@
-"""Builds the batches for the replicas of this process from a split's records.
+"""Builds the batches for the replicas of this process from a split's rows.
 
 The order of an epoch follows from the seed and the epoch's number alone, so a restored training
 continues with the rows that would have come next. Called by `loop.py` for training, and by the
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kfp_tfjob.features.records import TFRecords, prepare_again, train_batch_size
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.features.records import train_batch_size
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.picture_rows import PictureRows
 from kfp_tfjob.trainer.rows import Rows
@@ -26,29 +25,13 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20
 
 
-def open_split(dataset: Dataset, split: str) -> TFRecords:
-    """Return a split's records.
+def open_rows(dataset: Dataset, split: str) -> Rows | PictureRows:
+    """Return a split's rows.
 
     Raises:
-        DataError: Their number differs from schema.json.
+        DataError: A shard of images is damaged, or the number of rows differs from schema.json.
     """
-    records = TFRecords(dataset.records(split), dataset.uri)
-    expected = dataset.rows.get(split, 0)
-    if len(records) != expected:
-        raise DataError(
-            Problem(
-                f"the {split} split is incomplete",
-                received=f"{len(records)} rows",
-                expected=f"{expected} rows (schema.json)",
-                fix=prepare_again(dataset.uri),
-            )
-        )
-    return records
-
-
-def rows_of(dataset: Dataset, records: TFRecords) -> Rows | PictureRows:
-    """Return a split's rows."""
-    return PictureRows(dataset, records) if dataset.picture else Rows(dataset, records)
+    return PictureRows(dataset, split) if dataset.picture else Rows(dataset, split)
 
 
 def first_rows(
@@ -67,10 +50,9 @@ def first_rows(
     Raises:
         DataError: There are no rows, or they are damaged.
     """
-    records = open_split(dataset, split)
-    train_batch_size(len(records), 1, 1)  # rejects an empty split
-    rows = np.resize(np.arange(len(records)), number)
-    x, y, weights = rows_of(dataset, records).take_weighted(rows)
+    rows = open_rows(dataset, split)
+    train_batch_size(len(rows), 1, 1)  # rejects an empty split
+    x, y, weights = rows.take_weighted(np.resize(np.arange(len(rows)), number))
     if dataset.picture:
         x = dataset.picture.decode(tf.constant(x)).numpy()
     row_weights = dataset.row_weights
@@ -82,7 +64,7 @@ def first_rows(
 def distribute(
     strategy: tf.distribute.Strategy,
     dataset: Dataset,
-    records: TFRecords,
+    rows: Rows | PictureRows,
     slices: Callable[[], Iterable[np.ndarray]],
     size: int | None,
     weights: np.ndarray | None = None,
@@ -93,7 +75,7 @@ def distribute(
     Args:
         strategy: The strategy of the job.
         dataset: The dataset, for the columns and the labels.
-        records: The split's records.
+        rows: The split's rows.
         slices: Returns the rows to take, step by step and replica by replica.
         size: Rows of every slice; None if they differ.
         weights: (classes,) weight of a row by its class; None for no weights.
@@ -105,7 +87,6 @@ def distribute(
     """
     picture, row_weights = dataset.picture, dataset.row_weights
     is_weighted = weights is not None or row_weights is not None
-    rows = rows_of(dataset, records)
     sizes = ([size] if picture else [size, dataset.num_features], [size], [size])
     first = tf.string if picture else np.float32
     types = (first, rows.label_type, np.float32)[: 3 if is_weighted else 2]

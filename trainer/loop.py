@@ -27,11 +27,10 @@ from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.errors import NotFiniteError, StoppedError
-from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
+from kfp_tfjob.trainer.inputs import distribute, open_rows
 from kfp_tfjob.trainer.profiler import Profiler
 from kfp_tfjob.trainer.progress import ProgressWriter, TimeSplit
 from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.rows import Rows
 from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
 from kfp_tfjob.trainer.training_state import EvaluationState, State
 from kfp_tfjob.trainer.weight_divergence import compare_weights
@@ -86,9 +85,9 @@ class Training:
     ) -> None:
         self.config, self.dataset, self.model = config, dataset, model
         self.replicas, self.stop = replicas, stop
-        self._records = open_split(dataset, "train")
-        self.batch = self._fitting_batch(len(self._records))
-        self.steps_per_epoch = len(self._records) // self.batch
+        self._rows = open_rows(dataset, "train")
+        self.batch = self._fitting_batch(len(self._rows))
+        self.steps_per_epoch = len(self._rows) // self.batch
         self._evaluation = _Evaluation(dataset, replicas, self.batch)
         options = config.options
         self._steps = TrainSteps(
@@ -397,18 +396,16 @@ class Training:
         """Return an iterator over the training batches, beginning at the current position."""
         weights = None
         if (option := self.config.options.class_weight) is not None:
-            reader = rows_of(self.dataset, self._records)
-            row_weights = reader.weights() if isinstance(reader, Rows) else None
-            weights = self.dataset.class_weights(option, reader.labels(), row_weights)
+            weights = self.dataset.class_weights(option, self._rows.labels, self._rows.weights)
         position = (self._position.epoch, self._position.step_in_epoch)
-        rows, seed, replicas = len(self._records), self.config.options.seed, self.replicas
+        rows, seed, replicas = len(self._rows), self.config.options.seed, self.replicas
 
         def slices() -> Iterator[np.ndarray]:
             return train_slices(rows, self.batch, seed, position, replicas.mine, replicas.count)
 
         size = self.batch // replicas.count
         strategy = replicas.strategy
-        return distribute(strategy, self.dataset, self._records, slices, size, weights)
+        return distribute(strategy, self.dataset, self._rows, slices, size, weights)
 
 
 def _fitting_steps(requested: int, start: int, end: int, hook_interval: int) -> int:
@@ -421,8 +418,8 @@ class _Evaluation:
     """The batches of the split validation: every row once per pass. False without rows."""
 
     def __init__(self, dataset: Dataset, replicas: Replicas, batch: int) -> None:
-        records = open_split(dataset, "validation")
-        slices = evaluation_slices(len(records), max(batch, replicas.count), replicas.count)
+        rows = open_rows(dataset, "validation")
+        slices = evaluation_slices(len(rows), max(batch, replicas.count), replicas.count)
         self.steps = len(slices)
 
         def slices_of_process() -> Iterable[np.ndarray]:
@@ -430,7 +427,7 @@ class _Evaluation:
 
         if slices:
             self.batches = distribute(
-                replicas.strategy, dataset, records, slices_of_process, None, split="validation"
+                replicas.strategy, dataset, rows, slices_of_process, None, split="validation"
             )
 
     def __bool__(self) -> bool:

@@ -20,14 +20,30 @@ class PictureRows:
     """A split's rows.
 
     Args:
-        dataset: The dataset, for its classes.
-        records: The split's records.
+        dataset: The dataset.
+        split: The split.
+
+    Raises:
+        DataError: A shard is damaged, or the number of rows differs from schema.json.
     """
 
     label_type = np.int64
 
-    def __init__(self, dataset: Dataset, records: TFRecords) -> None:
-        self._classes, self._records = dataset.num_classes, records
+    def __init__(self, dataset: Dataset, split: str) -> None:
+        self._classes = dataset.num_classes
+        self._records = TFRecords(dataset.shards(split), dataset.uri)
+        if len(self) != (expected := dataset.rows.get(split, 0)):
+            raise DataError(
+                Problem(
+                    f"the {split} split is incomplete",
+                    received=f"{len(self)} rows",
+                    expected=f"{expected} rows (schema.json)",
+                    fix=prepare_again(dataset.uri),
+                )
+            )
+
+    def __len__(self) -> int:
+        return len(self._records)
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return these rows, in their order.
@@ -63,8 +79,9 @@ class PictureRows:
         """Return these rows as `take` does, and None, because images do not have weights."""
         return *self.take(rows), None
 
+    @property
     def labels(self) -> np.ndarray:
-        """Return the (rows,) labels of the whole split.
+        """The (rows,) labels of the whole split, which are read for that.
 
         Raises:
             DataError: The same as `take`.
@@ -75,6 +92,11 @@ class PictureRows:
             for start in range(0, end, _SCAN_ROWS)
         )
         return np.concatenate([np.empty(0, self.label_type), *parts])
+
+    @property
+    def weights(self) -> None:
+        """None, because images do not have weights."""
+        return
 
     def _wrong(self, received: object, expected: str) -> DataError:
         return DataError(

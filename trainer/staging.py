@@ -10,23 +10,27 @@ import os
 import resource
 from pathlib import Path
 
+from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.layout import is_for_trainer
+from kfp_tfjob.storage.layout import is_for_training, is_shard_of
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.trainer.encoding import EncodedDocument
 from kfp_tfjob.uploader import pull
 
 
-def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
+def stage(store: Store, dataset: S3Address, folder: Path, encoded: Path) -> Manifest:
     """Fetch a dataset without its test rows, and verify it with its manifest.
 
-    Files from an earlier start of this replica are kept if they are intact.
+    Files from an earlier start of this replica are kept if they are intact. If that start has
+    encoded the rows, the shards are not needed again.
 
     Args:
         store: The store of the dataset.
         dataset: The dataset's address.
         folder: The target folder.
+        encoded: The folder of the encoded rows.
 
     Returns:
         The dataset's manifest.
@@ -36,9 +40,18 @@ def stage(store: Store, dataset: S3Address, folder: Path) -> Manifest:
         ConfigurationError: The disk is too small, or cannot be written to.
     """
     try:
-        return pull(store, dataset, folder, only=is_for_trainer)
+        document = EncodedDocument.read(encoded)
+        if document:
+            manifest = pull(store, dataset, folder, only=_is_no_shard)
+            if document.dataset == manifest.digest:
+                return manifest
+        return pull(store, dataset, folder, only=is_for_training)
     except OSError as error:
         raise not_writable(folder, "the dataset", error) from error
+
+
+def _is_no_shard(key: str) -> bool:
+    return not any(is_shard_of(split, key) for split in SPLITS)
 
 
 def work_in(output: Path) -> None:

@@ -23,6 +23,7 @@ from kfp_tfjob.components.cards import TrainedModelCard
 from kfp_tfjob.components.launch_tfjob import earlier_job
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
 from kfp_tfjob.components.launch_tfjob.card import trained_model
+from kfp_tfjob.components.launch_tfjob.disk import with_disk
 from kfp_tfjob.components.launch_tfjob.earlier_job import JobState
 from kfp_tfjob.components.launch_tfjob.launch import Launch, open_backend
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
@@ -290,7 +291,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         raise ConfigurationError(*problems)
     if not arguments["train_batch_size"]:
         log.info("train_batch_size 0: a step has %d rows over all replicas", spec.batch_size)
-    spec = settled(step, spec, decided)
+    spec = with_disk(step, settled(step, spec, decided))
     if is_checked and task.settings:
         task = replace(task, findings=checked_again(step, spec))
     # The local back end ends its jobs when it is closed, and their last lines are stored after it.

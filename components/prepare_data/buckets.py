@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, damaged
 from kfp_tfjob.components.prepare_data.hashes import limits_of
+from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import FLOATS, Field
 from kfp_tfjob.features.types.string import bins_of
 
@@ -348,7 +349,7 @@ def _codes_of(strings: pa.Array, codes: Mapping[str, int] | int) -> np.ndarray:
     """Return the code of each string: int32 of shape [strings], 0 for one that has none."""
     texts = strings.to_pylist()
     if isinstance(codes, int):
-        return (bins_of([text.encode() for text in texts], codes) + 1).astype(np.int32)
+        return (bins_of(string_hashes(texts), codes) + 1).astype(np.int32)
     return np.array([codes.get(text, 0) for text in texts], np.int32)
 
 

@@ -190,7 +190,6 @@ def _schema_split(
         rows,
         tuple(shard.key for shard, _ in of_split),
         tuple(digest for _, digest in of_split),
-        tuple(shard.records_key for shard, _ in of_split if shard.records_key),
     )
 
 
@@ -272,7 +271,7 @@ def _shards(
         progress.add(shard.rows, shard.rows * row_bytes)
         statistics.merge(done.statistics)
         distributions.merge(done.distributions)
-        objects += done.objects
+        objects.append(done.object)
         digests.append(done.digest)
     progress.log()
     return statistics, distributions, objects, digests

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.components.prepare_data.column_profile import MOST_TEXTS
-from kfp_tfjob.components.prepare_data.hashes import string_hashes
 from kfp_tfjob.features.cells import Texts
+from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.string import bins_of
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA
@@ -152,11 +152,12 @@ class HashedStrings:
         """Add the strings of a block; they are counted by 1 + their bin."""
         codes, before = self._codes, len(self._codes)
         rows = np.array([0, *(codes.setdefault(it, len(codes) + 1) for it in column.texts)])
-        bins = bins_of([text.encode() for text in column.texts], self._bins)
+        hashes = string_hashes(column.texts)
+        bins = bins_of(hashes, self._bins)
         return CodedStrings(
             rows.astype(np.int32)[column.codes],
             np.array([0, *(bins + 1)], np.int32)[column.codes],
-            np.append(np.uint64(0), string_hashes(column.texts))[column.codes],
+            np.append(np.uint64(0), hashes)[column.codes],
             sum(map(len, islice(codes, before, None))),
         )
 

@@ -23,9 +23,10 @@ Called by tasks.py for tables, and by images/engine.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import blake2b
 
 import numpy as np
+
+from kfp_tfjob.features.string_hashes import bytes_hash
 
 # Raise it when rows get other hashes. It is part of schema_digest, because a champion of an earlier
 # version would otherwise be evaluated on rows that it was trained on.
@@ -65,16 +66,6 @@ def number_words(numbers: np.ndarray) -> np.ndarray:
     if gaps.any():
         words[gaps] = _MISSING_NUMBER
     return words
-
-
-def bytes_hash(content: bytes, salt: str = "") -> int:
-    """Return the BLAKE2b of bytes with a key: 64 bits, read as a big-endian number."""
-    return int.from_bytes(blake2b(content, digest_size=8, key=salt.encode()).digest(), "big")
-
-
-def string_hashes(strings: Iterable[str], salt: str = "") -> np.ndarray:
-    """Return the `bytes_hash` of the UTF-8 of each string: uint64 of shape [strings]."""
-    return np.array([bytes_hash(string.encode(), salt) for string in strings], np.uint64)
 
 
 def split_of(hashes: np.ndarray, fractions: list[float]) -> np.ndarray:

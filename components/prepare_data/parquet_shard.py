@@ -28,11 +28,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kfp_tfjob.components.prepare_data.buckets import Sorted
-from kfp_tfjob.components.prepare_data.hashes import row_hashes, string_hashes
+from kfp_tfjob.components.prepare_data.hashes import row_hashes
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.cells import sorted_strings
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import CODES, NO_DATE
 
 # Of a row group, before it is compressed: what a reader has in memory at a time.

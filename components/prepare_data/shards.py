@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from kfp_tfjob.components.prepare_data.buckets import (
     SortedRows,
     Vocabulary,
     joined,
-    model_numbers,
 )
 from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.executors.executor import Context
@@ -25,12 +23,9 @@ from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.parquet_shard import ParquetShard
 from kfp_tfjob.components.prepare_data.statistics import Statistics
 from kfp_tfjob.components.prepare_data.tasks import Job
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
-from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.layout import ENCODED
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
 
@@ -56,16 +51,6 @@ class Shard:
     def key(self) -> str:
         """The name of its Parquet file, below the dataset."""
         return f"{SPLITS[self.split]}/{self.index:05d}.parquet"
-
-    @property
-    def records_key(self) -> str:
-        """The name of the file with its encoded rows, below the dataset; empty for the test rows.
-
-        The trainer reads it; evaluate reads the Parquet file.
-        """
-        if SPLITS[self.split] == "test":
-            return ""
-        return f"{ENCODED}/{SPLITS[self.split]}-{self.index:05d}.tfrecord"
 
 
 @dataclass(frozen=True)
@@ -95,14 +80,6 @@ class Plan:
         while name in names:
             name += "_"
         return name
-
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder of the rows."""
-        classes = None if self.label.classes is None else len(self.label.classes)
-        kind = self.job.row_kind
-        floats, codes, dates = (kind[key].shape[0] for key in ("features", "codes", "dates"))
-        return Encoder(floats, classes, codes, dates, "weight" in (kind.names or ()))
 
 
 def shards_of(
@@ -139,7 +116,6 @@ def cuts_of(counts: np.ndarray, row_bytes: int) -> list[int]:
     return [0, *inner, len(counts)]
 
 
-_ENCODE_BYTES = 8 << 20  # encoded at a time
 _COUNTED_BYTES, _FEWEST_COUNTED = 4 << 20, 4096  # for distributions.json at a time
 
 
@@ -148,10 +124,11 @@ class ShardDone:
     """What the task has stored, and what its rows add up to.
 
     Attributes:
+        object: The shard's entry in the manifest.
         digest: The hash of the rows.
     """
 
-    objects: list[ManifestObject]
+    object: ManifestObject
     digest: str
     statistics: Statistics
     distributions: list[np.ndarray]
@@ -159,53 +136,36 @@ class ShardDone:
 
 def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     """Write one shard of a plan to the store."""
-    encoder = plan.encoder
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
     kind, weight = plan.job.row_kind, plan.job.options.weight or ""
     group = plan.group if SPLITS[shard_plan.split] == "test" else ""
     path = context.folder / f"{SPLITS[shard_plan.split]}-{shard_plan.index:05d}.parquet"
-    records_path = path.with_suffix(".tfrecord")
     parquet = ParquetShard(path, plan.coding, plan.label, kind, weight, group)
-    with open(records_path, "wb") as file:
-        remaining = shard_plan.rows
-        waiting: list[Sorted] = []
-        most = max(_FEWEST_COUNTED, _COUNTED_BYTES // kind.itemsize)
-        rows = SortedRows(context.buckets, kind, plan.job.bins, plan.vocabulary)
-        for part in rows.read(shard_plan.bins):
-            remaining -= len(part.rows)
-            parquet.add(part)
-            if shard_plan.records_key:
-                _encode(encoder, part, file)
-            statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
-            waiting.append(part)
-            if sum(len(part.rows) for part in waiting) >= most:
-                distributions.add(SPLITS[shard_plan.split], *_joined(waiting))
-                waiting = []
+    remaining = shard_plan.rows
+    waiting: list[Sorted] = []
+    most = max(_FEWEST_COUNTED, _COUNTED_BYTES // kind.itemsize)
+    rows = SortedRows(context.buckets, kind, plan.job.bins, plan.vocabulary)
+    for part in rows.read(shard_plan.bins):
+        remaining -= len(part.rows)
+        parquet.add(part)
+        statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
+        waiting.append(part)
+        if sum(len(part.rows) for part in waiting) >= most:
+            distributions.add(SPLITS[shard_plan.split], *_joined(waiting))
+            waiting = []
     if waiting:
         distributions.add(SPLITS[shard_plan.split], *_joined(waiting))
     if remaining:
         raise RuntimeError(f"{shard_plan.key} lacks {remaining} of {shard_plan.rows} rows")
     parquet.close()
-    objects = [_sent(context.store, plan, path, shard_plan.key)]
-    if shard_plan.records_key:
-        objects.append(_sent(context.store, plan, records_path, shard_plan.records_key))
-    records_path.unlink(missing_ok=True)
-    return ShardDone(objects, parquet.digest, statistics, distributions.counts)
+    stored = _sent(context.store, plan, path, shard_plan.key)
+    return ShardDone(stored, parquet.digest, statistics, distributions.counts)
 
 
 def _joined(parts: list[Sorted]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and the labels of several groups."""
     return joined([part.rows for part in parts]), np.concatenate([part.labels for part in parts])
-
-
-def _encode(encoder: Encoder, part: Sorted, file: IO[bytes]) -> None:
-    step = max(1, _ENCODE_BYTES // encoder.record_bytes)
-    for start in range(0, len(part.rows), step):
-        rows, labels = part.rows[start : start + step], part.labels[start : start + step]
-        weights = weights_of(rows)
-        numbers = model_numbers(rows)
-        file.write(encoder.encode(numbers, labels, rows["codes"], rows["dates"], weights))
 
 
 def _sent(store: Store, plan: Plan, path: Path, key: str) -> ManifestObject:

@@ -23,7 +23,6 @@ from kfp_tfjob.components.prepare_data.hashes import (
     limits_of,
     scaled,
     split_of,
-    string_hashes,
 )
 from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
@@ -34,6 +33,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.features.cells import shown_date
 from kfp_tfjob.features.statistics import SPLITS
+from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.date import parse_forms
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions

@@ -5,7 +5,7 @@ Those of parts merge in the order of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,18 +22,17 @@ from kfp_tfjob.components.prepare_data.kinds import Kinds
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.moments import NO_MOMENTS, Moments
 from kfp_tfjob.features.statistics import (
     SPLITS,
     BadRows,
     LabelStatistics,
-    PackedColumn,
     StatisticsDocument,
 )
 from kfp_tfjob.features.types.base import (
     CODES,
     FLOATS,
     WHOLES,
-    ColumnMoments,
     Field,
     Summary,
     bars_of,
@@ -41,90 +40,8 @@ from kfp_tfjob.features.types.base import (
 )
 from kfp_tfjob.options.data import DataOptions
 
-NO_MOMENTS = ColumnMoments(mean=0.0, std=0.0)
-_OF_CODES = ColumnMoments(mean=0.0, std=1.0)
 SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20
-_CHUNK_VALUES = 1 << 20
-
-
-@dataclass
-class Moments:
-    """Mean, deviation and range of columns, in float64, merged as in Chan et al. (1979).
-
-    Attributes:
-        count: The values of each column that are not missing.
-        squares: The sum of the squares of their deviations from the mean.
-    """
-
-    count: np.ndarray
-    zeros: np.ndarray
-    mean: np.ndarray
-    squares: np.ndarray
-    minimum: np.ndarray
-    maximum: np.ndarray
-
-    @classmethod
-    def empty(cls, columns: int) -> Moments:
-        """Return the moments of no values."""
-        counts, zeros = np.zeros((2, columns), np.int64)
-        mean, squares = np.zeros((2, columns))
-        ends = np.full(columns, np.inf), np.full(columns, -np.inf)
-        return cls(counts, zeros, mean, squares, *ends)
-
-    def add(self, values: np.ndarray, width: int = 0) -> None:
-        """Add floats of shape [rows, columns], NaN if missing; a whole row has `width`."""
-        if not values.shape[1]:
-            return
-        # Another size would round the sums differently.
-        step = max(1, _CHUNK_VALUES // (width or values.shape[1]))
-        for start in range(0, len(values), step):
-            self._add(values[start : start + step])
-
-    def _add(self, values: np.ndarray) -> None:
-        gaps = np.isnan(values)
-        part = values.astype(np.float64)
-        count = np.full(values.shape[1], len(values))
-        low = high = values
-        zeros = part == 0
-        zeros = zeros.sum(0) if zeros.any() else np.zeros_like(count)
-        some = gaps.any()
-        if some:
-            count -= gaps.sum(0)
-            part[gaps] = 0
-            low, high = np.where(gaps, np.inf, values), np.where(gaps, -np.inf, values)
-        mean = part.sum(0) / np.maximum(count, 1)
-        part -= mean
-        part *= part
-        if some:
-            part[gaps] = 0
-        self.merge(Moments(count, zeros, mean, part.sum(0), low.min(0), high.max(0)))
-
-    def merge(self, moments: Moments) -> None:
-        """Add the moments of later rows."""
-        total = np.maximum(self.count + moments.count, 1)
-        delta = np.where(moments.count > 0, moments.mean - self.mean, 0)
-        self.squares += moments.squares
-        self.squares += delta**2 * (self.count * moments.count / total)
-        self.mean = self.mean + delta * (moments.count / total)
-        self.zeros += moments.zeros
-        self.count = self.count + moments.count
-        self.minimum = np.minimum(self.minimum, moments.minimum)
-        self.maximum = np.maximum(self.maximum, moments.maximum)
-
-    def column(self, i: int) -> ColumnMoments:
-        """Return the moments of one column, zeros if it has no value."""
-        count = int(self.count[i])
-        if not count:
-            return NO_MOMENTS
-        return ColumnMoments(
-            count=count,
-            mean=float(self.mean[i]),
-            std=float(np.sqrt(self.squares[i] / count)),
-            min=float(self.minimum[i]),
-            max=float(self.maximum[i]),
-            zeros=int(self.zeros[i]),
-        )
 
 
 @dataclass(frozen=True)
@@ -158,7 +75,6 @@ class Statistics:
 
     Attributes:
         floats: Of the numbers of train.
-        packed: Of the numbers in the model's input over train; None if they are those of `floats`.
         labels: Of a label that is a number, by split; none of classes.
         duplicates: Rows with the features of the row before.
         conflicts: Such rows with another label.
@@ -168,7 +84,6 @@ class Statistics:
     """
 
     floats: Moments
-    packed: Moments | None
     labels: list[Moments]
     duplicates: int = 0
     conflicts: int = 0
@@ -182,7 +97,6 @@ class Statistics:
         floats, _, _ = coding.lengths
         return cls(
             Moments.empty(floats),
-            None if coding.is_identity else Moments.empty(coding.numbers),
             [Moments.empty(1) for _ in SPLITS] if label.classes is None else [],
             classes=len(label.classes or ()),
         )
@@ -201,17 +115,11 @@ class Statistics:
         if (weights := weights_of(rows)) is not None:
             self.weights[split].add(weights, labels, self.classes)
         if split == 0:
-            numbers = model_numbers(rows)
-            self.floats.add(numbers)
-            if self.packed:
-                lists = numbers, rows["codes"].astype(np.int64), rows["dates"]
-                self.packed.add(coding.pack_numbers(*lists), coding.width)
+            self.floats.add(model_numbers(rows))
 
     def merge(self, part: Statistics) -> None:
         """Add the statistics of the rows that follow."""
         self.floats.merge(part.floats)
-        if self.packed and part.packed:
-            self.packed.merge(part.packed)
         for moments, moments_of_part in zip(self.labels, part.labels, strict=True):
             moments.merge(moments_of_part)
         for sums, sums_of_part in zip(self.weights, part.weights, strict=True):
@@ -286,7 +194,6 @@ def described(
     bad = faults.counts()
     return StatisticsDocument(
         features=features,
-        packed=tuple(_packed(totals, coding)),
         label=_label(totals, train, label),
         rows={"read": faults.seen, **rows},
         duplicates=totals.duplicates,
@@ -296,14 +203,6 @@ def described(
         suspicions=tuple(suspected) or None,
         rows_left_out=dict(sorted(faults.left_out.items())) or None,
     )
-
-
-def _packed(totals: Statistics, coding: Coding) -> Iterator[PackedColumn]:
-    """Yield mean and deviation of each value that the model gets; codes stay as they are."""
-    moments = totals.packed or totals.floats
-    for i, name in enumerate(coding.names):
-        column = moments.column(i) if i < coding.numbers else _OF_CODES
-        yield PackedColumn(name, column.mean, column.std)
 
 
 def _label(totals: Statistics, train_rows: Train, label: Label) -> LabelStatistics:

@@ -1,9 +1,8 @@
-"""Encodes the columns of a table as the numbers that a model sees, for training.
+"""Declares how the columns of a table become the numbers that a model gets.
 
-schema.json declares the encoding: `features` has the columns, and `coding` what was learned from
-the training rows. It is executed twice, by the column types of `types/`: with numpy here, from the
-encoded rows of the dataset, and in the exported model, from raw columns (raw_columns.py). A test
-holds both equal, bit for bit.
+schema.json contains the encoding: `features` has the columns, and `coding` what was learned from
+the training rows. raw_columns.py executes it, with TensorFlow: in the exported model for a request,
+and in the trainer for the rows of the dataset, so that both get the same values.
 
 A packed row has the numbers first and the codes after them, each in the order of the columns. A
 column has its `parts`, and then 1 for a missing value where `indicator` is set.
@@ -19,9 +18,9 @@ from functools import cached_property
 import numpy as np
 
 from kfp_tfjob.features.types import BY_SCHEMA_TYPE
-from kfp_tfjob.features.types.base import CODES, FIELDS, ColumnType, Field, Learned, missing_in
+from kfp_tfjob.features.types.base import CODES, FIELDS, ColumnType, Field, Learned
 from kfp_tfjob.storage.documents import InvalidDocumentError, adapter
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.storage.errors import Problem
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Group:
         type: Their type.
         columns: The columns.
         features: Their places among the features.
-        places: Their places in their field of a row.
         starts: Their first packed columns.
         indicated: Which of them have an indicator.
         indicators: The packed columns of the indicators.
@@ -60,7 +58,6 @@ class Group:
     type: type[ColumnType]
     columns: tuple[ColumnType, ...]
     features: np.ndarray
-    places: np.ndarray
     starts: np.ndarray
     indicated: np.ndarray
     indicators: np.ndarray
@@ -173,54 +170,10 @@ class Coding:
             type(columns[0]),
             columns,
             np.array(features),
-            np.array([self.places[at][1] for at in features]),
             np.array([column.start for column in placed]),
             np.array(indicated, np.int64),
             np.array([placed[at].start + placed[at].width - 1 for at in indicated], np.int64),
         )
-
-    def pack(self, floats: np.ndarray, codes: np.ndarray, dates: np.ndarray) -> np.ndarray:
-        """Return the packed rows.
-
-        Args:
-            floats: (rows, n) float32, the numbers and booleans of rows; NaN if missing.
-            codes: (rows, m) int64, the categories and texts of rows.
-            dates: (rows, k) int64, microseconds since 1970, UTC; NO_DATE is a missing value.
-
-        Returns:
-            (rows, width) float32; `floats` itself if packed rows are raw rows.
-
-        Raises:
-            DataError: A required value is missing.
-            DamagedRecordError: A code is not in its dictionary.
-        """
-        if self.is_identity:
-            return floats
-        return self._packed(self.groups, self.width, floats, codes, dates)
-
-    def pack_numbers(self, floats: np.ndarray, codes: np.ndarray, dates: np.ndarray) -> np.ndarray:
-        """Return the packed rows, as `pack` does, but their `numbers` alone."""
-        groups = [group for group in self.groups if not group.columns[0].size]
-        return self._packed(groups, self.numbers, floats, codes, dates)
-
-    @staticmethod
-    def _packed(groups: Sequence[Group], width: int, *lists: np.ndarray) -> np.ndarray:
-        fields = dict(zip(FIELDS, lists, strict=True))
-        packed = np.empty((len(lists[0]), width), np.float32)
-        for group in groups:
-            values = fields[group.type.field]
-            if len(group.places) < values.shape[1]:
-                values = values[:, group.places]
-            if group.type.field is not CODES:
-                gaps = missing_in(values)
-                if gaps.any():
-                    refused = (group.columns[at].name for at in group.strict if gaps[:, at].any())
-                    DataError.raise_if(map(gap_refused, refused))
-                    values = np.where(gaps, group.stand_ins.astype(values.dtype), values)
-                packed[:, group.indicators] = gaps[:, group.indicated]
-            for at, block in enumerate(group.type.pack(group.columns, values)):
-                packed[:, group.starts + at] = block
-        return packed
 
 
 def gap_refused(name: str) -> Problem:

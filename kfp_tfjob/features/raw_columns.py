@@ -1,4 +1,4 @@
-"""Encodes raw columns inside the exported model, as coding.py does for training."""
+"""Encodes raw columns with TensorFlow: in the exported model, and in the trainer for its rows."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class RawColumns(tf.Module):
 
     def __init__(self, declared: Coding) -> None:
         super().__init__()
-        self._groups = declared.groups
-        self._tables = [group.type.tables(group.columns) for group in declared.groups]
+        self.groups = tuple(map(ColumnGroup, declared.groups))
 
     def pack(self, columns: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return (batch, packed columns) float32.
@@ -40,20 +39,52 @@ class RawColumns(tf.Module):
         Raises:
             tf.errors.InvalidArgumentError: A column whose rule is `fail` has a missing value.
         """
-        blocks, places = [], []
-        for group, tables in zip(self._groups, self._tables, strict=True):
-            values = tf.stack([columns[at] for at in group.features], axis=1)
-            values = group.type.stored(values, tuple(tables))
-            if group.may_lack:
-                values, gaps = _filled(group, values)
-                if len(group.indicated):
-                    blocks.append(tf.gather(gaps, group.indicated, axis=1))
-                    places.append(group.indicators)
-            blocks += group.type.graph(group.columns, values, tuple(tables))
-            places += [group.starts + at for at in range(len(group.type.parts))]
-        packed = tf.concat([tf.cast(block, tf.float32) for block in blocks], axis=1)
-        order = np.argsort(np.concatenate(places))
+        packed = tf.concat(
+            [
+                group.pack(tf.stack([columns[at] for at in group.declared.features], axis=1))
+                for group in self.groups
+            ],
+            axis=1,
+        )
+        order = np.argsort(np.concatenate([group.places for group in self.groups]))
         return packed if (order[:-1] < order[1:]).all() else tf.gather(packed, order, axis=1)
+
+
+class ColumnGroup(tf.Module):
+    """Columns of one type, which are encoded together.
+
+    Args:
+        declared: The group of the coding.
+
+    Attributes:
+        places: The packed columns that `pack` returns.
+        sources: The column of the group from which each of them is computed.
+    """
+
+    def __init__(self, declared: Group) -> None:
+        super().__init__()
+        self.declared = declared
+        self._tables = declared.type.tables(declared.columns)
+        parts, columns = range(len(declared.type.parts)), np.arange(len(declared.columns))
+        self.places = np.concatenate([declared.indicators, *(declared.starts + at for at in parts)])
+        self.sources = np.concatenate([declared.indicated, *(columns for _ in parts)])
+
+    def pack(self, values: tf.Tensor) -> tf.Tensor:
+        """Return (rows, `places`) float32 of raw values, (rows, columns) of `type_of`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A column whose rule is `fail` has a missing value.
+        """
+        group, blocks = self.declared, []
+        # TensorFlow has wrapped the tables, so that they are saved with the model.
+        tables = tuple(self._tables)
+        values = group.type.stored(values, tables)
+        if group.may_lack:
+            values, gaps = _filled(group, values)
+            if len(group.indicated):
+                blocks.append(tf.gather(gaps, group.indicated, axis=1))
+        blocks += group.type.graph(group.columns, values, tables)
+        return tf.concat([tf.cast(block, tf.float32) for block in blocks], axis=1)
 
 
 def _filled(group: Group, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

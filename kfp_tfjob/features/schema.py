@@ -66,14 +66,11 @@ class SchemaSplit:
         rows: How many rows it has.
         shards: The names of its shards, below the dataset.
         digests: The hash of the rows of each shard; none before codec 5.
-        records: The files with the same rows, encoded for the trainer; none for images and for the
-            test rows.
     """
 
     rows: int = 0
     shards: tuple[str, ...] = ()
     digests: tuple[str, ...] = ()
-    records: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """statistics.json of a dataset: sums over its rows, over train unless stated otherwise.
 
 Publish copies the file into the model's version, so every reader also reads the documents of
-earlier versions, which may lack anything but a mean and a deviation.
+earlier versions, which may lack anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pydantic import PlainValidator
 
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnMoments, ColumnStatistics
-from kfp_tfjob.features.types.number import NumberStatistics
 from kfp_tfjob.storage import documents
 
 SPLITS = ("train", "validation", "test")
@@ -26,15 +25,6 @@ def _column(body: Any) -> ColumnStatistics:
     if not (column_type := TYPES.get(statistics.kind)):
         return statistics  # a later version's column type
     return documents.adapter(column_type.statistics).validate_python(body)
-
-
-@dataclass(frozen=True)
-class PackedColumn:
-    """A value of a row that the model gets; a code has the mean 0 and the deviation 1."""
-
-    name: str
-    mean: float
-    std: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +93,6 @@ class StatisticsDocument:
 
     Attributes:
         features: The columns.
-        packed: The values that the model gets; None for images and in old datasets.
         label: The label.
         rows: The number of rows that were `read`, and of each split's rows.
         duplicates: Rows with the features of an earlier row.
@@ -119,7 +108,6 @@ class StatisticsDocument:
     features: Mapping[str, Annotated[ColumnStatistics, PlainValidator(_column)]] = field(
         default_factory=dict
     )
-    packed: tuple[PackedColumn, ...] | None = None
     label: LabelStatistics = LabelStatistics()
     rows: Mapping[str, int] = field(default_factory=dict)
     duplicates: int = 0
@@ -130,17 +118,6 @@ class StatisticsDocument:
     rows_left_out: Mapping[str, int] | None = None
     weight: WeightStatistics | None = None
     also_in_train: Mapping[str, int] | None = None
-
-    @property
-    def packed_columns(self) -> tuple[PackedColumn, ...]:
-        """The values that a model of a table gets; before codec 3, they were the columns."""
-        if self.packed is not None:
-            return self.packed
-        return tuple(
-            PackedColumn(name, statistics.mean, statistics.std)
-            for name, statistics in self.features.items()
-            if isinstance(statistics, NumberStatistics)
-        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StatisticsDocument:

@@ -96,7 +96,7 @@ KEYS: dict[str, str] = {
     "gate.evaluator": "Data scientist: a metric that is not built in, such as revenue.",
     "pod.all.cpu": "Data scientist: input pipelines that keep GPUs waiting.",
     "pod.all.memory": "Data scientist: the trainer was killed for lack of memory.",
-    "pod.all.ephemeral_storage": "Data scientist: datasets above 20 GiB.",
+    "pod.all.ephemeral_storage": "Data scientist: checkpoints above 10 GiB in total.",
     "pod.all.node_selector": "Platform engineer: a node pool for training.",
     "pod.all.tolerations": "Platform engineer: tainted GPU or spot nodes.",
     "pod.all.affinity": "Platform engineer: replicas on one rack or in one zone.",

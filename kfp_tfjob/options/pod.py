@@ -220,7 +220,7 @@ class PodSettings(Group):
     ephemeral_storage: Bytes | None = option(
         None,
         "Local disk space for data, checkpoints and the model. Default:"
-        f" {DEFAULTS['ephemeral_storage']}.",
+        f" {DEFAULTS['ephemeral_storage']}, or 10Gi more than the data needs, if that is more.",
     )
     node_selector: dict[Key, LabelValue] | None = option(None, "Labels that a node must have.")
     tolerations: tuple[Toleration, ...] | None = option(

@@ -31,8 +31,7 @@ SUSPICIOUS = "suspicious.txt"  # columns that reveal the label, if any; not in t
 WORK = "work"  # intermediate results below it; deleted when the dataset is finished
 LONGEST_SCHEMA = 128 << 20  # bytes; a schema contains the strings of all categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
-ENCODED = "encoded"  # below a dataset, the folder with the rows as the trainer reads them
-CODEC_VERSION = 5  # of the shards, and part of dataset_digest: raise it if their bytes change
+CODEC_VERSION = 6  # of the shards, and part of dataset_digest: raise it if their bytes change
 
 # In a run's folder. Names in ATTEMPTS begin with the number of the attempt.
 ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
@@ -55,6 +54,9 @@ _ATTEMPT_RECORD = re.compile(r"([0-9]+)(?:-uploader-([0-9]+))?\.json")
 # In DATA_DIR of a program that gets `.npy` files.
 NPY_COLUMNS = "columns.json"  # the columns and their files
 NPY_STRINGS = "strings"  # a folder with a list for each column of strings
+
+# In JOB_DIR: the folder with the rows as the model gets them, and the document in it.
+ENCODED_ROWS, ENCODED_DOCUMENT = "encoded", "encoded.json"
 
 # In OUTPUT_DIR.
 MODEL, KERAS_MODEL, CHECKPOINTS, LOGS = "model", "model.keras", "checkpoints", "logs"
@@ -424,17 +426,14 @@ def _misplaced(output_uri: str) -> Problem:
     )
 
 
-def is_for_programs(key: str) -> bool:
-    """Return whether a user's program gets an object of a dataset, by its key below the dataset.
+def is_for_training(key: str) -> bool:
+    """Return whether a replica gets an object of a dataset, by its key below the dataset.
 
-    It does not get the test rows: it could train on the rows that evaluate it.
+    It does not get the test rows: a program could train on the rows that evaluate it.
     """
-    return not key.startswith(("test/", "test-", f"{ENCODED}/"))
+    return not is_shard_of("test", key)
 
 
-def is_for_trainer(key: str) -> bool:
-    """Return whether the trainer gets an object of a dataset, by its key below the dataset.
-
-    It reads the encoded rows of a table, and the shards of images.
-    """
-    return not key.startswith(("test/", "test-", "train/", "validation/"))
+def is_shard_of(split: str, key: str) -> bool:
+    """Return whether an object of a dataset has rows of a split, by its key below the dataset."""
+    return key.startswith((f"{split}/", f"{split}-"))

@@ -3,17 +3,14 @@
 import csv
 import io
 import json
-import struct
 import zipfile
 from typing import Any
 
-import google_crc32c
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder, masked
+from tests import tfrecords as tfrecord_files
 
 # Texts that have broken some program before.
 _TEXTS = st.sampled_from(
@@ -175,14 +172,10 @@ def tfrecords(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
     """A TFRecord file whose checksums are right, the name of its label, and data_options."""
     data = b""
     for i in range(draw(st.integers(1, 20))):
-        record = bytes(Encoder(1, 2).encode(np.full((1, 1), i), np.array([i % 2])))
-        record = record[12:-4]
+        record = tfrecord_files.example({"features": [float(i)], "label": [i % 2]})
         if draw(st.integers(0, 9)) == 0:
             record = draw(altered(record))
-        length = struct.pack("<Q", len(record))
-        parts = (length, masked(google_crc32c.value(length)), record)
-        data += parts[0] + struct.pack("<I", parts[1]) + record
-        data += struct.pack("<I", masked(google_crc32c.value(record)))
+        data += tfrecord_files.framed(record)
     if draw(st.integers(0, 3)) == 0:
         data = draw(altered(data))
     return data, "label", draw(_bad_rows)

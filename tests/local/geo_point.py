@@ -77,14 +77,6 @@ class GeoPoint(ColumnType):
         return int(found[0]) if good[0] else None
 
     @classmethod
-    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
-        """Return degrees."""
-        return [
-            (values // _SPAN - 90_000_000).astype(np.float64) / 1e6,
-            (values % _SPAN - 180_000_000).astype(np.float64) / 1e6,
-        ]
-
-    @classmethod
     def stored(cls, values: Any, tables: tuple[Any, ...]) -> Any:
         """Return whole numbers."""
         import tensorflow as tf
@@ -110,7 +102,7 @@ class GeoPoint(ColumnType):
 
     def to_arrow(self, values: np.ndarray) -> pa.Array:
         """Return strings."""
-        north, east = self.pack([self], values)
+        north, east = _degrees(values)
         pairs = zip(values.tolist(), north.tolist(), east.tolist(), strict=True)
         texts = [None if it == NO_DATE else f"{a:.6f}, {b:.6f}" for it, a, b in pairs]
         return pa.array(texts, pa.string())
@@ -127,8 +119,13 @@ class GeoPoint(ColumnType):
     def describe(self, column: Summary) -> GeoPointStatistics:
         """Return the northernmost and southernmost latitude."""
         ends = [column.least, column.most] if column.count else []
-        south, *north = self.pack([self], np.array(ends or [0]))[0].tolist()
+        south, *north = _degrees(np.array(ends or [0]))[0].tolist()
         return GeoPointStatistics(south=south, north=[south, *north][-1])
+
+
+def _degrees(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the latitudes and longitudes of whole numbers."""
+    return (values // _SPAN - 90_000_000) / 1e6, (values % _SPAN - 180_000_000) / 1e6
 
 
 def _parsed(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from kfp_tfjob.features.records import train_slices
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.trainer import user_model
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.inputs import distribute, open_split
+from kfp_tfjob.trainer.inputs import distribute, open_rows
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.train_step import TrainSteps
 from kfp_tfjob.trainer.weight_divergence import compare_weights
@@ -67,13 +67,13 @@ def trained(
     with replicas.strategy.scope():
         model = build(dataset)
         user_model.check(model, build, dataset, replicas.count, OPTIONS)
-    records = open_split(dataset, "train")
+    opened = open_rows(dataset, "train")
 
     def slices() -> Iterator[np.ndarray]:
-        for rows in train_slices(len(records), BATCH, SEED, (0, 0), replicas.mine, replicas.count):
+        for rows in train_slices(len(opened), BATCH, SEED, (0, 0), replicas.mine, replicas.count):
             yield rows[::-1] if turn else rows
 
-    batches = distribute(replicas.strategy, dataset, records, slices, BATCH // replicas.count)
+    batches = distribute(replicas.strategy, dataset, opened, slices, BATCH // replicas.count)
     steps = TrainSteps(model, replicas, BATCH)
     steps.train(batches, STEPS)
     compare_weights(replicas, model.weights)

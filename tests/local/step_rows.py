@@ -29,7 +29,7 @@ from kfp_tfjob.features.records import train_slices  # noqa: E402
 from kfp_tfjob.storage.address import S3Address  # noqa: E402
 from kfp_tfjob.trainer import label_test, randomness, self_test, user_model  # noqa: E402
 from kfp_tfjob.trainer.dataset import Dataset  # noqa: E402
-from kfp_tfjob.trainer.inputs import distribute, open_split  # noqa: E402
+from kfp_tfjob.trainer.inputs import distribute, open_rows  # noqa: E402
 from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
 from kfp_tfjob.trainer.train_step import TrainSteps  # noqa: E402
 from kfp_tfjob.trainer.weight_divergence import compare_weights  # noqa: E402
@@ -419,16 +419,16 @@ def _weight(model: keras.Model) -> float:
 
 
 def _batches(dataset: Dataset, replicas: Replicas, options: TrainerOptions) -> Iterator[Any]:
-    records = open_split(dataset, "train")
+    opened = open_rows(dataset, "train")
     weights = None
     if options.class_weight is not None:
         weights = dataset.class_weights(options.class_weight, np.zeros(0, np.int64))
 
     def slices() -> Iterator[np.ndarray]:
-        return train_slices(len(records), BATCH, SEED, (0, 0), replicas.mine, replicas.count)
+        return train_slices(len(opened), BATCH, SEED, (0, 0), replicas.mine, replicas.count)
 
     size = BATCH // replicas.count
-    return distribute(replicas.strategy, dataset, records, slices, size, weights)
+    return distribute(replicas.strategy, dataset, opened, slices, size, weights)
 
 
 def _results(names: list[str], dataset: Dataset, replicas: Replicas) -> dict[str, Any]:

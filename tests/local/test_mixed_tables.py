@@ -11,10 +11,9 @@ import pytest
 
 from kfp_tfjob.features.coding import Column
 from kfp_tfjob.features.encode import encode
-from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.rows import Rows
 from tests.local import mixed_dataset
@@ -40,8 +39,7 @@ def exported(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def _rows(dataset: Dataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    rows = Rows(dataset, TFRecords(dataset.records(split)))
-    return rows.take(np.arange(dataset.rows[split]))
+    return Rows(dataset, split).take(np.arange(dataset.rows[split]))
 
 
 def test_the_model_sees_packed_rows(dataset: Dataset) -> None:
@@ -59,14 +57,6 @@ def test_the_model_sees_packed_rows(dataset: Dataset) -> None:
         if column.size:
             codes = rows[:, column.start]
             assert 0 <= codes.min() <= codes.max() < column.size
-
-
-def test_statistics_of_other_columns_are_refused(dataset: Dataset, tmp_path: Path) -> None:
-    for path in dataset.folder.glob("*.json"):
-        text = path.read_text().replace("age.missing", "age.gap")
-        (tmp_path / path.name).write_text(text)
-    with pytest.raises(DataError, match="age.gap"):
-        Dataset.load(tmp_path)
 
 
 def test_random_rows_have_codes_that_exist(dataset: Dataset) -> None:

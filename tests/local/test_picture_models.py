@@ -1,5 +1,6 @@
 """Training on images, and the exported model: the same values, bit for bit."""
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from PIL import Image
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.records import TFRecords
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
 from kfp_tfjob.judging.rows import TestData as Rows
@@ -25,7 +25,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer import models, user_model
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import export
-from kfp_tfjob.trainer.inputs import distribute, open_split, rows_of
+from kfp_tfjob.trainer.inputs import distribute, open_rows
 from kfp_tfjob.trainer.picture_rows import PictureRows
 from kfp_tfjob.uploader import pull
 from tests.typed_schema import typed
@@ -94,18 +94,18 @@ def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_pa
     keras.utils.set_random_seed(1)
     model = models.cnn(dataset)
     user_model.check(model, models.cnn, dataset, 1, TrainerOptions())
-    records = open_split(dataset, "validation")
-    rows = np.random.default_rng(0).permutation(len(records))
+    opened = open_rows(dataset, "validation")
+    rows = np.random.default_rng(0).permutation(len(opened))
     slices = [rows[:5], rows[5:]]
     strategy = tf.distribute.get_strategy()
-    batches = distribute(
-        strategy, dataset, records, lambda: slices, None, np.array([1.0, 2.0], "f")
-    )
-    again = distribute(strategy, dataset, records, lambda: slices, None)
+    weights_of_classes = np.array([1.0, 2.0], "f")
+    batches = distribute(strategy, dataset, opened, lambda: slices, None, weights_of_classes)
+    again = distribute(strategy, dataset, opened, lambda: slices, None)
     export(model, dataset, tmp_path, logits=True)
     schema = typed(dataset.schema)
     served = ServedModel(tmp_path / MODEL, schema, "the model")
-    contents, labels = _contents(dataset, records, rows)
+    assert opened.labels.tolist() == opened.take(np.arange(len(opened)))[1].tolist()
+    contents, labels = opened.take(rows)
     at = 0
     for size in map(len, slices):
         features, found, weights = next(batches)
@@ -122,12 +122,6 @@ def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_pa
     assert set(signatures) == {"serve", "serving_default"}
     reloaded = keras.saving.load_model(tmp_path / "model.keras")
     assert np.array_equal(reloaded(features, training=False), logits)
-
-
-def _contents(dataset: Dataset, records, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    found = rows_of(dataset, records)
-    assert found.labels().tolist() == found.take(np.arange(len(records)))[1].tolist()
-    return found.take(rows)
 
 
 def test_evaluate_feeds_the_files(store: Store, folder: Path) -> None:
@@ -157,7 +151,8 @@ def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
 
 
 def test_a_record_that_is_no_picture(dataset: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "train-00000.tfrecord"
-    path.write_bytes(b"".join(PictureEncoder(9).encode(7, b"x")))
+    (tmp_path / "train-00000.tfrecord").write_bytes(b"".join(PictureEncoder(9).encode(7, b"x")))
+    shards = {"train": ("train-00000.tfrecord",)}
+    damaged = dataclasses.replace(dataset, folder=tmp_path, rows={"train": 1}, shard_names=shards)
     with pytest.raises(DataError, match="labels from 7 to 7"):
-        PictureRows(dataset, TFRecords([path])).take(np.arange(1))
+        PictureRows(damaged, "train").take(np.arange(1))

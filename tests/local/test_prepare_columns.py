@@ -118,14 +118,6 @@ def test_people_from_the_first_row_to_the_last(step, store, tmp_path):
     cities = Counter(row[4] for row in train if row[4])
     assert learned["city"].vocabulary == tuple(sorted(cities, key=lambda x: (-cities[x], x)))
 
-    lists = split(store, done, "train")
-    packed = coding.pack(lists["features"], lists["codes"], lists["dates"])
-    assert [item.name for item in done.statistics.packed] == list(coding.names)
-    for i, item in enumerate(done.statistics.packed):
-        values = packed[:, i].astype(float)
-        mean, std = (0, 1) if i >= coding.numbers else (values.mean(), values.std())
-        assert item.mean == pytest.approx(mean, rel=1e-9)
-        assert item.std == pytest.approx(std, rel=1e-6)
     described = done.statistics.features
     assert described["age"].missing == sum(row[0] == "gap" for row in train)
     assert described["city"].top[0] == cities.most_common(1)[0]
@@ -215,7 +207,7 @@ def test_rules_for_gaps(step, store, tmp_path):
     rule = {"rule": "constant", "value": -1, "indicator": True}
     done = run(step, path, "y", {"missing": {"a": rule}})
     assert done.schema.coding[0] == {"missing": rule | {"value": -1.0}}
-    assert [item.name for item in done.statistics.packed] == ["a", "a.missing", "b"]
+    assert done.schema.encoding.names == ("a", "a.missing", "b")
     with pytest.raises(DataError, match="'a'.*number"):
         run(step, path, "y", {"missing": {"a": {"rule": "constant", "value": "x"}}})
 

@@ -1,13 +1,15 @@
-"""Training and the exported model code columns the same, bit for bit."""
+"""Training, evaluation and the exported model get the same values of a column, bit for bit."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, example, given, settings
@@ -16,14 +18,16 @@ from hypothesis import strategies as st
 from kfp_tfjob.features.cells import Cells
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.raw_columns import RawColumns, type_of
-from kfp_tfjob.features.types import TYPES, category
-from kfp_tfjob.features.types.base import CODES, FIELDS, NO_DATE, Missing, TrainValues
+from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.base import CODES, NO_DATE, Missing, TrainValues
 from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS, Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.features.types.string import String, bins_of
+from kfp_tfjob.features.types.string import String
 from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions
+from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.trainer.packing import Packing
 from tests.unit.test_column_types import CELLS
 
 TEXTS = ("Rome", "Bonn", "São Paulo", "東京", " x ", "a\nb", "\0", "NA", "e\u0301", "é")
@@ -71,40 +75,28 @@ def test_a_constant_is_a_boolean_in_any_case() -> None:
     assert [Boolean.constant(text) for text in ("TRUE", "No", "maybe")] == [1, 0, None]
 
 
-def stored(declared: Coding, rows: Sequence[Sequence[Any]]) -> tuple[np.ndarray, ...]:
-    """Return what the shards have of raw rows; an unknown category counts as missing."""
-    floats, codes, dates = [], [], []
-    for feature, values in zip(declared.features, zip(*rows, strict=True), strict=True):
-        if feature.kind == "number":
-            with np.errstate(over="ignore"):
-                floats.append(np.array(values, np.float64).astype(np.float32))
-        elif feature.kind == "boolean":
-            truth = dict.fromkeys(TRUE_TEXTS, 1.0) | dict.fromkeys(FALSE_TEXTS, 0.0)
-            floats.append([truth.get(value.strip().lower(), np.nan) for value in values])
-        elif feature.kind == "date":
-            dates.append(values)
-        elif feature.kind == "text":
-            bins = bins_of([value.encode() for value in values], feature.bins) + 1
-            codes.append(np.where(np.array([value == "" for value in values]), 0, bins))
-        else:
-            places = {text: at for at, text in enumerate(("", *feature.dictionary))}
-            codes.append([places.get(value, 0) for value in values])
-    kinds = ((floats, np.float32), (codes, np.int64), (dates, np.int64))
-    return tuple(
-        np.array(found, kind).T if found else np.empty((len(rows), 0), kind)
-        for found, kind in kinds
-    )
+packing = cache(Packing)
 
 
 def expected(declared: Coding, rows: Sequence[Sequence[Any]]) -> np.ndarray:
-    packed = declared.pack(*stored(declared, rows))
-    for at, feature in enumerate(declared.features):
-        if feature.kind == "category":
-            place = declared.columns[at].start
-            for row, values in enumerate(rows):
-                if values[at] and values[at] not in feature.dictionary:
-                    packed[row, place] = category.UNKNOWN
-    return packed
+    """Return what the trainer gets of rows that a shard contains."""
+    truth = dict.fromkeys(TRUE_TEXTS, True) | dict.fromkeys(FALSE_TEXTS, False)
+    columns = {}
+    for feature, values in zip(declared.features, zip(*rows, strict=True), strict=True):
+        if feature.kind == "number":
+            numbers = np.array(values, np.float64)
+            columns[feature.name] = pa.array(numbers, mask=np.isnan(numbers))
+        elif feature.kind == "boolean":
+            words = [truth.get(value.strip().lower()) for value in values]
+            columns[feature.name] = pa.array(words, pa.bool_())
+        elif feature.kind == "date":
+            dates = np.array(values, np.int64)
+            unit = pa.timestamp("us", "UTC")
+            columns[feature.name] = pa.array(dates, mask=dates == NO_DATE).cast(unit)
+        else:
+            strings = [value or None for value in values]
+            columns[feature.name] = pa.array(strings, pa.string()).dictionary_encode()
+    return np.concatenate(list(packing(declared).pack(pa.table(columns))))
 
 
 def tensors(declared: Coding, rows: Sequence[Sequence[Any]]) -> list[Any]:
@@ -153,21 +145,31 @@ def alone(kind: str) -> tuple[Coding, Callable[[list[Any]], np.ndarray]]:
     return declared, traced(declared)
 
 
-@pytest.mark.parametrize(
-    "kind", [it.name for it in COLUMN_TYPES if it.rules and TYPES[it.name].field is not CODES]
-)
+@pytest.mark.parametrize("kind", [it.name for it in COLUMN_TYPES if it.name != PICTURE])
 @settings(max_examples=100, deadline=None)
 @given(cells=st.lists(CELLS, min_size=1))
-def test_training_and_serving_code_the_cells_of_files_alike(kind: str, cells: list[str]) -> None:
+def test_a_cell_is_one_value_for_training_evaluation_and_serving(
+    kind: str, cells: list[str]
+) -> None:
     declared, signature = alone(kind)
     (column,) = declared.features
-    values, invalid = column.parse(Cells(pa.array([it.encode() for it in cells]), pa.array([""])))
-    values = np.asarray(values)[~np.any(list(invalid.values()), axis=0)]
-    with np.errstate(over="ignore"):
-        values = values.astype(column.field.type)
-    raw = tf.constant(column.raw_values(column.to_arrow(values)), column.raw_type)
-    lists = (values[:, None] if it is column.field else values[:, None][:, :0] for it in FIELDS)
-    same_bits(signature([raw]), declared.pack(*lists))
+    parsed = column.parse(Cells(pa.array([it.encode() for it in cells]), pa.array([""])))
+    valid = ~np.any([np.zeros(len(cells), bool), *parsed.invalid.values()], axis=0)
+    if column.field is CODES:
+        strings = pa.array(["", *parsed.values.texts]).take(pa.array(parsed.values.codes[valid]))
+        shard = pc.if_else(pc.equal(strings, ""), None, strings).dictionary_encode()
+    else:
+        shard = column.to_arrow(np.asarray(parsed.values)[valid])
+    trained = np.concatenate(
+        [np.empty((0, declared.width), np.float32), *packing(declared).pack(pa.table({"x": shard}))]
+    )
+    evaluated = tf.constant(column.raw_values(shard), column.raw_type)
+    same_bits(signature([evaluated]), trained)
+    requested = shard.cast(pa.int64()) if pa.types.is_timestamp(shard.type) else shard
+    values, wrong = column.read(requested.to_pylist())
+    read = np.setdiff1d(np.arange(len(shard)), [row for row, _ in wrong])
+    served = signature([tf.constant(np.asarray(values)[read], column.raw_type)])
+    same_bits(served, trained[read])
 
 
 _MISSING = {
@@ -234,3 +236,14 @@ def test_the_graph_does_not_grow_with_the_columns() -> None:
 
     more = 20 * len(EVERY_KIND.features)
     assert nodes(21) - nodes(1) <= more + 2
+
+
+def test_the_bins_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs/replica.md").read_text()
+    texts = ["London", "london", "München", "東京"]
+    table = pa.table({"note": pa.array(texts).dictionary_encode()})
+    (packed,) = Packing(Coding((String("note", bins=1024),))).pack(table)
+    for text, code in zip(texts, packed[:, 0].astype(int).tolist(), strict=True):
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{text}` |"))
+        _, _, hashed, place, _ = (cell.strip() for cell in row.split("|"))
+        assert int(place) == code - 1 == int(hashed, 16) % 1024

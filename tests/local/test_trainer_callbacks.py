@@ -21,7 +21,7 @@ from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.errors import NotFiniteError, StoppedError
-from kfp_tfjob.trainer.inputs import distribute, open_split
+from kfp_tfjob.trainer.inputs import distribute, open_rows
 from kfp_tfjob.trainer.loop import Training
 from kfp_tfjob.trainer.replicas import Replicas
 from tests.local import tiny_dataset
@@ -105,7 +105,7 @@ def fit(dataset: Dataset, callbacks: Sequence[Any]) -> tuple[Any, Any]:
 
     def batches(split: str, slices: Callable[[], Any], steps: int) -> tf.data.Dataset:
         found = distribute(
-            tf.distribute.get_strategy(), dataset, open_split(dataset, split), slices, None
+            tf.distribute.get_strategy(), dataset, open_rows(dataset, split), slices, None
         )
         pairs = [next(found)[:2] for _ in range(steps)]
         types = tuple(tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in pairs[0])

@@ -24,12 +24,12 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer import batch_norm, label_test, models, probabilities, self_test, user_model
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import export
-from kfp_tfjob.trainer.inputs import open_split
 from kfp_tfjob.trainer.progress import to_json
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.train_step import TrainSteps
 from tests.environments import run_python
 from tests.local import tiny_dataset
+from tests.parquet_split import write_split
 from tests.problems import problem_of
 
 FEATURES = len(tiny_dataset.FEATURES)
@@ -49,6 +49,7 @@ def test_a_dataset_is_utf_8_in_every_locale(classes: Dataset, tmp_path: Path) ->
     """A vocabulary in another encoding would make every such value unknown to the model."""
     schema = json.loads((classes.folder / "schema.json").read_bytes())
     schema["label"]["classes"] = ["São", "Zürich", "職業"]
+    schema["splits"] = {}
     (tmp_path / "schema.json").write_text(json.dumps(schema, ensure_ascii=False), "utf-8")
     shutil.copy(classes.folder / "statistics.json", tmp_path)
     code = "import pathlib, sys; from kfp_tfjob.trainer.dataset import Dataset;"
@@ -59,11 +60,11 @@ def test_a_dataset_is_utf_8_in_every_locale(classes: Dataset, tmp_path: Path) ->
 
 
 def test_a_split_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
-    dataset = Dataset.load(tiny_dataset.write(tmp_path))
-    first, second, _ = dataset.records("train")
+    folder = tiny_dataset.write(tmp_path / "dataset")
+    first, second = (folder / f"train/{number:05d}.parquet" for number in (0, 1))
     first.write_bytes(second.read_bytes())  # of other rows
     with pytest.raises(DataError, match=f"{tiny_dataset.ROWS['train']} rows"):
-        open_split(dataset, "train")
+        Dataset.load(folder)
 
 
 @pytest.mark.parametrize("scale", [1e-36, 1.0, 1e36])
@@ -71,13 +72,14 @@ def test_a_column_counts_in_any_unit(classes: Dataset, scale: float, tmp_path: P
     """A capacity in farads and a density per cubic metre are no constant columns."""
     rows = (scale * np.random.default_rng(0).normal(5, 1, (1000, 6))).astype(np.float32)
     rows[:, -1] = scale  # constant
-    mean, deviation = rows.mean(0, np.float64), rows.std(0, np.float64)
-    statistics = json.loads((classes.folder / "statistics.json").read_text())
-    for at, name in enumerate(classes.feature_names):
-        statistics["features"][name] |= {"mean": mean[at], "std": deviation[at]}
-    (tmp_path / "statistics.json").write_text(json.dumps(statistics))
-    (tmp_path / "schema.json").write_bytes((classes.folder / "schema.json").read_bytes())
-    dataset = Dataset.load(tmp_path)
+    folder = tmp_path / "dataset"
+    columns = dict(zip(classes.feature_names, rows.T, strict=True))
+    labels = np.zeros(1000, int)
+    split = write_split(folder, "train", columns, labels, "label", classes.class_names)
+    schema = classes.schema | {"splits": {"train": split}}
+    (folder / "schema.json").write_text(json.dumps(schema))
+    (folder / "statistics.json").write_bytes((classes.folder / "statistics.json").read_bytes())
+    dataset = Dataset.load(folder)
     assert dataset.std[-1] == 1
     inputs = keras.Input((6,))
     keras.Model(inputs, dataset.encode(inputs)).save(tmp_path / "m.keras")

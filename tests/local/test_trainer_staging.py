@@ -49,7 +49,7 @@ def test_what_an_earlier_life_brought_is_not_fetched_again(
     proxy: FaultProxy, dataset: S3Address, tmp_path: Path
 ) -> None:
     store, folder = Store(proxy.endpoint), tmp_path / "data"
-    stage(store, dataset, folder)
+    stage(store, dataset, folder, tmp_path / "encoded")
     assert _content(folder) == STAGED
     assert len(proxy.of("GET", "tfrecord")) == 6
 
@@ -57,7 +57,7 @@ def test_what_an_earlier_life_brought_is_not_fetched_again(
     (folder / "train-00000.tfrecord").rename(folder / ".train-00000.tfrecord.part")
     (folder / "train-00001.tfrecord").write_bytes(FILES["train-00001.tfrecord"][:-1])
     (folder / "validation-00002.tfrecord").write_bytes(bytes(len(STAGED["train-00001.tfrecord"])))
-    stage(store, dataset, folder)
+    stage(store, dataset, folder, tmp_path / "encoded")
     assert _content(folder) == STAGED
     assert len(proxy.of("GET", "tfrecord")) == 9
 
@@ -71,7 +71,7 @@ def test_the_disk_is_looked_at_before_anything_is_fetched(
         for item in old.objects
     ]
     store.write(dataset / MANIFEST, Manifest.of(old.kind, huge).to_bytes())
-    problem = problem_of(stage, Store(proxy.endpoint), dataset, tmp_path / "data")
+    problem = problem_of(stage, Store(proxy.endpoint), dataset, tmp_path / "data", tmp_path)
     assert str(dataset) in problem.what and str(tmp_path / "data") in problem.what
     assert problem.expected.startswith("1000000.0 GB")
     assert problem.received.endswith("GB free")
@@ -93,7 +93,7 @@ def test_what_an_end_by_force_has_left_takes_no_space(
     monkeypatch.setattr(shutil, "disk_usage", disk_usage)
     folder.mkdir()
     (folder / ".train-00000.tfrecord.part").write_bytes(FILES["train-00000.tfrecord"][:-1])
-    stage(store, dataset, folder)
+    stage(store, dataset, folder, tmp_path / "encoded")
     assert _content(folder) == STAGED
 
 
@@ -102,7 +102,7 @@ def test_what_changed_in_the_store_is_named_and_never_used(
 ) -> None:
     store.write(dataset / "train-00001.tfrecord", bytes(len(FILES["train-00001.tfrecord"])))
     store.delete(dataset / "validation-00000.tfrecord")
-    found = problems_of(stage, store, dataset, tmp_path / "data", kind=DataError)
+    found = problems_of(stage, store, dataset, tmp_path / "data", tmp_path, kind=DataError)
     first, second = map(str, found)
     assert "train-00001.tfrecord" in first
     assert "validation-00000.tfrecord" in second
@@ -115,7 +115,7 @@ def test_a_folder_that_takes_no_file_is_refused(
     monkeypatch.chdir(tmp_path)  # to be back at the end
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="/file/data"):
-        stage(store, dataset, tmp_path / "file" / "data")
+        stage(store, dataset, tmp_path / "file" / "data", tmp_path)
     with pytest.raises(ConfigurationError, match="/file"):
         work_in(tmp_path / "file")
     work_in(tmp_path / "output")
@@ -123,7 +123,7 @@ def test_a_folder_that_takes_no_file_is_refused(
 
 
 def _with_other_rows(folder: Path) -> Path:
-    first, second = (tiny_dataset.write(folder) / f"train-0000{at}.tfrecord" for at in (0, 2))
+    first, second = (tiny_dataset.write(folder) / f"train/0000{at}.parquet" for at in (0, 2))
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)

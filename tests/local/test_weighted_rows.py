@@ -16,7 +16,7 @@ from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.records import TFRecords, evaluation_slices
+from kfp_tfjob.features.records import evaluation_slices
 from kfp_tfjob.features.schema import SchemaWeight
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
@@ -60,11 +60,11 @@ def loss_of(dataset: Dataset, split: str, batch: int) -> float:
     model.compile("sgd", loss)
     shape = layer.kernel.shape
     layer.kernel.assign(np.linspace(-0.1, 0.2, shape[0] * shape[1]).reshape(shape))
-    records = TFRecords(dataset.records(split))
-    slices = evaluation_slices(len(records), batch, 1)
+    opened = Rows(dataset, split)
+    slices = evaluation_slices(len(opened), batch, 1)
     strategy = tf.distribute.get_strategy()
     batches = distribute(
-        strategy, dataset, records, lambda: [rows for (rows,) in slices], None, split=split
+        strategy, dataset, opened, lambda: [rows for (rows,) in slices], None, split=split
     )
     steps = TrainSteps(model, Replicas(strategy), batch)
     steps.evaluate(batches, len(slices))
@@ -80,8 +80,7 @@ def test_a_row_of_weight_2_is_the_same_row_twice(step: Step, tmp_path: Path, lab
     assert weighted.feature_names == repeated.feature_names
     for split in ("train", "validation"):
         sums = done.statistics.weight.splits[split]
-        rows = Rows(weighted, TFRecords(weighted.records(split)))
-        assert rows.weights().sum() == repeated.rows[split]
+        assert Rows(weighted, split).weights.sum() == repeated.rows[split]
         assert sums.mean * weighted.rows[split] == pytest.approx(repeated.rows[split])
         assert (sums.min, sums.max) == (0, 3)
         # What the baseline of evaluate predicts is that of the repeated rows.
@@ -110,8 +109,7 @@ def test_weights_are_stored_but_are_no_feature(step: Step, tmp_path: Path) -> No
         data = step.store.read(S3Address.parse(done.dataset_uri) / name)
         table = pq.read_table(io.BytesIO(data))
         found |= dict(zip(table["a"].to_pylist(), table["w"].to_pylist(), strict=True))
-    rows = Rows(dataset, TFRecords(dataset.records("train")))
-    assert list(found.values()) == rows.weights().tolist()
+    assert list(found.values()) == Rows(dataset, "train").weights.tolist()
     assert all(known[f"{a:.4f}"] == weight for a, weight in found.items())
     page = render(done.schema, done.statistics, False, Validation())
     assert "<h2>Weights</h2>" in page

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import CODEC_VERSION
 from kfp_tfjob.storage.store import Store
@@ -36,19 +35,12 @@ def write(folder: Path, task: str = "classification", wrong_label: bool = False)
         labels[split] = scores.argmax(1) if task == "classification" else 50 + 20 * scores[:, 0]
     if wrong_label:
         labels["train"][11] = len(CLASSES)
-    encoder = Encoder(len(FEATURES), len(CLASSES) if task == "classification" else None)
-    (folder / "encoded").mkdir(exist_ok=True)
-    for split, rows in ROWS.items():
-        names = []
-        for shard in range(SHARDS):
-            names.append(f"encoded/{split}-{shard:05d}.tfrecord")
-            part = slice(rows * shard // SHARDS, rows * (shard + 1) // SHARDS)
-            content = encoder.encode(features[split][part], labels[split][part])
-            (folder / names[-1]).write_bytes(content)
+    for split in ROWS:
         columns = dict(zip(FEATURES, features[split].T, strict=True))
         classes = CLASSES if task == "classification" else None
-        entry = write_split(folder, split, columns, labels[split], "label", classes, shards=SHARDS)
-        splits[split] = entry | {"records": names}
+        splits[split] = write_split(
+            folder, split, columns, labels[split], "label", classes, shards=SHARDS
+        )
     schema: dict[str, Any] = {
         "format": "kfp-tfjob/schema/1",
         "task": task,

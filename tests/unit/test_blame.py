@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from kfp_tfjob.components import step
@@ -23,9 +22,7 @@ from kfp_tfjob.components.prepare_data import columns_to_rows, sample, tasks
 from kfp_tfjob.components.prepare_data.executors import distributed
 from kfp_tfjob.components.prepare_data.executors.executor import answer, result_of
 from kfp_tfjob.components.prepare_data.source.readers import arrow_table, parquet_table
-from kfp_tfjob.components.prepare_data.tfrecord import Encoder
 from kfp_tfjob.components.sync_output import sync
-from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.jobs import attempt_record
 from kfp_tfjob.judging import rows
 from kfp_tfjob.registry import prune_runs, prune_versions
@@ -36,7 +33,7 @@ from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.verdict_record import ModelVerdict
-from kfp_tfjob.trainer import checkpoint
+from kfp_tfjob.trainer import checkpoint, encoding
 from kfp_tfjob.trainer.dataset import Dataset, RowWeights
 from kfp_tfjob.user_code import code_files
 from tests.conftest import PACKAGES
@@ -44,7 +41,6 @@ from tests.local import tiny_dataset
 from tests.unit import test_evaluate_rows as evaluate_rows
 from tests.unit import test_requests_sample as samples
 from tests.unit import test_trainer_checkpoint as checkpoints
-from tests.unit import test_trainer_rows as trainer_rows
 from tests.unit.prepared_files import read, write_table
 from tests.unit.test_stored_records import LAYOUT
 
@@ -57,19 +53,8 @@ def _table(folder: Path, ending: str) -> None:
     read(write_table(folder / f"t.{ending}", {"a": range(60), "y": ["no", "yes", "no"] * 20}))
 
 
-def _shard(folder: Path, columns: int = 3) -> Path:
-    path = folder / "test-00000.tfrecord"
-    data = Encoder(columns, 2).encode(np.zeros((9, columns), np.float32), np.ones(9, int))
-    path.write_bytes(data)
-    return path
-
-
 def _test_rows(folder: Path) -> None:
     list(evaluate_rows._split([evaluate_rows._zeros(folder)], 9, 2, False).batches())
-
-
-def _train_rows(folder: Path) -> None:
-    trainer_rows._rows(folder, 3, 2, [_shard(folder).read_bytes()]).take(np.arange(3))
 
 
 def _opened(path: Path, offset: int) -> Any:
@@ -173,7 +158,7 @@ DOORS: dict[str, tuple[Callable[[Path], None], Any, str]] = {
     "columns of CSV": (lambda it: _table(it, "csv"), columns_to_rows.Converter, "column"),
     "header of CSV": (lambda it: _table(it, "csv"), arrow_table.pa, "schema"),
     "test rows": (_test_rows, rows.TestData, "_labels_of"),
-    "train rows": (_train_rows, Coding, "pack"),
+    "train rows": (_dataset, encoding.Packing, "pack"),
     "sampled rows": (_first_rows, sample, "_labels"),
     "dataset": (_dataset, RowWeights, "of"),
     "checkpoint": (_checkpoint, checkpoint, "_numpy_dtype"),

@@ -9,14 +9,13 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import tfrecord_table
-from kfp_tfjob.components.prepare_data.tfrecord import MOST_CODES, Encoder, masked
+from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.errors import DataError
+from tests import tfrecords
 from tests.fuzz.bounds import bounded
 from tests.problems import problem_of
 from tests.unit.prepared_files import (
@@ -30,12 +29,6 @@ from tests.unit.prepared_files import (
 )
 
 
-def frame(record: bytes) -> bytes:
-    length = struct.pack("<Q", len(record))
-    crcs = [struct.pack("<I", masked(google_crc32c.value(part))) for part in (length, record)]
-    return length + crcs[0] + record + crcs[1]
-
-
 def record(**features: list) -> bytes:
     example = tfrecord_table._example()()
     for name, values in features.items():
@@ -43,7 +36,7 @@ def record(**features: list) -> bytes:
         kind = {str: "bytes_list", bytes: "bytes_list", float: "float_list", int: "int64_list"}
         found = getattr(feature, kind[type(values[0])] if values else "float_list").value
         found.extend(value.encode() if isinstance(value, str) else value for value in values)
-    return frame(example.SerializeToString())
+    return tfrecords.framed(example.SerializeToString())
 
 
 @pytest.fixture
@@ -69,9 +62,9 @@ def test_columns_are_in_the_order_of_their_names(path: Path) -> None:
     assert header_of(path) == names
 
 
-def test_the_shards_of_a_dataset_can_be_read_again(path: Path) -> None:
+def test_rows_of_one_list_are_columns(path: Path) -> None:
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
-    path.write_bytes(bytes(Encoder(3, 2).encode(values, np.array([0, 1, 1, 0]))))
+    path.write_bytes(tfrecords.rows(values, np.array([0, 1, 1, 0])))
     with opened(path) as table:
         names = tuple(sorted(set(table.names) - {"label"}))
         (chunk,) = table.chunks(Columns(names, "label"))
@@ -107,7 +100,10 @@ def test_damage_is_named_with_its_record(path: Path) -> None:
             "record 8 has a wrong checksum",
         ),
         (whole[: size * 7] + b"\xff" + whole[size * 7 + 1 :], "record 8 has no valid length"),
-        (whole + frame(b"\xff\xff"), "record 51 of f.tfrecord is not a tf.train.Example"),
+        (
+            whole + tfrecords.framed(b"\xff\xff"),
+            "record 51 of f.tfrecord is not a tf.train.Example",
+        ),
     ):
         path.write_bytes(harmed)
         with pytest.raises(DataError, match=words):
@@ -139,7 +135,7 @@ _SERIES = _message((1, _message((1, b"steps"), (2, _message((1, _message((2, _LI
 @pytest.mark.parametrize("before", [0, 1, tfrecord_table._LOOKED + 1])
 def test_a_record_of_another_message_is_refused_with_its_number(path, other, before) -> None:
     """Protobuf skips what it does not know: the series that decided the label were dropped."""
-    path.write_bytes(record(y=[1.0], a=[2.0]) * before + frame(other))
+    path.write_bytes(record(y=[1.0], a=[2.0]) * before + tfrecords.framed(other))
     number = f"record {before + 1:,} of f.tfrecord"
     problem = problem_of(read, path, kind=DataError)
     assert number in problem.what and "data_options.reader" in problem.fix
@@ -194,42 +190,3 @@ def test_an_empty_file_and_other_bytes(path: Path) -> None:
     assert not tfrecord_table.TFRecordTable.recognise(b"a,b\n1,2\n3,4\n")
     with pytest.raises(DataError, match="record 1 "):
         list(tfrecord_table.TFRecordTable(io.BytesIO(b"abc"), "f", DataOptions(), 0, None).schema)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    rows=st.integers(1, 9),
-    widths=st.tuples(st.integers(0, 40), st.integers(0, 3), st.integers(0, 3)),
-    classes=st.sampled_from([2, 128, 129, 10_000, None]),
-)
-def test_tensorflow_reads_what_was_written(tmp_path_factory, seed, rows, widths, classes):
-    import tensorflow as tf
-
-    numbers, codes, dates = widths
-    random = np.random.default_rng(seed)
-    features = random.normal(scale=1e30, size=(rows, numbers)).astype(np.float32)
-    features[random.random(features.shape) < 0.1] = np.nan
-    given = {
-        "features": features,
-        "codes": random.integers(0, MOST_CODES, (rows, codes)),
-        "dates": random.integers(-(2**63), 2**63 - 1, (rows, dates)),
-    }
-    labels = random.integers(0, classes, rows) if classes else np.float32(random.normal(size=rows))
-    encoder = Encoder(numbers, classes, codes, dates)
-    path = tmp_path_factory.mktemp("codec") / "x.tfrecord"
-    path.write_bytes(encoder.encode(given["features"], labels, given["codes"], given["dates"]))
-    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
-    assert len(records) == rows
-    for row, record in enumerate(records):
-        assert len(record) + 16 == encoder.record_bytes
-        found = tf.train.Example.FromString(record).features.feature
-        assert sorted(found) == sorted(
-            ["label", *(name for name, values in given.items() if values.shape[1])]
-        )
-        label = found["label"].float_list if classes is None else found["label"].int64_list
-        assert list(label.value) == [labels[row]]
-        assert list(found["codes"].int64_list.value) == given["codes"][row].tolist()
-        assert list(found["dates"].int64_list.value) == given["dates"][row].tolist()
-        values = np.array(found["features"].float_list.value, np.float32)
-        assert values.tobytes() == given["features"][row].tobytes()

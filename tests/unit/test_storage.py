@@ -26,7 +26,7 @@ from kfp_tfjob.storage.errors import (
     StoreUnavailableError,
 )
 from kfp_tfjob.storage.fast_put import FastPut
-from kfp_tfjob.storage.layout import is_for_programs, is_for_trainer
+from kfp_tfjob.storage.layout import is_for_training
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import part_length
 from kfp_tfjob.storage.retry import Patience, answer_of
@@ -312,16 +312,15 @@ def test_what_was_answered_is_quoted(error: Exception, answer: str, patience: Pa
 
 
 @pytest.mark.parametrize(
-    ("key", "programs", "trainer"),
+    ("key", "is_given"),
     [
-        ("train/00000.parquet", True, False),
-        ("validation/00003.parquet", True, False),
-        ("test/00000.parquet", False, False),
-        ("encoded/train-00000.tfrecord", False, True),
-        ("train-00000.tfrecord", True, True),  # of images
-        ("test-00000.tfrecord", False, False),
-        ("schema.json", True, True),
+        ("train/00000.parquet", True),
+        ("validation/00003.parquet", True),
+        ("test/00000.parquet", False),
+        ("train-00000.tfrecord", True),  # of images
+        ("test-00000.tfrecord", False),
+        ("schema.json", True),
     ],
 )
-def test_test_rows_stay_where_they_are(key: str, programs: bool, trainer: bool) -> None:
-    assert (is_for_programs(key), is_for_trainer(key)) == (programs, trainer)
+def test_test_rows_stay_where_they_are(key: str, is_given: bool) -> None:
+    assert is_for_training(key) is is_given

@@ -43,7 +43,7 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
             the dataset cannot be converted to `.npy` files.
         DataError: The user's code or the dataset in the store is missing or damaged.
     """
-    from kfp_tfjob.storage.layout import is_for_programs
+    from kfp_tfjob.storage.layout import is_for_training
     from kfp_tfjob.uploader import pull
 
     ConfigurationError.raise_if(
@@ -70,7 +70,7 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
 
             stage_npy(store, dataset, Path(data))
         else:
-            pull(store, dataset, Path(data), only=is_for_programs)
+            pull(store, dataset, Path(data), only=is_for_training)
     if not restores:
         return None
     from kfp_tfjob.components.launch_tfjob.setup.restore import restore

@@ -47,7 +47,7 @@ from kfp_tfjob.storage.layout import (
     NPY_STRINGS,
     SCHEMA,
     STATISTICS,
-    is_for_programs,
+    is_for_training,
 )
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.names import below
@@ -57,7 +57,7 @@ from kfp_tfjob.uploader.parallel import TransferProgress
 
 log = logging.getLogger(__name__)
 
-_SPLITS = tuple(split for split in SPLITS if is_for_programs(f"{split}/"))
+_SPLITS = tuple(split for split in SPLITS if is_for_training(f"{split}/"))
 _CODES, _CLASSES, _BOOLEANS, _DATES = map(np.dtype, ("<i4", "<i8", "u1", "<M8[us]"))
 _MISSING_CODE, _MISSING_BOOLEAN = -1, 255  # NO_DATE is NaT
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")

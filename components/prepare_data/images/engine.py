@@ -27,7 +27,7 @@ from kfp_tfjob.components.prepare_data.executors.executor import (
     ProgressLog,
 )
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
-from kfp_tfjob.components.prepare_data.hashes import bytes_hash, row_hashes, split_of
+from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.images.folders import LABEL
 from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES, Unusable, check
 from kfp_tfjob.components.prepare_data.labels import Label
@@ -40,6 +40,7 @@ from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, is_whole
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
+from kfp_tfjob.features.string_hashes import bytes_hash
 from kfp_tfjob.features.types.image import ImageStatistics, PictureInput, Span
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE, Pictures

@@ -502,16 +502,6 @@ class ColumnType:
     # Encoding: of columns with an equal `group`, their values side by side.
 
     @classmethod
-    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
-        """Return (rows, columns) for each of `parts`, encoded for a model.
-
-        Args:
-            columns: The columns.
-            values: (rows, columns) as in rows, missing values replaced unless they are codes.
-        """
-        return [values]
-
-    @classmethod
     def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
         """Return the lookup tables of TensorFlow that the graph needs."""
         return ()
@@ -528,7 +518,13 @@ class ColumnType:
 
     @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
-        """Return what `pack` returns, as tensors, from the tensor of `stored`."""
+        """Return (rows, columns) for each of `parts`, as the model gets them.
+
+        Args:
+            columns: The columns.
+            values: The tensor of `stored`, with missing values replaced unless they have a code.
+            tables: Those of `tables`.
+        """
         return [values]
 
     def to_arrow(self, values: np.ndarray) -> pa.Array:

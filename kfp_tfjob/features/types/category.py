@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from heapq import nsmallest
 from typing import Any, Self
 
 import numpy as np
 
-from kfp_tfjob.features.record_layout import DamagedRecordError
 from kfp_tfjob.features.types.base import (
     ColumnStatistics,
     ColumnType,
@@ -106,31 +104,12 @@ class Category(ColumnType):
         """The number of packed codes."""
         return FIRST + len(self.vocabulary)
 
-    @cached_property
-    def _codes(self) -> np.ndarray:
-        """(1 + dictionary,) float32, the packed code of each code."""
-        places = {text: FIRST + place for place, text in enumerate(self.vocabulary)}
-        return np.array([GAP, *(places.get(text, UNKNOWN) for text in self.dictionary)], np.float32)
-
     precedence = 3
 
     @classmethod
     def fits(cls, votes: Votes) -> bool:
         """Tell that any column of strings may be a category."""
         return True
-
-    @classmethod
-    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
-        """Return the packed codes.
-
-        Raises:
-            DamagedRecordError: A code is not in its dictionary.
-        """
-        packed = np.empty(values.shape, np.float32)
-        for j, column in enumerate(columns):
-            refuse_foreign(column.name, values[:, j], len(column.dictionary))
-            packed[:, j] = column._codes[values[:, j]]
-        return [packed]
 
     @classmethod
     def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
@@ -264,16 +243,3 @@ class Category(ColumnType):
     def usual(self, column: ColumnStatistics | None = None) -> str:
         """Return the most frequent value."""
         return self.vocabulary[0] if self.vocabulary else ""
-
-
-def refuse_foreign(name: str, codes: np.ndarray, most: int) -> None:
-    """Reject codes of a column that are not 0 to `most`.
-
-    Raises:
-        DamagedRecordError: There is one.
-    """
-    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= most:
-        raise DamagedRecordError(
-            f"codes of the column {name!r} from {codes.min()} to {codes.max()}, and not from 0 to"
-            f" {most}"
-        )

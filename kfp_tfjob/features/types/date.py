@@ -269,15 +269,8 @@ class Date(ColumnType):
         return ends["min"] is None or FIRST_DATE <= ends["min"] <= ends["max"] <= LAST_DATE
 
     @classmethod
-    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
-        """Return the parts; seconds are since the origin, in float64 like in the graph."""
-        origins = np.array([column.origin for column in columns], np.int64)
-        *parts, days, seconds = date_parts(values, origins)
-        return [*parts, days.astype(float) + seconds.astype(float) / SECOND]
-
-    @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
-        """Return the parts."""
+        """Return the parts; seconds are since the origin."""
         import tensorflow as tf
 
         origins = tf.constant([column.origin for column in columns], tf.int64)
@@ -305,7 +298,7 @@ class Date(ColumnType):
             and value is not None
             and not _is_microseconds(whole_numbers.get(row, 0))
         ]
-        dates, good = parse_all(pa.array([text or "" for text in texts]))
+        dates, good = parse_all(pa.array([text or "" for text in texts], pa.string()))
         wrong += [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
         for row in whole_numbers.keys() - {row for row, _ in wrong}:
             dates[row] = whole_numbers[row]

@@ -299,11 +299,6 @@ class Number(ColumnType):
         return self.raw_types[self.missing is None]
 
     @classmethod
-    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
-        """Return the values; TensorFlow makes no difference between 0.0 and -0.0 either."""
-        return [np.where(np.abs(values) < np.float32(_SMALLEST), 0, values)]
-
-    @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
         """Return the values as float32 rounds them, without subnormal numbers."""
         import tensorflow as tf

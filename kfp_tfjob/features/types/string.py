@@ -14,18 +14,18 @@ from typing import Any, Self
 
 import numpy as np
 
+from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import (
     ColumnStatistics,
     ColumnType,
     Summary,
     TrainValues,
 )
-from kfp_tfjob.features.types.category import MOST_CODES, refuse_foreign
+from kfp_tfjob.features.types.category import MOST_CODES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.formatting import counted
 
 _KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
-_START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +78,6 @@ class String(ColumnType):
         return self.bins
 
     @classmethod
-    def pack(cls, columns: Sequence[Self], values: np.ndarray) -> list[np.ndarray]:
-        """Return the codes, which are those of the shards.
-
-        Raises:
-            DamagedRecordError: There is no such bin.
-        """
-        for j, column in enumerate(columns):
-            refuse_foreign(column.name, values[:, j], column.bins)
-        return [values]
-
-    @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
         """Return the codes of strings."""
         import tensorflow as tf
@@ -97,68 +86,18 @@ class String(ColumnType):
         return [tf.where(values == "", np.int64(0), hashed + 1)]
 
     def codes_of(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (texts,) int32: 1 + the bin of each string."""
-        bins = bins_of([text.encode() for text in texts], self.bins)
-        return (bins + 1).astype(np.int32)
+        """Return (texts,) int32: 1 + the bin of each string, by `bins_of`."""
+        return (bins_of(string_hashes(texts), self.bins) + 1).astype(np.int32)
 
     def describe(self, column: Summary) -> StringStatistics:
         """Return how many bins have rows."""
         return StringStatistics(bins=int((column.rows > 0).sum()))
 
 
-def bins_of(texts: Sequence[bytes], bins: int) -> np.ndarray:
-    """Return (texts,) int64, the bin of each text, from 0 to `bins` - 1.
+def bins_of(hashes: np.ndarray, bins: int) -> np.ndarray:
+    """Return (strings,) int64, a bin from 0 to `bins` - 1 for each hash of a string.
 
-    Args:
-        texts: UTF-8 strings; hash each distinct string once, because long ones take long.
-        bins: Number of bins.
+    Statistics count these bins, because preparing data must not need TensorFlow. The model's bins
+    are others, but about as many of them are used.
     """
-    return (siphash(texts) % np.uint64(bins)).astype(np.int64)
-
-
-def siphash(texts: Sequence[bytes]) -> np.ndarray:
-    """Return (texts,) uint64, the SipHash-2-4 of each text with _KEY."""
-    if not texts:
-        return np.empty(0, np.uint64)
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    # A string is filled up to whole words of 8 bytes; the last byte is its length modulo 256.
-    words = lengths // 8 + 1
-    filled = b"".join(text + bytes(7 - len(text) % 8) + bytes([len(text) & 0xFF]) for text in texts)
-    stream = np.frombuffer(filled, "<u8")
-    starts = np.cumsum(words) - words
-    order = np.argsort(-words, kind="stable")  # so strings that have ended are at the end
-    starts, remaining = starts[order], -words[order]
-    state = np.empty((4, len(texts)), np.uint64)
-    for row, constant in enumerate(_START):
-        state[row] = constant ^ _KEY[row % 2]
-    for at in range(int(words.max())):
-        active = state[:, : np.searchsorted(remaining, -at, "left")]
-        word = stream[starts[: active.shape[1]] + at]
-        active[3] ^= word
-        _rounds(active, 2)
-        active[0] ^= word
-    state[2] ^= np.uint64(0xFF)
-    _rounds(state, 4)
-    hashes = np.empty(len(texts), np.uint64)
-    hashes[order] = state[0] ^ state[1] ^ state[2] ^ state[3]
-    return hashes
-
-
-def _rounds(state: np.ndarray, count: int) -> None:
-    """Mix the (4, texts) uint64 state in place."""
-    a, b, c, d = state
-    for _ in range(count):
-        a += b
-        c += d
-        b[:] = _rotated(b, 13) ^ a
-        d[:] = _rotated(d, 16) ^ c
-        a[:] = _rotated(a, 32)
-        c += b
-        a += d
-        b[:] = _rotated(b, 17) ^ c
-        d[:] = _rotated(d, 21) ^ a
-        c[:] = _rotated(c, 32)
-
-
-def _rotated(values: np.ndarray, bits: int) -> np.ndarray:
-    return values << np.uint64(bits) | values >> np.uint64(64 - bits)
+    return (hashes % np.uint64(bins)).astype(np.int64)

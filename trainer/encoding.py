@@ -1,0 +1,384 @@
+"""Encodes a table's rows once, when the trainer starts.
+
+The shards contain the table's own values, so that any program can read them. A step takes packed
+rows: the float32 numbers that the model gets. They are computed here by the same operations as in
+the exported model (features/raw_columns.py), so training and serving cannot differ, and stored in
+files from which a step copies its rows (rows.py).
+
+Every replica encodes all rows, because each epoch shuffles them over all replicas. A million rows of
+30 columns take 1 to 3 CPU seconds, and a row takes 4 bytes of disk for each packed column. If a
+replica restarts in its pod, it finds the files again. Called by `dataset.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+from pyarrow import parquet
+
+from kfp_tfjob.features.moments import Moments
+from kfp_tfjob.features.records import prepare_again
+from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.documents import InvalidDocumentError
+from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.storage.formatting import listed, sized
+from kfp_tfjob.storage.layout import ENCODED_DOCUMENT
+from kfp_tfjob.storage.names import below
+from kfp_tfjob.trainer.errors import StoppedError
+from kfp_tfjob.trainer.packing import Packing, chunk_of
+
+log = logging.getLogger(__name__)
+
+SPLITS = ("train", "validation")
+_SILENCE = 5.0  # seconds between two lines of progress
+_LABEL_BYTES, _WEIGHT_BYTES = 8, 4  # of a row, at most
+
+
+@dataclass(frozen=True)
+class PackedColumn:
+    """A packed column over train; a code has the mean 0 and the deviation 1."""
+
+    name: str
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class EncodedTable:
+    """The encoded rows of a table on this machine.
+
+    Attributes:
+        folder: The folder of their files.
+        columns: The moments of the packed columns over train.
+    """
+
+    folder: Path
+    columns: tuple[PackedColumn, ...]
+
+
+@dataclass(frozen=True)
+class EncodedDocument:
+    """encoded.json: what the encoded rows belong to, and what those of train add up to.
+
+    Attributes:
+        dataset: The digest of the dataset's manifest, which covers the rows and their encoding.
+        columns: The moments of the packed columns.
+    """
+
+    dataset: str
+    columns: tuple[PackedColumn, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> EncodedDocument | None:
+        """Return the document in a folder of encoded rows; None if they are not complete."""
+        try:
+            return cls.from_bytes((folder / ENCODED_DOCUMENT).read_bytes())
+        except (FileNotFoundError, InvalidDocumentError):
+            return None
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EncodedDocument:
+        """Read it back; it grows with the columns, so no limit of documents applies."""
+        return documents.read(cls, data, None)
+
+    def to_bytes(self) -> bytes:
+        """Return the document as JSON."""
+        return documents.to_bytes(self)
+
+
+def features_of(folder: Path, split: str) -> Path:
+    """Return the file with a split's packed rows: float32, row by row."""
+    return folder / f"{split}.features"
+
+
+def labels_of(folder: Path, split: str) -> Path:
+    """Return the .npy file with a split's labels."""
+    return folder / f"{split}.labels.npy"
+
+
+def weights_of(folder: Path, split: str) -> Path:
+    """Return the .npy file with a split's weights, which is missing if all rows count the same."""
+    return folder / f"{split}.weights.npy"
+
+
+def encode_table(
+    dataset: Path,
+    target: Path,
+    schema: Schema,
+    digest: str = "",
+    *,
+    uri: str = "",
+    threads: int = 1,
+    stop: Callable[[], bool] = lambda: False,
+    deletes_shards: bool = False,
+) -> EncodedTable:
+    """Encode the rows of train and validation, unless `target` already has those of `digest`.
+
+    Args:
+        dataset: The folder of the dataset's files.
+        target: The folder for the encoded rows; it appears when all of them are written.
+        schema: The content of schema.json, of a table.
+        digest: The digest of the dataset's manifest; empty if there is none.
+        uri: The dataset's address, for messages.
+        threads: How many row groups are encoded at the same time.
+        stop: Returns whether to stop; it is asked after each row group.
+        deletes_shards: Whether to delete each shard once it is encoded.
+
+    Raises:
+        DataError: A shard is damaged, or does not match schema.json.
+        ConfigurationError: The disk does not have enough space.
+        StoppedError: `stop` returned True.
+    """
+    document = EncodedDocument.read(target)
+    if digest and document and document.dataset == digest:
+        return EncodedTable(target, document.columns)
+    partial = target.with_name(f"{target.name}.tmp")
+    for folder in (target, partial):
+        shutil.rmtree(folder, ignore_errors=True)
+    encoding = _Encoding(dataset, partial, schema, uri)
+    encoding.check_space()
+    partial.mkdir(parents=True)
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for split in SPLITS:
+                encoding.run(split, pool, stop, deletes_shards)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    document = EncodedDocument(digest, encoding.columns())
+    (partial / ENCODED_DOCUMENT).write_bytes(document.to_bytes())
+    partial.rename(target)
+    return EncodedTable(target, document.columns)
+
+
+@dataclass(frozen=True)
+class _RowGroup:
+    """A row group of a shard.
+
+    Attributes:
+        path: The shard.
+        number: The row group's number in the shard.
+        start: The number of its first row in the split.
+        is_last: Whether it is the shard's last one.
+    """
+
+    path: Path
+    number: int
+    start: int
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """What a row group contains besides the packed rows, which are in their file.
+
+    Attributes:
+        labels: (rows,) int64 classes, or float32 values.
+        weights: (rows,) float32; empty if all rows count the same.
+        moments: Of the packed columns that are numbers.
+    """
+
+    labels: np.ndarray
+    weights: np.ndarray
+    moments: Moments
+
+
+class _Encoding:
+    """The encoding of a table.
+
+    Args:
+        dataset: The folder of the dataset's files.
+        target: The folder for the encoded rows.
+        schema: The content of schema.json.
+        uri: The dataset's address, for messages.
+    """
+
+    def __init__(self, dataset: Path, target: Path, schema: Schema, uri: str) -> None:
+        self._target, self._schema, self._uri = target, schema, uri
+        self._coding = schema.encoding
+        self._packing = Packing(self._coding)
+        self._moments = Moments.empty(self._coding.numbers)
+        self._groups = {split: [*self._row_groups(dataset, split)] for split in SPLITS}
+        self._progress = _Progress(sum(schema.rows.get(split, 0) for split in SPLITS))
+
+    def check_space(self) -> None:
+        """Reject a disk that is too small before anything is written.
+
+        A pod that uses more than its own disk may have is evicted, and sees no error.
+        """
+        rows = sum(self._schema.rows.get(split, 0) for split in SPLITS)
+        needed = rows * (4 * self._coding.width + _LABEL_BYTES + _WEIGHT_BYTES)
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self._target.parent).free
+        if needed > free:
+            raise ConfigurationError(
+                Problem(
+                    f"the encoded rows need {sized(needed)} in {self._target.parent}",
+                    received=f"{sized(free)} of free space",
+                    expected=f"{sized(needed)}: {rows:,} rows with {self._coding.width:,} packed"
+                    " columns of 4 bytes each, and their labels",
+                    fix="in a pod, raise pod.all.ephemeral_storage; elsewhere, use a folder on a"
+                    " larger disk",
+                )
+            )
+
+    def run(
+        self, split: str, pool: ThreadPoolExecutor, stop: Callable[[], bool], deletes_shards: bool
+    ) -> None:
+        """Encode a split."""
+        groups, encoded = self._groups[split], []
+        with open(features_of(self._target, split), "wb") as file:
+            results = pool.map(lambda group: self._encode(group, file.fileno()), groups)
+            for group, result in zip(groups, results, strict=True):
+                if stop():
+                    raise StoppedError("stopped by a signal while the rows were encoded")
+                encoded.append(result)
+                if split == "train":
+                    self._moments.merge(result.moments)
+                if deletes_shards and group.is_last:
+                    group.path.unlink()
+                self._progress.add(len(result.labels))
+        kind = np.float32 if self._schema.label.classes is None else np.int64
+        labels = np.concatenate([np.empty(0, kind), *(item.labels for item in encoded)])
+        np.save(labels_of(self._target, split), labels)
+        if self._schema.weight:
+            weights = (item.weights for item in encoded)
+            np.save(
+                weights_of(self._target, split), np.concatenate([np.empty(0, np.float32), *weights])
+            )
+
+    def columns(self) -> tuple[PackedColumn, ...]:
+        """Return the moments of the packed columns of train; codes stay as they are."""
+        numbers = self._coding.numbers
+        columns = (self._moments.column(at) for at in range(numbers))
+        moments = [(column.mean, column.std) for column in columns]
+        moments += [(0.0, 1.0)] * (self._coding.width - numbers)
+        pairs = zip(self._coding.names, moments, strict=True)
+        return tuple(PackedColumn(name, *of_column) for name, of_column in pairs)
+
+    def _row_groups(self, dataset: Path, split: str) -> Iterator[_RowGroup]:
+        """Yield a split's row groups; raise DataError if their rows are not those of the schema."""
+        entry, rows = self._schema.splits.get(split), 0
+        for name in entry.shards if entry else ():
+            path = below(dataset, name)
+            with self._errors_of(path):
+                metadata = parquet.read_metadata(path)
+            last = metadata.num_row_groups - 1
+            for number in range(last + 1):
+                yield _RowGroup(path, number, rows, number == last)
+                rows += metadata.row_group(number).num_rows
+        if entry and rows != entry.rows:
+            raise DataError(
+                Problem(
+                    f"the {split} split is incomplete",
+                    received=f"{rows} rows",
+                    expected=f"{entry.rows} rows (schema.json)",
+                    fix=prepare_again(self._uri),
+                )
+            )
+
+    def _encode(self, group: _RowGroup, file: int) -> _Encoded:
+        """Write the packed rows of a row group to their place in an open file."""
+        with self._errors_of(group.path):
+            table = self._read(group)
+        moments, start = Moments.empty(self._coding.numbers), group.start
+        try:
+            for packed in self._packing.pack(table):
+                moments.add(packed[:, : self._coding.numbers], self._coding.width)
+                _write(file, packed, start * packed.shape[1] * 4)
+                start += len(packed)
+        except tf.errors.InvalidArgumentError as error:
+            raise self._mismatch(group.path, error.message[:500]) from error
+        weight = self._schema.weight
+        weights = table[weight.name].to_numpy() if weight else np.empty(0)
+        return _Encoded(self._labels(table), weights.astype(np.float32), moments)
+
+    def _read(self, group: _RowGroup) -> pa.Table:
+        """Return a row group with one chunk for each column; strings have a dictionary."""
+        schema = parquet.read_schema(group.path)
+        strings = [field.name for field in schema if pa.types.is_string(field.type)]
+        file = parquet.ParquetFile(group.path, read_dictionary=strings)
+        columns = [*self._schema.names, self._schema.label.name]
+        if self._schema.weight:
+            columns.append(self._schema.weight.name)
+        if missing := set(columns).difference(schema.names):
+            raise self._mismatch(group.path, f"no column {min(missing)!r}")
+        return file.read_row_group(group.number, columns, use_threads=False)
+
+    def _labels(self, table: pa.Table) -> np.ndarray:
+        """Return (rows,) int64 classes, or float32 values."""
+        label = self._schema.label
+        column = chunk_of(table[label.name])
+        if label.classes is None:
+            return column.to_numpy(zero_copy_only=False).astype(np.float32)
+        if not isinstance(column, pa.DictionaryArray):
+            column = column.cast(pa.string()).dictionary_encode()
+        numbers = label.numbers_of(column)
+        if len(wrong := np.flatnonzero(numbers < 0)):
+            raise DataError(
+                Problem(
+                    "a label in the dataset is not one of its classes",
+                    received=f"{len(wrong)} such labels, the first is"
+                    f" {column[int(wrong[0])].as_py()!r}",
+                    expected=f"the classes {listed(label.classes, 10)}",
+                    fix=prepare_again(self._uri),
+                )
+            )
+        return numbers
+
+    @contextmanager
+    def _errors_of(self, path: Path) -> Iterator[None]:
+        """Turn errors of Arrow into a DataError that names the shard."""
+        try:
+            yield
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise self._mismatch(path, f"{type(error).__name__}: {error}"[:500]) from error
+
+    def _mismatch(self, path: Path, received: str) -> DataError:
+        return DataError(
+            Problem(
+                f"the shard {path.parent.name}/{path.name} of the dataset cannot be read",
+                received=received,
+                expected="a Parquet file with the columns of schema.json",
+                fix=prepare_again(self._uri),
+            )
+        )
+
+
+def _write(file: int, values: np.ndarray, offset: int) -> None:
+    """Write an array to an open file, at an offset in bytes."""
+    data = np.ascontiguousarray(values).data.cast("B")
+    while data:
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written
+
+
+class _Progress:
+    """Logs how many rows are encoded, if it takes long."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._done = rows, 0
+        self._started = self._logged = time.monotonic()
+
+    def add(self, rows: int) -> None:
+        """Count more rows."""
+        self._done += rows
+        now = time.monotonic()
+        if now - self._logged >= _SILENCE:
+            self._logged = now
+            rate = self._done / (now - self._started)
+            done, of_all = f"{self._done:,}", f"{self._rows:,}"
+            log.info("encoded %s of %s rows (%s rows/s)", done, of_all, f"{rate:,.0f}")
