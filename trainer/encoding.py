@@ -5,8 +5,8 @@ rows: the float32 numbers that the model gets. They are computed here by the sam
 the exported model (features/raw_columns.py), so training and serving cannot differ, and stored in
 files from which a step copies its rows (rows.py).
 
-Every replica encodes all rows, because each epoch shuffles them over all replicas. A million rows of
-30 columns take 1 to 3 CPU seconds, and a row takes 4 bytes of disk for each packed column. If a
+Every replica encodes all rows, because each epoch shuffles them over all replicas. A million rows
+of 30 columns take 1 to 3 CPU seconds, and a row takes 4 bytes of disk for each packed column. If a
 replica restarts in its pod, it finds the files again. Called by `dataset.py`.
 """
 

@@ -31,13 +31,13 @@ def changes(reference: Reference, schema: Schema) -> list[Problem]:
     """Return what the raw contracts do not have in common, each with its remedy."""
     if schema.schema_digest == reference.schema.schema_digest:
         return []
-    found = [
+    differences = [
         *_columns(reference, schema),
         *_rules(reference, schema),
         *_revised_splits(reference, schema),
         *_classes(reference, schema),
     ]
-    return found or [
+    return differences or [
         Problem(
             f"the schema differs from that of {reference.name}",
             received=f"schema_digest {schema.schema_digest[:12]}",
@@ -76,7 +76,9 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
         lost.append(problem)
     yield from first(lost, _MOST_NAMED, "columns are missing")
     if new := [name for name in now if name not in before]:
-        dropped = [it.name for it in schema.left_out if it.reason == "data_options.drop"]
+        dropped = [
+            column.name for column in schema.left_out if column.reason == "data_options.drop"
+        ]
         yield Problem(
             f"the data has columns that {reference.name} does not have",
             received=listed([f"{name!r} ({_kind(now[name])})" for name in new], _MOST_NAMED),
@@ -114,14 +116,14 @@ def _rules(reference: Reference, schema: Schema) -> Iterator[Problem]:
     old, new = reference.schema, schema
     set_task = f"set data_options.task={_json(old.task)}"
     set_split = f"set data_options.split={_json(_rule(old.split))}"
-    for what, before, now, fix in (
+    for subject, before, now, fix in (
         ("label", old.label.name, new.label.name, "correct data_label"),
         ("task", old.task, new.task, set_task),
         ("split of the rows", old.split, new.split, set_split),
     ):
         if before != now and not (before is old.split and _is_revised(old, new)):
             yield Problem(
-                f"the {what} differs from that of {reference.name}",
+                f"the {subject} differs from that of {reference.name}",
                 received=_json(now),
                 expected=_json(before),
                 fix=fix,
@@ -157,10 +159,10 @@ def _classes(reference: Reference, schema: Schema) -> Iterator[Problem]:
             expected=f"its {len(old):,} classes",
             fix="add rows of these classes",
         )
-    if more := [name for name in new if name not in old]:
+    if added := [name for name in new if name not in old]:
         yield Problem(
             f"the label has classes that {reference.name} does not have",
-            received=listed(map(repr, more), _MOST_NAMED),
+            received=listed(map(repr, added), _MOST_NAMED),
             expected=f"its {len(old):,} classes",
             fix="correct these labels, or remove their rows",
         )
@@ -180,7 +182,9 @@ def _revision(split: Mapping[str, Any]) -> dict[str, Any]:
 def gap_shares(statistics: StatisticsDocument) -> dict[str, float]:
     """Return the share of missing values in each column of train."""
     columns = statistics.features.items()
-    return {name: it.missing / max(it.missing + it.count, 1) for name, it in columns}
+    return {
+        name: column.missing / max(column.missing + column.count, 1) for name, column in columns
+    }
 
 
 def beyond_limits(
@@ -225,24 +229,31 @@ def _unseen(
     Yields:
         Its name, the share of these rows of train that have one, and the most frequent ones.
     """
-    known = {
+    dictionaries = {
         item.name: set(learned["dictionary"])
         for item, learned in zip(reference.schema.features, reference.schema.coding, strict=False)
         if "dictionary" in learned
     }
     coding = schema.encoding
     for coded, (_, place) in zip(coding.features, coding.places, strict=True):
-        if not coded.has_dictionary or coded.name not in known:
+        if not coded.has_dictionary or coded.name not in dictionaries:
             continue
-        new = [i for i, text in enumerate(coded.strings, 1) if text not in known[coded.name]]
+        new = [i for i, text in enumerate(coded.strings, 1) if text not in dictionaries[coded.name]]
         counts = np.bincount(train.rows["codes"][:, place], minlength=len(coded.strings) + 1)[new]
         usual = np.argsort(-counts, kind="stable")[:_MOST_VALUES].tolist()
         share = float(counts.sum() / max(len(train.labels), 1))
         yield coded.name, share, [coded.strings[new[i] - 1] for i in usual]
 
 
-def _kind(given: str) -> str:
-    return next((it.kind for it in TYPES.values() if it.schema_type == given), given)
+def _kind(schema_type: str) -> str:
+    return next(
+        (
+            column_type.kind
+            for column_type in TYPES.values()
+            if column_type.schema_type == schema_type
+        ),
+        schema_type,
+    )
 
 
 def _json(value: object) -> str:

@@ -193,13 +193,13 @@ def _unknown(reference: Reference, why: str) -> Problem:
 
 def _moved(before: DistributionsDocument, now: DistributionsDocument) -> dict[str, Drift]:
     """Return how far columns of train are apart, by name; missing values are a bin."""
-    there = before.by_name
+    earlier_columns = before.by_name
     drift = {
-        it.name: measure(there[it.name].rows("train"), it.rows("train"))
-        for it in now.columns
-        if it.name in there
+        column.name: measure(earlier_columns[column.name].rows("train"), column.rows("train"))
+        for column in now.columns
+        if column.name in earlier_columns
     }
-    return {name: it for name, it in drift.items() if it}
+    return {name: distance for name, distance in drift.items() if distance}
 
 
 def _label_drift(
@@ -248,9 +248,11 @@ def _drifted(
 
 def _sentences(prepared: Prepared, suspicious: list[Suspicious]) -> str:
     """Return what every page with the verdict says of the data; empty for nothing."""
-    found = [_suspicion(suspicious)] if suspicious else []
-    first, *more = [*found, *(prepared.statistics.suspicions or ())] or [""]
-    return listed([first, *(text[:1].upper() + text[1:] for text in more)], _MOST_SUSPICIONS, ". ")
+    sentences = [_suspicion(suspicious)] if suspicious else []
+    first, *following = [*sentences, *(prepared.statistics.suspicions or ())] or [""]
+    return listed(
+        [first, *(text[:1].upper() + text[1:] for text in following)], _MOST_SUSPICIONS, ". "
+    )
 
 
 def _suspicion(suspicious: list[Suspicious]) -> str:

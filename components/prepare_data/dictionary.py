@@ -64,12 +64,12 @@ class Dictionary:
     # By code, as far as they are known; a missing value is 0.
     _hashes: np.ndarray = field(default_factory=_no_hashes, compare=False)
 
-    def merge(self, later: Dictionary) -> np.ndarray:
+    def merge(self, part: Dictionary) -> np.ndarray:
         """Add the strings of a later part; return for each of its codes the one here, int32."""
-        self.rows += later.rows
-        if later.is_lost:
+        self.rows += part.rows
+        if part.is_lost:
             self._lose()
-        return np.array([0, *self._coded(later.codes)], np.int32)
+        return np.array([0, *self._coded(part.codes)], np.int32)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -87,8 +87,8 @@ class Dictionary:
             return CodedStrings(none, none, np.zeros(rows, np.uint64), 0)
         new = list(islice(self.codes, before, None))
         self._hashes = np.append(self._hashes, string_hashes(new))
-        found = np.array([0, *codes], np.int32)[column.codes]
-        return CodedStrings(found, found, self._hashes[found], sum(map(len, new)))
+        row_codes = np.array([0, *codes], np.int32)[column.codes]
+        return CodedStrings(row_codes, row_codes, self._hashes[row_codes], sum(map(len, new)))
 
     def written(self) -> None:
         """Go on after a bucket file is written: codes stay the same in the next one."""
@@ -97,12 +97,12 @@ class Dictionary:
         """Return the codes of strings; new ones get the next codes."""
         if self.is_lost:
             return [0] * len(texts)
-        known, before = self.codes, len(self.codes)
-        codes: list[Any] = list(map(known.get, texts))
+        code_of, before = self.codes, len(self.codes)
+        codes: list[Any] = list(map(code_of.get, texts))
         if None in codes:
-            codes = [known.setdefault(text, len(known) + 1) for text in texts]
-        self.bytes += _stored(islice(known, before, None))
-        if len(known) > MOST_TEXTS:
+            codes = [code_of.setdefault(text, len(code_of) + 1) for text in texts]
+        self.bytes += _stored(islice(code_of, before, None))
+        if len(code_of) > MOST_TEXTS:
             self._lose()
         return codes
 
@@ -121,10 +121,13 @@ def too_large(dictionaries: Mapping[str, Dictionary]) -> Problem | None:
     if total <= _MOST_BYTES:
         return None
     largest = sorted(dictionaries, key=lambda name: (-dictionaries[name].bytes, name))[:5]
-    shown = ", ".join(f"{name!r} {dictionaries[name].bytes / 1e6:,.0f} MB" for name in largest)
+    listed_columns = ", ".join(
+        f"{name!r} {dictionaries[name].bytes / 1e6:,.0f} MB" for name in largest
+    )
     return Problem(
         "the categories have too many distinct values in total",
-        received=f"{total / 1e6:,.0f} MB in schema.json, of {len(dictionaries):,} columns: {shown}",
+        received=f"{total / 1e6:,.0f} MB in schema.json, of {len(dictionaries):,} columns:"
+        f" {listed_columns}",
         expected=f"at most {_MOST_BYTES >> 20} MiB",
         fix="drop columns with data_options.drop, or set another type in"
         " data_options.types, such as number, or text to hash them into bins",
@@ -151,7 +154,7 @@ class HashedStrings:
     def add(self, column: Texts) -> CodedStrings:
         """Add the strings of a block; they are counted by 1 + their bin."""
         codes, before = self._codes, len(self._codes)
-        rows = np.array([0, *(codes.setdefault(it, len(codes) + 1) for it in column.texts)])
+        rows = np.array([0, *(codes.setdefault(text, len(codes) + 1) for text in column.texts)])
         hashes = string_hashes(column.texts)
         bins = bins_of(hashes, self._bins)
         return CodedStrings(

@@ -118,8 +118,8 @@ def without_data(data_label: str, data_options: Mapping[str, Any]) -> str:
     Raises:
         ConfigurationError: The other parameters describe data.
     """
-    given = {"data_uri": "", "data_label": data_label, "data_options": data_options}
-    ConfigurationError.raise_if(data_problems(given))
+    parameters = {"data_uri": "", "data_label": data_label, "data_options": data_options}
+    ConfigurationError.raise_if(data_problems(parameters))
     log.info("no data: data_uri is empty, so there is no dataset")
     return fill("components/prepare_data/no_data.html.j2", title="No data")
 
@@ -138,8 +138,8 @@ def _prepared(
         if source.pictures:
             done = pictures.prepare(executor, source, data_label, options, base)
         else:
-            found = scan.read(source, data_label, options, executor, block, part)
-            done = dataset.write(base, found, row_requirements.decide(found))
+            source_scan = scan.read(source, data_label, options, executor, block, part)
+            done = dataset.write(base, source_scan, row_requirements.decide(source_scan))
         executor.context.buckets.clear()
         return done
     except DataError as error:
@@ -212,18 +212,18 @@ def _checked(
 
 
 def _unchanged(source: Source, expected: str) -> str:
-    found = digest_of(source)
-    if expected and found != expected:
-        what, where = "the data", "data_uri"
+    digest = digest_of(source)
+    if expected and digest != expected:
+        subject, where = "the data", "data_uri"
         if source.reader and not source.reader.in_image:
-            what += " or the code of data_options.reader"
+            subject += " or the code of data_options.reader"
             where += " or to the folder of the reader's code, not even this run's log"
         raise DataError(
             Problem(
-                f"{what} has changed since preflight checked it",
-                received=f"source_digest {found}",
+                f"{subject} has changed since preflight checked it",
+                received=f"source_digest {digest}",
                 expected=f"source_digest {expected}",
                 fix=f"let nothing write to {where}, then start the run again",
             )
         )
-    return found
+    return digest

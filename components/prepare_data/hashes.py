@@ -87,5 +87,5 @@ def scaled(hashes: np.ndarray, width: int) -> np.ndarray:
     high_width, low_width = np.uint64(width >> 32), np.uint64(width & 0xFFFFFFFF)
     high_hash, low_hash = hashes >> half, hashes & low
     middle = high_hash * low_width + (low_hash * low_width >> half)
-    other = low_hash * high_width + (middle & low)
-    return high_hash * high_width + (middle >> half) + (other >> half)
+    high_middle = low_hash * high_width + (middle & low)
+    return high_hash * high_width + (middle >> half) + (high_middle >> half)

@@ -81,7 +81,7 @@ class Label:
         if self.classes is not None:
             return None
         train = splits[0]
-        ends = {end for it in splits if it.count for end in (it.min, it.max)}
+        ends = {end for moments in splits if moments.count for end in (moments.min, moments.max)}
         if len(ends) > 1 and not rounded(train):
             return None
         return Problem(
@@ -159,8 +159,8 @@ class Labels:
             self.counts = _no_counts()
         else:
             size = len(self.codes)
-            found = np.bincount(split.astype(np.int64) * size + codes, minlength=3 * size)
-            self._count(found.reshape(3, size), np.arange(size))
+            counts = np.bincount(split.astype(np.int64) * size + codes, minlength=3 * size)
+            self._count(counts.reshape(3, size), np.arange(size))
         return codes, numbers
 
     def shift(self, lines: int) -> None:
@@ -295,16 +295,21 @@ class Labels:
         if not rows or Number.is_usual(votes):
             return None
         if votes.are_most(*formatted):
-            numbers = [text for text, it in zip(rows, Number.like(texts), strict=True) if it]
-            whole, enough = all(map(is_whole, numbers)), _are_enough(numbers, votes.of(*formatted))
-            if len(numbers) <= FEW and whole and enough:
+            numbers = [
+                text
+                for text, is_number_like in zip(rows, Number.like(texts), strict=True)
+                if is_number_like
+            ]
+            are_whole = all(map(is_whole, numbers))
+            enough = _are_enough(numbers, votes.of(*formatted))
+            if len(numbers) <= FEW and are_whole and enough:
                 return None
             odd = [text for text in numbers if not is_number(text)]
-            others = f"{votes.of(*Number.odd_forms):,} of {votes.total:,} labels like it"
+            alike = f"{votes.of(*Number.odd_forms):,} of {votes.total:,} labels like it"
             formats = Number.named_formats(self.name, odd[:_MOST_TRIED], options, votes)
             return self._not_classes(
                 f"has {Number.oddity_of(odd)[0] or Number.unclear(votes)}",
-                f"{odd[0]!r}, and {others}",
+                f"{odd[0]!r}, and {alike}",
                 f"{Number.expected}, or classes",
                 f"name the format: {formats}" if formats else f"write {Number.expected}",
             )
@@ -318,9 +323,9 @@ class Labels:
             )
         return None
 
-    def _not_classes(self, what: str, received: str, expected: str, fix: str) -> Problem:
+    def _not_classes(self, description: str, received: str, expected: str, fix: str) -> Problem:
         return Problem(
-            f"the label {self.name!r} {what}",
+            f"the label {self.name!r} {description}",
             received=received,
             expected=expected,
             fix=f'{fix}; if these are classes, set data_options.task to "classification"',
@@ -330,12 +335,12 @@ class Labels:
 
     def _without_rows(self, options: DataOptions) -> Iterator[str]:
         """Yield which classes have no row left."""
-        known = {_WHOLE.sub(r"\1", text).lower() for text in self.codes}
+        remaining = {_WHOLE.sub(r"\1", text).lower() for text in self.codes}
         none = {"", *options.null_values}
         lost = [
             text
             for text in sorted(self.lost - none)
-            if _WHOLE.sub(r"\1", text).lower() not in known and len(text) <= LONGEST
+            if _WHOLE.sub(r"\1", text).lower() not in remaining and len(text) <= LONGEST
         ]
         if lost and not options.format_of(self.name):
             yield (
@@ -346,7 +351,7 @@ class Labels:
     def _suspicions(self, names: Collection[str], options: DataOptions) -> Iterator[str]:
         """Yield what classes with these names may be, which the labels suggest."""
         rows, classes = self._rows, f"the classes of {self.name!r}"
-        words, others = described(rows, _FEW_CLASSES)
+        words, plain_strings = described(rows, _FEW_CLASSES)
         if rows and are_formatted(list(rows)):
             odd = [text for text in rows if not is_number(text)]
             yield (
@@ -355,7 +360,7 @@ class Labels:
             )
         elif words:
             fix = "to predict the number, write plain numbers"
-            if others:
+            if plain_strings:
                 fix = "to predict the number, leave these labels empty and set"
                 fix += " data_options.on_bad_row=drop"
             elif in_quotes(rows):
@@ -381,23 +386,23 @@ class Labels:
 
     def _inferred(self) -> str:
         text, numeric = int(self.text_rows.sum()), int(self.number_rows.sum())
-        found = map(parse_number, self.codes)
-        numbers = {number for number in found if number is not None}
+        parsed = map(parse_number, self.codes)
+        numbers = {number for number in parsed if number is not None}
         few = len(numbers) <= FEW and not self.overflowed
         if text:
             faulty = numeric >= _NUMERIC_SHARE * (text + numeric) and not few
             return "regression" if faulty else "classification"
-        whole = all(number.is_integer() for number in numbers)
+        are_whole = all(number.is_integer() for number in numbers)
         enough = _are_enough(numbers, numeric)
-        return "classification" if few and whole and enough else "regression"
+        return "classification" if few and are_whole and enough else "regression"
 
 
 def _padded(texts: Sequence[str], class_of: np.ndarray) -> tuple[tuple[str, ...], ...]:
     """Return the labels of each class that are the same number with other leading zeros."""
-    found: dict[int, set[str]] = {}
+    spellings_of: dict[int, set[str]] = {}
     for text, number in zip(texts, class_of.tolist(), strict=True):
-        found.setdefault(number, set()).add(_WHOLE.sub(r"\1", text))
-    several = (sorted(same, key=lambda text: (len(text), text)) for same in found.values())
+        spellings_of.setdefault(number, set()).add(_WHOLE.sub(r"\1", text))
+    several = (sorted(same, key=lambda text: (len(text), text)) for same in spellings_of.values())
     return tuple(tuple(same) for same in several if len(same) > 1 and any(map(_PADDED, same)))
 
 

@@ -53,26 +53,32 @@ def find(schema: Schema, train: Sample) -> list[Suspicious]:
         measure, labels = R2, np.searchsorted(np.sort(labels), labels) / max(len(labels), 1)
     else:
         measure, labels = AUC if len(classes) == 2 else CERTAINTY, labels.astype(np.int64)
-    known, asked = labels[::2], labels[1::2]
-    if len(labels) < _FEWEST_ROWS or len(np.unique(known)) < 2 or len(np.unique(asked)) < 2:
+    train_labels, test_labels = labels[::2], labels[1::2]
+    if (
+        len(labels) < _FEWEST_ROWS
+        or len(np.unique(train_labels)) < 2
+        or len(np.unique(test_labels)) < 2
+    ):
         return []
-    found = []
+    suspicious = []
     for name, codes in _coded(schema.encoding, rows):
-        half, other = codes[::2], codes[1::2]
+        train_codes, test_codes = codes[::2], codes[1::2]
         if measure == CERTAINTY:
-            figure = _certainty(half, known, other, asked)
+            figure = _certainty(train_codes, train_labels, test_codes, test_labels)
         else:
-            usual = known.mean()
-            sums = np.bincount(half, known, codes.max() + 1) + _PRIOR_ROWS * usual
-            means = sums / (np.bincount(half, minlength=len(sums)) + _PRIOR_ROWS)
+            usual = train_labels.mean()
+            sums = np.bincount(train_codes, train_labels, codes.max() + 1) + _PRIOR_ROWS * usual
+            means = sums / (np.bincount(train_codes, minlength=len(sums)) + _PRIOR_ROWS)
             if measure == AUC:
-                figure = _auc(means[other], asked)
+                figure = _auc(means[test_codes], test_labels)
             else:
-                error, spread = ((asked - it) ** 2 for it in (means[other], usual))
+                error, spread = (
+                    (test_labels - prediction) ** 2 for prediction in (means[test_codes], usual)
+                )
                 figure = float(1 - error.mean() / spread.mean())
         if figure >= _SUSPICIOUS[measure]:
-            found.append(Suspicious(name, measure, figure))
-    return sorted(found, key=lambda item: -item.figure)
+            suspicious.append(Suspicious(name, measure, figure))
+    return sorted(suspicious, key=lambda item: -item.figure)
 
 
 def _coded(coding: Coding, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -90,18 +96,21 @@ def _coded(coding: Coding, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]
 
 
 def _certainty(
-    codes: np.ndarray, known: np.ndarray, others: np.ndarray, asked: np.ndarray
+    train_codes: np.ndarray,
+    train_labels: np.ndarray,
+    test_codes: np.ndarray,
+    test_labels: np.ndarray,
 ) -> float:
     """Return how much of the uncertainty about the classes of other rows the codes remove."""
-    classes = max(known.max(), asked.max()) + 1
-    shares = (np.bincount(known, minlength=classes) + 1 / classes) / (len(known) + 1)
-    rows = np.bincount(codes, minlength=others.max() + 1)
-    pairs, counts = np.unique(codes * classes + known, return_counts=True)
-    wanted = others * classes + asked
-    at = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    seen = np.where(pairs[at] == wanted, counts[at], 0)
-    chance = (seen + _PRIOR_ROWS * shares[asked]) / (rows[others] + _PRIOR_ROWS)
-    return float(1 - np.log(chance).mean() / np.log(shares[asked]).mean())
+    classes = max(train_labels.max(), test_labels.max()) + 1
+    shares = (np.bincount(train_labels, minlength=classes) + 1 / classes) / (len(train_labels) + 1)
+    rows = np.bincount(train_codes, minlength=test_codes.max() + 1)
+    pairs, counts = np.unique(train_codes * classes + train_labels, return_counts=True)
+    test_pairs = test_codes * classes + test_labels
+    at = np.minimum(np.searchsorted(pairs, test_pairs), len(pairs) - 1)
+    occurrences = np.where(pairs[at] == test_pairs, counts[at], 0)
+    chance = (occurrences + _PRIOR_ROWS * shares[test_labels]) / (rows[test_codes] + _PRIOR_ROWS)
+    return float(1 - np.log(chance).mean() / np.log(shares[test_labels]).mean())
 
 
 def _auc(scores: np.ndarray, labels: np.ndarray) -> float:

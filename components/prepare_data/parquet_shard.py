@@ -144,8 +144,8 @@ def _words(column: pa.Array) -> np.ndarray:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     missing = 2 if pa.types.is_integer(column.type) else NO_DATE
-    whole = column.cast(pa.int64(), safe=False).fill_null(missing)
-    return whole.to_numpy(zero_copy_only=False).view(np.uint64)
+    integers = column.cast(pa.int64(), safe=False).fill_null(missing)
+    return integers.to_numpy(zero_copy_only=False).view(np.uint64)
 
 
 def _string_bytes(column: pa.DictionaryArray) -> int:

@@ -52,21 +52,21 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
     """
     if not model_name:
         return "without a model_name, there is no champion to compare the data with"
-    what, received = f"the champion of {model_name}", f"no {SCHEMA} and {STATISTICS}"
+    subject, received = f"the champion of {model_name}", f"no {SCHEMA} and {STATISTICS}"
     try:
         champion = read_champion(step.store, step.layout, model_name)
         if champion is None:
             return (
                 f"{model_name} has no champion yet, so there is nothing to compare this data with"
             )
-        what = f"champion {champion.version} of {model_name}"
-        found = of_version(step.store, step.layout, model_name, champion)
-        if found:
-            return found
+        subject = f"champion {champion.version} of {model_name}"
+        reference = of_version(step.store, step.layout, model_name, champion)
+        if reference:
+            return reference
     except (DataError, ConfigurationError) as error:
         received = str(error)
     return Problem(
-        f"the data of {what} cannot be read, so there is nothing to compare this data with",
+        f"the data of {subject} cannot be read, so there is nothing to compare this data with",
         received=received,
         fix="go back to another champion with `kfp-tfjob models rollback`, or, to train without a"
         ' comparison, set changes and limits of data_options.contract to "warn"',
@@ -107,5 +107,5 @@ def read(store: Store, folder: S3Address, name: str, parse: Callable[[bytes], T]
     except ObjectNotFoundError:
         return None
     except InvalidDocumentError as error:
-        what = f"{folder / name} cannot be read"
-        raise DataError(Problem(what, str(error), fix="publish a model again")) from error
+        summary = f"{folder / name} cannot be read"
+        raise DataError(Problem(summary, str(error), fix="publish a model again")) from error

@@ -96,15 +96,15 @@ class Scan:
         """
         kinds, options = self.job.kinds, self.job.options
         if self.job.assumed:
-            found, problems = columns_kinds.decide(
+            decided, problems = columns_kinds.decide(
                 self.summary.seen.values(), options, self.dictionaries
             )
             DataError.raise_if(problems)
             if self.job.columns.has_index:
-                found = found.without([LeftOut("", columns_kinds.INDEX)])
-            for line in columns_kinds.described(found):
+                decided = decided.without([LeftOut("", columns_kinds.INDEX)])
+            for line in columns_kinds.described(decided):
                 log.info("%s", line)
-            return found
+            return decided
         lost = []
         for name, reason in columns_kinds.odd_dictionaries(self.dictionaries).items():
             if not columns_kinds.is_wanted(name, options):
@@ -141,8 +141,8 @@ def read(
     padded = kinds.padded
     parts = parts_of(source, options, part)
     # All values show whether the kinds are right. Later rows may have missing ones.
-    known = {item.name for item in (*kinds.features, *kinds.left_out)}
-    if not kinds.features or known != set(columns.features):
+    decided = {item.name for item in (*kinds.features, *kinds.left_out)}
+    if not kinds.features or decided != set(columns.features):
         kinds = all_hashed(columns.features)
     else:
         kinds = kinds.with_rules(options)
@@ -173,8 +173,8 @@ def read(
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
     """Read the rows of all parts, and write the bucket files."""
     summary = RowSummary.empty(job)
-    for found, lines in _parts_done(executor, job, parts):
-        summary.merge(found, lines)
+    for part_summary, lines in _parts_done(executor, job, parts):
+        summary.merge(part_summary, lines)
     return Scan(job, executor, summary)
 
 

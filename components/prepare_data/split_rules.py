@@ -245,7 +245,7 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
         if not outside:
             return []
         inside = ", ".join(sorted(source.folder_splits))
-        what = "only some of the files are in folders that name a split"
+        summary = "only some of the files are in folders that name a split"
         received = f"folders for {inside}, but also {outside}"
     else:
         by_words = {_words(name): name for name in sorted(_names(source), reverse=True)}
@@ -254,11 +254,13 @@ def folder_problems(source: Source, options: DataOptions) -> list[Problem]:
             by_words = {_inner_words(name): name for name in names}
             if len(by_words.keys() - {()}) < 2:
                 return []
-        what = "folder names in data_uri look like splits, but do not divide its files consistently"
+        summary = (
+            "folder names in data_uri look like splits, but do not divide its files consistently"
+        )
         received = listed(sorted(by_words.values()), 5)
     return [
         Problem(
-            what,
+            summary,
             received=received,
             expected="every file in train/, validation/ or test/",
             fix="rename the folders or move the files, give a table's folders as addresses such as"

@@ -68,11 +68,11 @@ class Distributed(Executor):
         waiting = deque(self._submit(task, shared, item) for item in items)
         try:
             while waiting:
-                found = self._answer(waiting[0], task)
+                answer = self._answer(waiting[0], task)
                 waiting.popleft()
-                if isinstance(found, MemoryError):
-                    raise _short_of_memory(found) from found
-                yield result_of(found)
+                if isinstance(answer, MemoryError):
+                    raise _short_of_memory(answer) from answer
+                yield result_of(answer)
         finally:
             if waiting and self._client.status == "running":  # it may be closed before this
                 self._client.cancel(list(waiting), force=True)
@@ -106,7 +106,7 @@ class Distributed(Executor):
         """
         from distributed import KilledWorker
 
-        seen = time.monotonic()
+        last_seen = time.monotonic()
         while True:
             try:
                 return future.result(timeout=_LOOK_SECONDS)
@@ -128,8 +128,8 @@ class Distributed(Executor):
             except Exception as error:  # a task answers with its own errors: Dask cannot load it
                 raise _refused(f"{type(error).__name__}: {error}") from error
             if self._threads():
-                seen = time.monotonic()
-            elif time.monotonic() - seen > _ALONE_SECONDS:
+                last_seen = time.monotonic()
+            elif time.monotonic() - last_seen > _ALONE_SECONDS:
                 raise _problem(
                     "the Dask cluster has no workers",
                     f"none at {self._address} for {_ALONE_SECONDS:g} s",
@@ -196,11 +196,11 @@ def remote_task(
 
 def _run(where: tuple[str, str, str], task: str, common: tuple[str, str], item: Any) -> Any:
     global _common, _context
-    wanted = Context(*where)
-    if _context and _context != wanted:
+    context = Context(*where)
+    if _context and _context != context:
         _context.close()  # of another run
         _context = None
-    _context = _context or wanted
+    _context = _context or context
     if _common[0] != common:
         name, digest = common
         body = _context.buckets.read(name)
@@ -235,8 +235,8 @@ def _connect(address: str) -> Client:
             " DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ..__CLIENT__CERT and ..__CLIENT__KEY",
         ) from error
     # A worker that cannot import a task would die of it.
-    found: Any = client.run(code_version, on_error="return")
-    for worker, code in found.items():
+    versions: Any = client.run(code_version, on_error="return")
+    for worker, code in versions.items():
         # One that was lost meanwhile is no reason.
         if code != code_version() and not isinstance(code, OSError):
             client.close()
@@ -265,5 +265,5 @@ def _refused(received: str, expected: str = "") -> ConfigurationError:
     )
 
 
-def _problem(what: str, received: str, expected: str, fix: str) -> ConfigurationError:
-    return ConfigurationError(Problem(what, received, expected, fix, path="data_options.dask"))
+def _problem(summary: str, received: str, expected: str, fix: str) -> ConfigurationError:
+    return ConfigurationError(Problem(summary, received, expected, fix, path="data_options.dask"))

@@ -181,7 +181,7 @@ class ProgressLog:
         self._last = time.monotonic()
         seconds = max(self._last - self._start, 1e-3)
         share = min(self._bytes / self._total, 1.0)
-        left = seconds * (1 - share) / max(share, 1e-3)
+        seconds_left = seconds * (1 - share) / max(share, 1e-3)
         log.info(
             "%s %s rows, %.1f MB (%.0f%%), %s rows/s%s",
             self._verb,
@@ -189,5 +189,5 @@ class ProgressLog:
             self._bytes / 1e6,
             100 * share,
             f"{self._rows / seconds:,.0f}",
-            f", about {minutes(left)} left" if left >= 1 else "",
+            f", about {minutes(seconds_left)} left" if seconds_left >= 1 else "",
         )

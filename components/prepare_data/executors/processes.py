@@ -84,18 +84,18 @@ class Processes(Executor):
                         for i in range(number, len(items)):
                             if i not in futures:
                                 futures[i] = self._submit(context, task, pickled, items[i])
-                        found = futures[number].result()
+                        result = futures[number].result()
                         break
                     except (BrokenProcessPool, EOFError, OSError) as error:
                         # Results of other tasks do not have to be computed again.
-                        futures = {i: one for i, one in futures.items() if _is_done(one)}
+                        futures = {i: future for i, future in futures.items() if _is_done(future)}
                         self._pool, lost = None, lost + 1
                         if lost == _MOST_LOST:
                             raise StepError(_lost(error)) from error
                         log.warning("a prepare_data process died (%s); its tasks run again", error)
                 del futures[number]
                 lost = 0
-                yield result_of(found)
+                yield result_of(result)
         finally:
             for future in futures.values():
                 future.cancel()
@@ -161,9 +161,9 @@ def spare(count: int = 0, cores: int = 0) -> Iterator[None]:
         cores: As of `count_for`.
     """
     global _spare
-    count, found = count or count_for(_MANY, cores), _threads()
+    count, threads = count or count_for(_MANY, cores), _threads()
     # Another thread could hold a lock.
-    is_safe = threading.active_count() == 1 and bool(found) and found <= _OF_LIBRARIES
+    is_safe = threading.active_count() == 1 and bool(threads) and threads <= _OF_LIBRARIES
     if count > 1 and is_safe and _spare is None:
         # A garbage collection in a fork would write to all objects, so their pages would be copied.
         gc.freeze()

@@ -96,8 +96,8 @@ def prepare(
     job = Job(replace(source, files=()), label, options, Columns((), label), name=uuid4().hex)
     ranges = ranges_of([file.size for file in source.files], _PART_BYTES, PART_FILES)
     parts = [
-        Part(number, list(source.files[it.start : it.end]), rules.folders)
-        for number, it in enumerate(ranges)
+        Part(number, list(source.files[span.start : span.end]), rules.folders)
+        for number, span in enumerate(ranges)
     ]
     faults, indices = Faults(options=options), []
     progress = ProgressLog("read", source.size)
@@ -112,13 +112,13 @@ def prepare(
     row_requirements.check(
         plan.rows, label, plan.classes, plan.class_counts, options, rules.rule, "image"
     )
-    wanted = plan.input(options.images)
+    model_input = plan.input(options.images)
     shards = list(plan.shards(base))
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
     objects = []
-    for it in executor.map(WRITE, job.name, shards):
-        progress.add(len(shards[len(objects)].records), it.size)
-        objects.append(it)
+    for stored in executor.map(WRITE, job.name, shards):
+        progress.add(len(shards[len(objects)].records), stored.size)
+        objects.append(stored)
     progress.log()
     # Models take the bytes of the files, so the size of their input is not comparable.
     schema = dataset.schema_of(
@@ -128,9 +128,11 @@ def prepare(
         rules.comparable,
         "encoded",
         {split: _schema_split(split, rows, objects) for split, rows in plan.rows.items()},
-        picture=wanted,
+        picture=model_input,
     )
-    described = plan.statistics(label, len(source.files), faults.counts(), folders.notes, wanted)
+    described = plan.statistics(
+        label, len(source.files), faults.counts(), folders.notes, model_input
+    )
     if rules.folders:
         shared, how = plan.also_in_train(), "are also in train"
         described = dataset.note_overlap(described, shared, plan.rows, "pictures", how)
@@ -193,17 +195,17 @@ def read(context: Context, job: Job, part: Part) -> PartDone:
     encoder = PictureEncoder(len(label_of))
     faults, rows, records, splits = [], [], [], []
     for file, content in zip(part.files, source.contents(part.files), strict=True):
-        found = check(file, content, options.images)
-        if isinstance(found, Unusable):
-            faults.append(Fault(file.name, 0, "", found.value, found.rule))
+        header = check(file, content, options.images)
+        if isinstance(header, Unusable):
+            faults.append(Fault(file.name, 0, "", header.value, header.rule))
             continue
         assert content is not None
         label = label_of[folders.class_of(file.name)]
         record = encoder.encode(label, content)
         length = sum(map(len, record))
         row = (0, bytes_hash(content), label, part.number, 0, length, len(content))
-        format, mode = FORMATS.index(found.format), MODES.index(found.mode)
-        rows.append((*row, found.width, found.height, format, mode, found.is_turned))
+        format, mode = FORMATS.index(header.format), MODES.index(header.mode)
+        rows.append((*row, header.width, header.height, format, mode, header.is_turned))
         records.append(record)
         splits.append(SPLITS.index(file.split) if part.folders else 0)
     index = np.array(rows, INDEX)
@@ -296,8 +298,8 @@ class Plan:
             index = self.index[self.split == split]
             reached = np.cumsum(index["record"], dtype=np.int64)
             count = max(1, -(-int(reached[-1]) // SHARD_BYTES))
-            wanted = reached[-1] * np.arange(1, count) // count
-            ends = np.unique(np.searchsorted(reached, wanted) + 1)
+            shares = reached[-1] * np.arange(1, count) // count
+            ends = np.unique(np.searchsorted(reached, shares) + 1)
             for number, rows in enumerate(np.split(index, ends)):
                 address = base / f"{word}-{number:05d}.tfrecord"
                 records = [rows[key].astype(np.int64) for key in ("run", "start", "record")]
@@ -305,11 +307,11 @@ class Plan:
 
     def also_in_train(self) -> dict[str, int]:
         """Return the images of other splits that are also in train, where folders decide."""
-        content, found = self.index["content"], {}
+        content, counts = self.index["content"], {}
         train = content[self.split == 0]
         for i, split in enumerate(SPLITS[1:], 1):
-            found[split] = int(np.isin(content[self.split == i], train).sum())
-        return found
+            counts[split] = int(np.isin(content[self.split == i], train).sum())
+        return counts
 
     def input(self, options: Pictures) -> PictureInput:
         """Return what the model gets: what the options say, or what suits the images."""
@@ -385,9 +387,9 @@ class Plan:
             f"less than half as large as the model's input of {input.height} x {input.width}"
             " pixels": small,
         }
-        for what, count in counts.items():
+        for observation, count in counts.items():
             if count:
-                yield f"{count:,} of {len(self.index):,} images: {what}"
+                yield f"{count:,} of {len(self.index):,} images: {observation}"
         for i, split in enumerate(SPLITS[1:], 1):
             row = self.class_counts[i]
             lacking = [name for name, count in zip(self.classes, row, strict=True) if not count]

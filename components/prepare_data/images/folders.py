@@ -41,11 +41,11 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
     Raises:
         DataError: `format` asks for images, and there are none.
     """
-    asked, listing = format == FORMAT, listings[0]
-    if not asked and format != "auto":
+    is_required, listing = format == FORMAT, listings[0]
+    if not is_required and format != "auto":
         return None
     is_folder = len(listings) == 1 and listing.is_folder
-    if not asked and not (is_folder and _has_pictures(listing.files)):
+    if not is_required and not (is_folder and _has_pictures(listing.files)):
         return None
     if not is_folder or not listing.files:
         raise _none(listing.address, "a folder without files" if is_folder else "no folder")
@@ -74,18 +74,22 @@ def refuse_other_images(listings: Sequence[Listing], store: Store) -> None:
     Raises:
         DataError: There are images in another format, or with names that do not say so.
     """
-    tables, (listing, *others) = suffixes(), listings
+    tables, (listing, *further) = suffixes(), listings
     files = [file for file in listing.files if file.size]
-    if others or not listing.is_folder or any(it.name.lower().endswith(tables) for it in files):
+    if (
+        further
+        or not listing.is_folder
+        or any(file.name.lower().endswith(tables) for file in files)
+    ):
         return
     # Those that are called images, then any.
     files.sort(key=lambda file: not file.name.lower().endswith(_OTHER_IMAGES))
     source, kinds = Source(listing.address, files, store), {}
     for file in files[:_LOOKED]:
         with source.raw(file) as stream:
-            what, fix = recognise(stream.read(HEAD)) or ("", "")
-        if what == READABLE or fix == CONVERT:
-            kinds.setdefault(what, file.name)
+            kind, fix = recognise(stream.read(HEAD)) or ("", "")
+        if kind == READABLE or fix == CONVERT:
+            kinds.setdefault(kind, file.name)
     if not kinds:
         return
     is_readable = READABLE in kinds
@@ -94,7 +98,7 @@ def refuse_other_images(listings: Sequence[Listing], store: Store) -> None:
             "data_uri contains images whose names do not end like those of images"
             if is_readable
             else "data_uri contains images that are neither JPEG nor PNG",
-            received=listed((f"{name}, {what}" for what, name in kinds.items()), _SHOWN),
+            received=listed((f"{name}, {kind}" for kind, name in kinds.items()), _SHOWN),
             expected=f"JPEG and PNG files that end in {', '.join(SUFFIXES)}",
             fix=f"set data_options.format={FORMAT} to read all files as images"
             if is_readable
@@ -107,8 +111,8 @@ def refuse_other_images(listings: Sequence[Listing], store: Store) -> None:
 
 def _are_splits(tops: set[str]) -> bool:
     """Return whether the top folders name splits, and are no classes."""
-    known = {SPLITS[top.lower()] for top in tops if top.lower() in SPLITS}
-    return {"train"} < known or (bool(tops) and all(top.lower() in SPLITS for top in tops))
+    splits = {SPLITS[top.lower()] for top in tops if top.lower() in SPLITS}
+    return {"train"} < splits or (bool(tops) and all(top.lower() in SPLITS for top in tops))
 
 
 def _has_pictures(files: Sequence[SourceFile]) -> bool:
@@ -145,8 +149,8 @@ _OF_IMAGES = frozenset(
 
 def problems_of(source: Source, options: DataOptions) -> list[Problem]:
     """Return every problem of the folders, the options, and the first bytes of some files."""
-    found = [*_options(options), *_folders(source), *folder_problems(source, options)]
-    return found or _files(source, options)
+    problems = [*_options(options), *_folders(source), *folder_problems(source, options)]
+    return problems or _files(source, options)
 
 
 def _options(options: DataOptions) -> list[Problem]:
@@ -177,9 +181,9 @@ def _folders(source: Source) -> list[Problem]:
     assert folders
     where = "train/CLASS/" if folders.depth else "CLASS/"
     expected = f"{where}1.jpg below data_uri, with a folder for each class"
-    found = []
+    problems = []
     if folders.stray:
-        found.append(
+        problems.append(
             Problem(
                 "data_uri contains images outside the classes' folders",
                 received=f"{len(folders.stray):,}: {listed(folders.stray, _SHOWN)}",
@@ -193,7 +197,7 @@ def _folders(source: Source) -> list[Problem]:
     if len(folders.classes) == 1 or not (folders.classes or folders.stray):
         above = source.files[0].name.split("/")[: folders.depth + 1] if source.files else []
         inner = "/".join([source.uri.rstrip("/"), *above])
-        found.append(
+        problems.append(
             Problem(
                 "data_uri has fewer than two classes",
                 received=f"the folders {listed(folders.classes, _SHOWN)}"
@@ -206,7 +210,7 @@ def _folders(source: Source) -> list[Problem]:
                 path="data_uri",
             )
         )
-    return found
+    return problems
 
 
 def _files(source: Source, options: DataOptions) -> list[Problem]:
@@ -218,9 +222,9 @@ def _files(source: Source, options: DataOptions) -> list[Problem]:
     pictures = options.images.model_copy(update={"verify": "header"})
     faults = []
     for file, content in zip(files, source.contents(files), strict=True):
-        found = check(file, content, pictures)
-        if isinstance(found, Unusable):
-            faults.append(Fault(file.name, 0, "", found.value, found.rule))
-    found = Faults.of_files(len(files), faults)
-    found.options = options
-    return found.image_problems() if faults else []
+        header = check(file, content, pictures)
+        if isinstance(header, Unusable):
+            faults.append(Fault(file.name, 0, "", header.value, header.rule))
+    looked_at = Faults.of_files(len(files), faults)
+    looked_at.options = options
+    return looked_at.image_problems() if faults else []

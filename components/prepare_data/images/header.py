@@ -94,15 +94,15 @@ def check(file: SourceFile, content: bytes | None, options: Pictures) -> Header 
     if content is None:
         expected = f"at most {LARGEST_CONTENT >> 20} MiB"
         return Unusable("bytes", f"{file.size / 2**20:,.0f} MiB, {expected}")
-    found = look(content)
-    if isinstance(found, Unusable):
-        return found
-    if found.width * found.height > options.max_megapixels * 1e6:
-        return Unusable("pixels", f"{found.width:,} x {found.height:,} pixels")
-    if found.mode == CMYK and options.channels == 1:
+    header = look(content)
+    if isinstance(header, Unusable):
+        return header
+    if header.width * header.height > options.max_megapixels * 1e6:
+        return Unusable("pixels", f"{header.width:,} x {header.height:,} pixels")
+    if header.mode == CMYK and options.channels == 1:
         return Unusable("channels", "data_options.images.channels is 1")
     fault = decoding_fault(content) if options.verify == "decode" else ""
-    return Unusable("broken", fault) if fault else found
+    return Unusable("broken", fault) if fault else header
 
 
 def look(content: bytes) -> Header | Unusable:
@@ -116,8 +116,8 @@ def look(content: bytes) -> Header | Unusable:
         return Unusable("truncated", f"{len(content):,} bytes, which end within the header")
     if not content:
         return Unusable("empty", "0 bytes")
-    found = recognise(content[:HEAD])
-    return Unusable("picture", found[0] if found else f"a file that begins with {content[:16]!r}")
+    kind = recognise(content[:HEAD])
+    return Unusable("picture", kind[0] if kind else f"a file that begins with {content[:16]!r}")
 
 
 def _jpeg(content: bytes) -> Header | Unusable:

@@ -128,11 +128,11 @@ def _unpack(raw: IO[bytes], name: str, packed: str) -> Iterator[bytes]:
         yield piece
 
 
-def _other_encoding(name: str, encoding: str, found: str) -> Problem:
+def _other_encoding(name: str, encoding: str, detected: str) -> Problem:
     """Describe a file whose bytes are text in another encoding than `data_options.encoding`."""
     return Problem(
         f"{name} is not text in {encoding}, which data_options.encoding names",
-        received=f"text in {found}",
+        received=f"text in {detected}",
         expected=encoding,
         fix="remove data_options.encoding",
         path="data_options.encoding",
@@ -159,7 +159,7 @@ class _Checked:
         Raises:
             DataError: It is not in the encoding.
         """
-        held = self._decoder.getstate()[0]  # the first bytes of a character
+        incomplete = self._decoder.getstate()[0]  # the first bytes of a character
         if self._may_be_utf8 and not piece.isascii():
             self._may_be_utf8 = False
             if _is_utf8(piece):
@@ -167,13 +167,13 @@ class _Checked:
         try:
             text = self._decoder.decode(piece, ended)
         except UnicodeDecodeError as error:
-            data = held + piece
+            data = incomplete + piece
             before = data[: error.start].decode(self._encoding, errors="ignore")
             raise self._wrong(before, data[error.start : error.start + 16]) from error
         if not self._encoding.startswith("utf") and (control := _CONTROLS.search(text)):
             at = control.start()
-            shown = text[at : at + 16].encode(self._encoding, errors="replace")
-            raise self._wrong(text[:at], shown, _OF_WINDOWS.get(self._encoding, ""))
+            sample = text[at : at + 16].encode(self._encoding, errors="replace")
+            raise self._wrong(text[:at], sample, _OF_WINDOWS.get(self._encoding, ""))
         self._line += text.count("\n")
         return text
 

@@ -31,13 +31,13 @@ def copies(source: Source) -> dict[str, str]:
     by_size: defaultdict[int, list[SourceFile]] = defaultdict(list)
     for file in source.files:
         by_size[file.size].append(file)
-    found: dict[str, str] = {}
+    copied: dict[str, str] = {}
     for files in by_size.values():
         firsts: dict[str, str] = {}
         for file in files if len(files) > 1 else ():
             first = firsts.setdefault(_content(file), file.name)
-            found |= {file.name: first} if first != file.name else {}
-    return found
+            copied |= {file.name: first} if first != file.name else {}
+    return copied
 
 
 def _content(file: SourceFile) -> str:

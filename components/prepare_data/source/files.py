@@ -72,8 +72,8 @@ class Folders:
     @property
     def notes(self) -> list[str]:
         """What was omitted, in sentences."""
-        what = "files outside the classes' folders, which are not read"
-        return [f"{what}: {listed(self.unread, 10)}"] if self.unread else []
+        subject = "files outside the classes' folders, which are not read"
+        return [f"{subject}: {listed(self.unread, 10)}"] if self.unread else []
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class Source:
             DataError: It changed since it was listed.
         """
         if isinstance(file.location, S3Address):
-            given = (self.store, file.location, file.size, file.tag, _starts)
-            with ObjectStream.buffered(*given) as stream:
+            location = (self.store, file.location, file.size, file.tag, _starts)
+            with ObjectStream.buffered(*location) as stream:
                 yield stream
             return
         try:

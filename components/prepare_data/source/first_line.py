@@ -103,7 +103,7 @@ def _fits(field: str, values: Cells) -> bool:
 def _parsed_forms(field: str) -> tuple[str, ...]:
     """Return the forms of the type that parses a field, such as a number; none of a word."""
     votes = _votes(Cells(pa.array([field]), pa.array([""])))
-    types = (known.forms for known in TYPES.values() if known.parsed_forms)
+    types = (column_type.forms for column_type in TYPES.values() if column_type.parsed_forms)
     return next((forms for forms in types if votes.of(*forms)), ())
 
 

@@ -20,7 +20,7 @@ READABLE = "a JPEG or PNG"
 _PICKLES = (
     b"\x04\x95",
     b"\x05\x95",
-    *(bytes([version]) + it for version in (2, 3) for it in (b"]", b"}", b"c")),
+    *(bytes([version]) + opcode for version in (2, 3) for opcode in (b"]", b"}", b"c")),
 )
 _HEIC = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 # Where bytes are in a file, the bytes, what the file is, and what to do in a table's place.
@@ -86,13 +86,15 @@ def recognise(head: bytes) -> tuple[str, str] | None:
         head: Its first bytes, some hundred.
     """
     if _MARKUP.match(head):
-        what = " ".join(head[:60].decode(errors="replace").split())
-        return f"HTML or XML: {what}", _LOOK
+        beginning = " ".join(head[:60].decode(errors="replace").split())
+        return f"HTML or XML: {beginning}", _LOOK
     if _ARFF.match(head):
         return "ARFF", _TABLE
     if _SPARSE.match(head):
         return "a table of LIBSVM or SVMlight", _TABLE
     if _BITMAP.match(head):
         return "a BMP", CONVERT
-    found = ((what, fix) for at, magic, what, fix in _KNOWN if head.startswith(magic, at))
-    return next(found, None)
+    matches = (
+        (beginning, fix) for at, magic, beginning, fix in _KNOWN if head.startswith(magic, at)
+    )
+    return next(matches, None)

@@ -173,11 +173,11 @@ def _other_uses(
             yield _used("weight", options.weight, key)
 
 
-def _used(what: str, name: str | None, key: str) -> Problem:
+def _used(role: str, name: str | None, key: str) -> Problem:
     is_choice = key == "weight" or key.startswith("split.")
     return Problem(
-        f"data_options.{key} names the {what} {name!r}",
-        expected=f"a column that is not the {what}",
+        f"data_options.{key} names the {role} {name!r}",
+        expected=f"a column that is not the {role}",
         fix="name a different column" if is_choice else f"remove it from data_options.{key}",
         path=f"data_options.{key}",
     )

@@ -91,8 +91,10 @@ def list_address(store: Store, address: str) -> Listing:
         )
     listing = _objects(store, address) if separator else _paths(address)
     if wrong := [ascii(item.name) for item in listing.files if not _is_utf8(item.name)]:
-        what, received = "data_uri contains names that are not UTF-8", listed(wrong, 5)
-        raise DataError(Problem(what, received=received, fix="rename the files", path="data_uri"))
+        summary, received = "data_uri contains names that are not UTF-8", listed(wrong, 5)
+        raise DataError(
+            Problem(summary, received=received, fix="rename the files", path="data_uri")
+        )
     return listing
 
 
@@ -222,10 +224,10 @@ def _walk(top: Path) -> list[SourceFile]:
                     SourceFile(name, status.st_size, path, mark(status), _split_of(name))
                 )
     if links:
-        what = "data_uri contains links to folders, or to files that do not exist"
+        summary = "data_uri contains links to folders, or to files that do not exist"
         fix = "remove them; name a linked folder itself in data_uri"
         received = listed(sorted(links), 5)
-        raise DataError(Problem(what, received=received, fix=fix, path="data_uri"))
+        raise DataError(Problem(summary, received=received, fix=fix, path="data_uri"))
     return source_files
 
 

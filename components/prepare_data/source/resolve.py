@@ -71,8 +71,10 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
     files = tuple(table_files(listings, ("",) if own else suffixes()))
     reader = OwnReader.read(own, store) if own else None
     read = {file.location for file in files}
-    others = (file for listing in listings for file in listing.files if listing.is_folder)
-    unread = [file for file in others if file.location not in read and not is_aside(file.name)]
+    folder_files = (file for listing in listings for file in listing.files if listing.is_folder)
+    unread = [
+        file for file in folder_files if file.location not in read and not is_aside(file.name)
+    ]
     return Source(data_uri, files, store, reader, unread=unread)
 
 
@@ -100,8 +102,8 @@ def _refuse_other_folders(listings: Sequence[Listing]) -> None:
                 "write the table as plain Parquet files",
             )
         folders = dict.fromkeys(folder for name in names for folder in name.split("/")[:-1])
-        found = map(_PARTITION.fullmatch, folders)
-        keys = dict.fromkeys(it[1] for it in found if it and it[2].lower() not in SPLITS)
+        partitions = map(_PARTITION.fullmatch, folders)
+        keys = dict.fromkeys(it[1] for it in partitions if it and it[2].lower() not in SPLITS)
         if keys and listing.is_folder:
             raise _not_the_table(
                 "the folders in data_uri are partitions, so its files lack columns",
@@ -111,9 +113,9 @@ def _refuse_other_folders(listings: Sequence[Listing]) -> None:
             )
 
 
-def _not_the_table(what: str, received: str, fix: str) -> DataError:
+def _not_the_table(summary: str, received: str, fix: str) -> DataError:
     expected = "files that together are the table"
-    return DataError(Problem(what, received, expected, fix, path="data_uri"))
+    return DataError(Problem(summary, received, expected, fix, path="data_uri"))
 
 
 def check_header(source: Source, data_label: str, options: DataOptions) -> list[Problem]:
@@ -164,13 +166,13 @@ def first_block(
 def _dropped_elsewhere(source: Source, header: Header, options: DataOptions) -> set[str]:
     """Return the columns to drop that not the first file has, but a later one."""
     names = {name.removesuffix("[0]") for name in header.names}
-    missing, found = set(options.drop) - names, set()
+    missing, elsewhere = set(options.drop) - names, set()
     for file in source.files[1:_MOST_HEADERS]:
-        if found == missing:
+        if elsewhere == missing:
             break
         with open_table(source, file, options, _FIRST_BLOCK) as table:
-            found |= missing.intersection(table.header.names)
-    return found
+            elsewhere |= missing.intersection(table.header.names)
+    return elsewhere
 
 
 def _looked_at(
@@ -187,10 +189,10 @@ def _looked_at(
         return NO_KINDS, [no_rows()] if len(source.files) == 1 else []
     if not chunk.faults.seen:
         return NO_KINDS, []
-    seen = {name: ColumnProfile(name) for name in columns.features}
-    profile(seen, chunk)
+    profiles = {name: ColumnProfile(name) for name in columns.features}
+    profile(profiles, chunk)
     is_whole = len(source.files) == 1 and next(chunks, None) is None
-    kinds, problems = decide(seen.values(), options, is_whole=is_whole)
+    kinds, problems = decide(profiles.values(), options, is_whole=is_whole)
     kinds = replace(kinds, padded=_padded(chunk, kinds, options))
     for name in weight:
         weights.read(chunk, name)
@@ -210,12 +212,12 @@ def _looked_at(
 
 def _padded(chunk: Chunk, kinds: Kinds, options: DataOptions) -> frozenset[str]:
     """Return the features of whole numbers of which some begin with zeros, as codes do."""
-    found = set()
-    for name in (it.name for it in kinds.features if it.type.is_direct):
+    padded = set()
+    for name in (feature.name for feature in kinds.features if feature.type.is_direct):
         cells = chunk.cells(name)
         if name in options.types or cells.is_numeric or cells.is_temporal:
             continue
         texts = cells.texts.filter(pa.array(~cells.gaps))
         if matches(texts, _PADDED).any() and matches(texts, _WHOLE).all():
-            found.add(name)
-    return frozenset(found)
+            padded.add(name)
+    return frozenset(padded)

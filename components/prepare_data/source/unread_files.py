@@ -17,21 +17,21 @@ _AS_IMAGES = (
 
 def large_unread_files(source: Source) -> list[str]:
     """Return a line if files that are not read are large, so they may be parts of the table."""
-    if not source.unread or sum(it.size for it in source.unread) < _LARGE * source.size:
+    if not source.unread or sum(file.size for file in source.unread) < _LARGE * source.size:
         return []
     images = _images(source)
-    others = [it.name for it in source.unread if it.name not in images]
-    found = []
+    unread = [file.name for file in source.unread if file.name not in images]
+    notes = []
     if images:
         count = counted(len(images), "image")
-        found.append(f"{count} of data_uri not read, because it has tables: {_AS_IMAGES}")
-    if others:
-        found.append(
+        notes.append(f"{count} of data_uri not read, because it has tables: {_AS_IMAGES}")
+    if unread:
+        notes.append(
             "files of data_uri are not read, because of their endings:"
-            f" {listed(others, _MOST_FILES)}; if they are parts of the table, name them with a"
+            f" {listed(unread, _MOST_FILES)}; if they are parts of the table, name them with a"
             " pattern such as DATA/*; if not, remove them"
         )
-    return found
+    return notes
 
 
 def no_label_beside_images(source: Source, data_label: str) -> Problem | None:
@@ -49,4 +49,4 @@ def no_label_beside_images(source: Source, data_label: str) -> Problem | None:
 
 
 def _images(source: Source) -> list[str]:
-    return [it.name for it in source.unread if it.name.lower().endswith(SUFFIXES)]
+    return [file.name for file in source.unread if file.name.lower().endswith(SUFFIXES)]

@@ -86,22 +86,22 @@ class Chunk:
     @cached_property
     def numbers(self) -> NumberBlock:
         """The columns that are a number in every row: most tables have many of them."""
-        found = {
+        numbers = {
             name: column
             for name, column in self.columns.items()
             if numeric(column.type)
             and not pa.types.is_boolean(column.type)
             and not column.null_count
         }
-        rows = np.empty((len(self.faults.lines), len(found)), np.float32)
+        rows = np.empty((len(self.faults.lines), len(numbers)), np.float32)
         with np.errstate(over="ignore"):
-            for j, column in enumerate(found.values()):
+            for j, column in enumerate(numbers.values()):
                 # Whole numbers and decimals beyond 2**53 are rounded, as float32 rounds them.
                 exact = pa.types.is_floating(column.type)
                 column = column if exact else column.cast(pa.float64(), safe=False)
                 rows[:, j] = column.to_numpy(zero_copy_only=False)
         good = np.atleast_1d(np.isfinite(rows).all(axis=0))
-        names = tuple(found)
+        names = tuple(numbers)
         if not good.all():
             names = tuple(name for name, ok in zip(names, good, strict=True) if ok)
             rows = rows[:, good]
@@ -235,21 +235,21 @@ class ArrowTable:
 
     def problems(self, columns: Columns) -> list[Problem]:
         """Return one problem for each column that cannot be a feature, and for a nested label."""
-        found = []
+        problems = []
         for name in columns.features:
             if _PANDAS_INDEX.fullmatch(name) and not self._chosen:
-                found.append(_pandas_index(name, self.name))
+                problems.append(_pandas_index(name, self.name))
             if not _usable(self._types[name]):
                 fix = f"drop it with {setting('data_options.drop', [name])}"
-                found.append(self._wrong_type(name, "a model cannot learn from", fix))
+                problems.append(self._wrong_type(name, "a model cannot learn from", fix))
         for name in columns.extra:
             kind = self._types[name]
             if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
                 fix = "name another column in data_options"
-                found.append(self._wrong_type(name, "can neither split nor weight rows", fix))
+                problems.append(self._wrong_type(name, "can neither split nor weight rows", fix))
         kind = self._types[columns.label]
         if not (numeric(kind) or textual(kind) or pa.types.is_binary(kind)):
-            found.append(
+            problems.append(
                 Problem(
                     f"the label {columns.label!r} of {self.name} has an unsupported type",
                     received=f"the type {kind!s:.200}",
@@ -257,11 +257,11 @@ class ArrowTable:
                     fix="write it as strings or numbers",
                 )
             )
-        return found
+        return problems
 
-    def _wrong_type(self, name: str, what: str, fix: str) -> Problem:
+    def _wrong_type(self, name: str, reason: str, fix: str) -> Problem:
         return Problem(
-            f"column {name!r} of {self.name} has a type that {what}",
+            f"column {name!r} of {self.name} has a type that {reason}",
             received=f"the type {self._types[name]!s:.200}",
             expected="numbers, booleans, strings, dates or timestamps",
             fix=f"{fix}, or write it as one of these",
@@ -283,8 +283,8 @@ class ArrowTable:
                 else:
                     chunk.columns[name] = _encodable(column)
             if stored is not columns:
-                found = {name: self._column(name, chunk) for name in columns.all}
-                chunk = replace(chunk, columns=found)
+                encodable = {name: self._column(name, chunk) for name in columns.all}
+                chunk = replace(chunk, columns=encodable)
             if self._nulls is not None:
                 chunk = replace(chunk, nulls=self._nulls)
             yield self._without_numbers(chunk) if len(self._null_numbers) else chunk
@@ -381,8 +381,8 @@ def undamaged(
 
 def _usable(kind: pa.DataType) -> bool:
     """Return whether a column of a type may be a feature."""
-    known = numeric(kind) or temporal(kind) or textual(kind)
-    return known or pa.types.is_binary(kind) or pa.types.is_null(kind)
+    is_value = numeric(kind) or temporal(kind) or textual(kind)
+    return is_value or pa.types.is_binary(kind) or pa.types.is_null(kind)
 
 
 def _encodable(column: pa.Array) -> pa.Array:

@@ -38,13 +38,13 @@ class Span:
 
 def ranges_of(sizes: Sequence[int], most: int, count: int = sys.maxsize) -> list[Span]:
     """Return ranges of units of these sizes, of about `most` bytes and at most `count` units."""
-    found, start, held = [], 0, 0
+    spans, start, span_bytes = [], 0, 0
     for i, size in enumerate(sizes):
-        if i > start and (held + size > most or i - start == count):
-            found.append(Span(start, i))
-            start, held = i, 0
-        held += size
-    return [*found, Span(start, len(sizes))]
+        if i > start and (span_bytes + size > most or i - start == count):
+            spans.append(Span(start, i))
+            start, span_bytes = i, 0
+        span_bytes += size
+    return [*spans, Span(start, len(sizes))]
 
 
 @dataclass
@@ -68,9 +68,9 @@ class ByteRange:
         """The bytes in which another record may begin."""
         return max(self.until - self.position, 0)
 
-    def wanted(self, held: int, block: int) -> int:
+    def wanted(self, unread: int, block: int) -> int:
         """Return how many bytes to read next, with so many that are not in a block yet."""
-        return min(block, max(self.left - held + 1, _FEWEST))
+        return min(block, max(self.left - unread + 1, _FEWEST))
 
     def cut(self, data: bytes) -> int:
         """Return the length of the lines at the start of `data` that begin within the range."""

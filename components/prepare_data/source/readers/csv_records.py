@@ -83,25 +83,27 @@ class CsvRecords:
         Raises:
             DataError: A line is longer than LONGEST_RECORD.
         """
-        rest, used, ended = b"", 0, False
+        buffered, used, ended = b"", 0, False
         while self._reach.left:
-            if not ended and (len(rest) < self._block or not used):
-                piece = self._stream.read(self._reach.wanted(len(rest), self._block))
-                rest, ended = rest + piece, not piece
-                if ended and rest and not rest.endswith(b"\n"):
-                    rest += b"\n"
-            if not rest:
+            if not ended and (len(buffered) < self._block or not used):
+                piece = self._stream.read(self._reach.wanted(len(buffered), self._block))
+                buffered, ended = buffered + piece, not piece
+                if ended and buffered and not buffered.endswith(b"\n"):
+                    buffered += b"\n"
+            if not buffered:
                 if ended:
                     return
                 continue
             # While a quote stays open, more is read; each quick search still covers little.
-            view = rest[: 2 * self._block]
-            block = self._quick(view[: self._reach.cut(view)]) or self._careful(rest, last=ended)
+            view = buffered[: 2 * self._block]
+            block = self._quick(view[: self._reach.cut(view)]) or self._careful(
+                buffered, last=ended
+            )
             used = block.size
             if used:
                 self._line += block.count
                 self._reach.position += used
-                rest = rest[used:]
+                buffered = buffered[used:]
                 yield block
 
     @property
@@ -137,8 +139,8 @@ class CsvRecords:
 
     def records(self, block: Block) -> Iterator[bytes]:
         """Yield the records of a block, each with its line end."""
-        found = (match.group() for match in self._record.finditer(block.data))
-        return (record for record in found if record.strip(b"\r\n"))
+        records = (match.group() for match in self._record.finditer(block.data))
+        return (record for record in records if record.strip(b"\r\n"))
 
     def of_width(self, block: Block, columns: int) -> tuple[Block, BlockFaults]:
         """Return the records with this number of values, and the others as faults."""
@@ -155,15 +157,15 @@ class CsvRecords:
             block: The records.
             rule_of: Returns the key of faults.RULES that a record breaks; empty if none.
         """
-        kept: list[bytes] = []
+        good: list[bytes] = []
         lines, lost = array("q"), self._no_faults()
         for line, record in zip(block.lines.tolist(), self.records(block), strict=True):
             if rule := rule_of(record):
                 lost.lost(line, rule, _shown(record))
             else:
-                kept.append(record)
+                good.append(record)
                 lines.append(line)
-        return replace(block, data=b"".join(kept), lines=np.array(lines, np.int64)), lost
+        return replace(block, data=b"".join(good), lines=np.array(lines, np.int64)), lost
 
     def _quick(self, data: bytes) -> Block | None:
         """Find the records of well-formed data; None for other data, or without a whole record."""
@@ -228,8 +230,8 @@ class CsvRecords:
                 lines.append(line)
             line += record.count(b"\n")
             position = end
-        found = np.array(lines, np.int64)
-        return Block(b"".join(good), found, position, line - self._line, bad)
+        line_numbers = np.array(lines, np.int64)
+        return Block(b"".join(good), line_numbers, position, line - self._line, bad)
 
     def _no_faults(self) -> BlockFaults:
         return BlockFaults(self._name, np.empty(0, np.int64))
@@ -240,12 +242,14 @@ def reduced(stream: IO[bytes]) -> Iterator[bytes]:
 
     Blanks in a value in quotes stay. A value that continues on the next line is not expected here.
     """
-    rest, ended = b"", False
+    buffered, ended = b"", False
     while not ended:
         piece = stream.read(PIECE)
-        rest, ended = rest + piece, not piece
-        end = len(rest) if ended or len(rest) > LONGEST_RECORD else rest.rfind(b"\n") + 1
-        text, rest = rest[:end], rest[end:]
+        buffered, ended = buffered + piece, not piece
+        end = (
+            len(buffered) if ended or len(buffered) > LONGEST_RECORD else buffered.rfind(b"\n") + 1
+        )
+        text, buffered = buffered[:end], buffered[end:]
         if b'"' in text:
             text = _BLANKS_OR_QUOTED.sub(lambda match: match[1] or b" ", text)
         else:

@@ -129,16 +129,18 @@ class CsvTable(Reader):
         Raises:
             DataError: There is no header, or `data_options.names` does not fit the first records.
         """
-        held, records = self._first_records(blocks)
+        first_blocks, records = self._first_records(blocks)
         self.head = tuple(record.decode(errors="replace") for record in records)
         if self._options.names is not None:
             names = self._header = list(self._options.names)
             DataError.raise_if(self._names_problems(names, records))
         else:
-            header = self._header_of(held[0], records)
-            names = self._header = self._parsed_header(header, held[0])
-            rest = first_record(held[0].data)[1]
-            held[0] = replace(held[0], data=rest, lines=held[0].lines[1:])
+            header = self._header_of(first_blocks[0], records)
+            names = self._header = self._parsed_header(header, first_blocks[0])
+            after_header = first_record(first_blocks[0].data)[1]
+            first_blocks[0] = replace(
+                first_blocks[0], data=after_header, lines=first_blocks[0].lines[1:]
+            )
             rows = [self._fields(record) for record in records[1:]]
             if _have_row_names(names, rows):
                 names, self.has_index = ["", *names], True
@@ -147,20 +149,20 @@ class CsvTable(Reader):
         texts = {blank + name for name in self._header if name for blank in ("", " ")}
         self._names = pa.array([name.encode() for name in texts], pa.binary())
         self.schema = pa.schema([(name, pa.binary()) for name in names])
-        return held
+        return first_blocks
 
     def _first_records(self, blocks: Iterator[Block]) -> tuple[list[Block], list[bytes]]:
         """Read blocks until there are LOOKED records, or one and _LOOKED_BYTES."""
-        held: list[Block] = []
+        first_blocks: list[Block] = []
         records: list[bytes] = []
         looked = size = 0
         for block in blocks:
             looked += block.size
-            if not held and not len(block.lines) and not block.bad.bad:
+            if not first_blocks and not len(block.lines) and not block.bad.bad:
                 if looked >= LONGEST_RECORD:
                     break
                 continue  # empty lines
-            held.append(block)
+            first_blocks.append(block)
             count = min(LOOKED - len(records), len(block.lines))  # empty lines may be millions
             for record in islice(self._records.records(block), count):
                 if records and size + len(record) > _LOOKED_BYTES:
@@ -169,9 +171,9 @@ class CsvTable(Reader):
                 size += len(record)
             if len(records) == LOOKED or looked >= _LOOKED_BYTES:
                 break
-        if not held:
+        if not first_blocks:
             raise empty(self._name)
-        return held, records
+        return first_blocks, records
 
     def _header_of(self, block: Block, records: Sequence[bytes]) -> bytes:
         """Return the first record; nothing if the line before it cannot be read.
@@ -252,10 +254,10 @@ class CsvTable(Reader):
         Args:
             places: The places of the columns in a row, from 0.
         """
-        held = next((block for block in self._held if len(block.lines)), None)
-        if held is None:
+        first_block = next((block for block in self._held if len(block.lines)), None)
+        if first_block is None:
             return [pa.array([], pa.binary()) for _ in places]
-        block = held
+        block = first_block
         if all(name.encode() in block.data for name in self._header):
             block = self._without_joints(block)
         types = {str(place): pa.binary() for place in places}
@@ -312,20 +314,24 @@ class CsvTable(Reader):
 
     def _as_typed(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
         """Parse what the types can fast; None if there is nothing, or an invalid value."""
-        parsed = {name: it for name, it in columns.parsed.items() if name not in columns.extra}
+        parsed = {
+            name: column_type
+            for name, column_type in columns.parsed.items()
+            if name not in columns.extra
+        }
         # A number that means "missing" can be found only while the values are text.
         if not parsed or not self._direct or b"\0" in block.data:
             return None
         types = self._types(at, columns)
-        types |= {str(at[name]): it.arrow_type for name, it in parsed.items()}
+        types |= {str(at[name]): column_type.arrow_type for name, column_type in parsed.items()}
         try:
             table = self._read(block, types, nulls=columns.gaps)
         except pa.ArrowInvalid:
             return None
-        found = {name: _one(table[str(i)]) for name, i in at.items()}
-        if not all(it.holds(found[name]) for name, it in parsed.items()):
+        values = {name: _one(table[str(i)]) for name, i in at.items()}
+        if not all(column_type.holds(values[name]) for name, column_type in parsed.items()):
             return None
-        return Chunk(found, BlockFaults(self._name, block.lines), len(block.data), self.nulls)
+        return Chunk(values, BlockFaults(self._name, block.lines), len(block.data), self.nulls)
 
     def _types(self, at: dict[str, int], columns: Columns) -> dict[str, pa.DataType]:
         """Return the types of columns of text: binary, or a dictionary where strings may repeat."""
@@ -345,12 +351,12 @@ class CsvTable(Reader):
         faults = BlockFaults(self._name, block.lines)
         if lost:
             faults.merge(lost)
-        found = {name: _one(table[str(i)]) for name, i in at.items()}
+        values = {name: _one(table[str(i)]) for name, i in at.items()}
         if has_nul:
-            for name, column in found.items():
+            for name, column in values.items():
                 hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0
                 faults.mark(hit, "nul", name, lambda i, column=column: shown(column, i))
-        return Chunk(found, faults, size, self.nulls)
+        return Chunk(values, faults, size, self.nulls)
 
     def _read(self, block: Block, types: dict[str, pa.DataType], nulls: bool = False) -> pa.Table:
         """Parse a block, whose columns are named by their numbers."""

@@ -35,11 +35,11 @@ class _KeyTwiceError(_NotJsonError):
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise _KeyTwiceError(key)
-    return found
+    return members
 
 
 _decoder = json.JSONDecoder(
@@ -85,7 +85,9 @@ def is_table(row: dict[str, Any]) -> bool:
     values = [value for value in row.values() if isinstance(value, list | dict)]
     if not values:
         return False
-    rows = any(isinstance(it, list) and it and isinstance(it[0], list | dict) for it in values)
+    rows = any(
+        isinstance(value, list) and value and isinstance(value[0], list | dict) for value in values
+    )
     return rows or len(values) == len(row)
 
 
@@ -163,8 +165,8 @@ def shape_of(text: bytes, is_whole: bool) -> Shape:
         return _COMMENTS
     if len(lines) == 1:
         return _UNKNOWN
-    whole = object_of(plain) if is_whole else None
-    return _TABLE if whole is not None and is_table(whole) else _LONG_OBJECTS
+    only_object = object_of(plain) if is_whole else None
+    return _TABLE if only_object is not None and is_table(only_object) else _LONG_OBJECTS
 
 
 def _is_array(line: bytes) -> bool:

@@ -125,7 +125,7 @@ class JsonTable(Reader):
         self._head = self._read_head()
         self._keys = self._find_keys()
         self._known = {*self._keys, *options.drop}
-        self.schema = pa.schema([(key, found.type) for key, found in self._keys.items()])
+        self.schema = pa.schema([(key, key_type.type) for key, key_type in self._keys.items()])
         if span and span.start:
             self.reach, self._head = begin(stream, span), b""
 
@@ -149,12 +149,12 @@ class JsonTable(Reader):
             if not piece:
                 break
             head += piece
-        more = self._stream.read(1)
-        self._is_whole = not more
-        return head + more
+        next_byte = self._stream.read(1)
+        self._is_whole = not next_byte
+        return head + next_byte
 
     def _find_keys(self) -> dict[str, _Key]:
-        found: dict[str, _Key] = {}
+        keys: dict[str, _Key] = {}
         orders: set[tuple[str, ...]] = set()
         text = self._head[: self._head.rfind(b"\n", 0, _LOOKED) + 1] or self._head
         if len(self._head) < _LOOKED:
@@ -165,8 +165,8 @@ class JsonTable(Reader):
         for row in rows:
             orders.add(tuple(row))
             for key, value in row.items():
-                found.setdefault(key, _Key()).add(value)
-        if names := [key for key in found if not _is_text(key)]:
+                keys.setdefault(key, _Key()).add(value)
+        if names := [key for key in keys if not _is_text(key)]:
             raise DataError(
                 Problem(
                     f"{self._name}: a key is not UTF-8",
@@ -177,7 +177,7 @@ class JsonTable(Reader):
                 )
             )
         # Otherwise, the keys that the first rows happen to lack would decide about the order.
-        return found if len(orders) == 1 else dict(sorted(found.items()))
+        return keys if len(orders) == 1 else dict(sorted(keys.items()))
 
     def _other_shape(self, text: bytes) -> DataError:
         """Return the error for a text of which no line is a row."""
@@ -198,21 +198,21 @@ class JsonTable(Reader):
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines."""
-        rest = self._head
+        buffered = self._head
         while self.reach.left:
-            end = rest.rfind(b"\n", 0, self._block) + 1 or rest.find(b"\n", self._block) + 1
+            end = buffered.rfind(b"\n", 0, self._block) + 1 or buffered.find(b"\n", self._block) + 1
             if end:
-                end = min(end, self.reach.cut(rest))
+                end = min(end, self.reach.cut(buffered))
                 self.reach.position += end
-                yield rest[:end]
-                rest = rest[end:]
+                yield buffered[:end]
+                buffered = buffered[end:]
                 continue
-            if len(rest) > LONGEST_RECORD:
+            if len(buffered) > LONGEST_RECORD:
                 raise too_long(self._name, self.reach.position)
-            piece = self._stream.read(self.reach.wanted(len(rest), self._block))
-            if not piece and not rest:
+            piece = self._stream.read(self.reach.wanted(len(buffered), self._block))
+            if not piece and not buffered:
                 return
-            rest += piece or b"\n"
+            buffered += piece or b"\n"
 
     def _quick(self, data: bytes, line: int, columns: Columns) -> Chunk | None:
         """Parse a block at once; None if a row has a fault or another type than the first rows."""
@@ -236,7 +236,7 @@ class JsonTable(Reader):
             return None
         if self._new_keys and not self._known.issuperset(table.column_names):
             return None
-        found = {}
+        values = {}
         for name in columns.all:
             column = table[name].combine_chunks()
             column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
@@ -245,8 +245,8 @@ class JsonTable(Reader):
                 most = _EXACT if name in exact else LARGEST
                 if not (np.abs(numbers) <= most).all():
                     return None
-            found[name] = column.cast(pa.binary()) if _as_bytes(column.type) else column
-        return Chunk(found, BlockFaults(self._name, lines), len(data))
+            values[name] = column.cast(pa.binary()) if _as_bytes(column.type) else column
+        return Chunk(values, BlockFaults(self._name, lines), len(data))
 
     def _careful(self, data: bytes, line: int, columns: Columns) -> Chunk:
         """Parse a block line by line and mark every fault."""
@@ -258,9 +258,9 @@ class JsonTable(Reader):
             row = object_of(text)
             new = [key for key in row or () if self._new_keys and key not in self._known]
             if row is None:
-                key, shown = key_twice(text), text[:_SHOWN].decode(errors="replace")
+                key, beginning = key_twice(text), text[:_SHOWN].decode(errors="replace")
                 twice = "" if key is None else f"the key {key!r} twice: "
-                lost.lost(number, "json", twice + shown)
+                lost.lost(number, "json", twice + beginning)
             elif new:
                 lost.lost(number, "keys", new[0])
             else:
@@ -268,18 +268,18 @@ class JsonTable(Reader):
                 rows.append(row)
         faults = BlockFaults(self._name, np.array(lines, np.int64))
         faults.merge(lost)
-        found: dict[str, pa.Array] = {}
+        values: dict[str, pa.Array] = {}
         for name in columns.all:
             if self._keys[name].is_list:
-                found[name] = self._lists(name, rows, faults)
+                values[name] = self._lists(name, rows, faults)
                 continue
             cells = self._singles(name, rows, faults)
             is_text = name in columns.texts or name in columns.extra
             numbers = None if is_text else _numbers(cells, name == columns.label)
-            found[name] = pa.array(map(_bytes, cells), pa.binary()) if numbers is None else numbers
+            values[name] = pa.array(map(_bytes, cells), pa.binary()) if numbers is None else numbers
             nul = np.array([isinstance(cell, str) and "\0" in cell for cell in cells], bool)
             faults.mark(nul, "nul", name, lambda i, cells=cells: cells[i])
-        return Chunk(found, faults, len(data))
+        return Chunk(values, faults, len(data))
 
     def _singles(self, key: str, rows: list[dict[str, Any]], faults: BlockFaults) -> list[Any]:
         cells = [row.get(key) for row in rows]
@@ -336,13 +336,13 @@ def _numbers(cells: list[Any], exact: bool) -> pa.Array | None:
     present = [cell for cell in cells if cell is not None]
     if not all(isinstance(cell, Literal) and len(cell) <= _LONGEST_NUMBER for cell in present):
         return None
-    whole = exact and all(_kind(cell) is int for cell in present)
-    most = 2**63 - 1 if whole else _EXACT if exact else LARGEST
-    read = int if whole else float
+    are_whole = exact and all(_kind(cell) is int for cell in present)
+    most = 2**63 - 1 if are_whole else _EXACT if exact else LARGEST
+    read = int if are_whole else float
     values = [None if cell is None else read(cell) for cell in cells]
     if not present or not all(abs(value) <= most for value in values if value is not None):
         return None
-    return pa.array(values, pa.int64() if whole else pa.float64())
+    return pa.array(values, pa.int64() if are_whole else pa.float64())
 
 
 def _is_text(key: str) -> bool:

@@ -56,16 +56,16 @@ class Part:
 
 def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> list[Part]:
     """Return the parts of a source, of about `size` bytes; large files are opened."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for group in ranges_of([file.size for file in source.files], size):
         files = source.files[group.start : group.end]
-        held, spans = sum(file.size for file in files), []
-        if held >= size + size // 2:  # a single file
+        group_bytes, spans = sum(file.size for file in files), []
+        if group_bytes >= size + size // 2:  # a single file
             spans = _spans_of(source, files[0], options, size)
         for span in spans if len(spans) > 1 else [None]:
-            share = held // max(1, len(spans))
-            found.append(Part(len(found), group.start, group.end - 1, span, share))
-    return found
+            share = group_bytes // max(1, len(spans))
+            parts.append(Part(len(parts), group.start, group.end - 1, span, share))
+    return parts
 
 
 # Names of files that are never a CSV, whatever they begin with.
@@ -127,27 +127,27 @@ def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[R
     """
     with unpacked(source, file) as stream:
         head = stream.read(foreign_files.HEAD)
-    known = _recognised(head, is_text=False)
-    if known is None:
+    recognised = _recognised(head, is_text=False)
+    if recognised is None:
         if foreign := foreign_files.recognise(head):
             kind, fix = foreign
             expected = f"{FORMAT_WORDS}; text may be compressed with gzip or zstd"
             raise _unreadable(file, f"a file that is {kind}", expected, fix)
         with text_of(source, file, options.encoding) as stream:
             head = stream.read(foreign_files.HEAD)
-        known = _recognised(head, is_text=True)
-    assert known, "any text may be a CSV"
-    found, reader = known
-    if found.name == "csv" != options.format and _JSON_NAME.search(file.name):
-        found, reader = _reader_named("jsonl")
-    if options.format not in ("auto", found.name):
-        words = {known.name: known.words for known in data.FORMATS}
+        recognised = _recognised(head, is_text=True)
+    assert recognised, "any text may be a CSV"
+    file_format, reader = recognised
+    if file_format.name == "csv" != options.format and _JSON_NAME.search(file.name):
+        file_format, reader = _reader_named("jsonl")
+    if options.format not in ("auto", file_format.name):
+        words = {recognised.name: recognised.words for recognised in data.FORMATS}
         raise DataError(
             Problem(
                 f"{file.name} does not have the format in data_options.format",
                 received=f"a file that is not {words[options.format]}"
-                if found.name == "csv"
-                else f"a {found.words} file",
+                if file_format.name == "csv"
+                else f"a {file_format.words} file",
                 expected=options.format,
                 fix="correct data_options.format, or omit it",
             )
@@ -172,16 +172,16 @@ def _refuse_names(file: SourceFile, reader: type[Reader], options: DataOptions) 
 
 def _recognised(head: bytes, is_text: bool) -> tuple[Format, type[Reader]] | None:
     """Return the format of a file that begins so, and its reader."""
-    for known in reversed(data.FORMATS):  # CSV is the first, as any text may be one
-        _, reader = _reader_named(known.name)
+    for file_format in reversed(data.FORMATS):  # CSV is the first, as any text may be one
+        _, reader = _reader_named(file_format.name)
         if reader.is_text == is_text and reader.recognise(head):
-            return known, reader
+            return file_format, reader
     return None
 
 
 def _reader_named(name: str) -> tuple[Format, type[Reader]]:
-    known = next(format for format in data.FORMATS if format.name == name)
-    return known, resolve_name(known.reader)
+    file_format = next(format for format in data.FORMATS if format.name == name)
+    return file_format, resolve_name(file_format.reader)
 
 
 def _unreadable(file: SourceFile, received: str, expected: str, fix: str) -> DataError:

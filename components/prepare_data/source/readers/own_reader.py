@@ -54,8 +54,8 @@ class OwnReader(OwnCode):
                 batch = self._users(source, name, lambda: next(begun, _END))
                 if batch is _END:
                     break
-                if found := _wrong(number, batch, schema):
-                    raise self._failed(name, *found)
+                if mismatch := _wrong(number, batch, schema):
+                    raise self._failed(name, *mismatch)
                 schema = batch.schema
                 yield batch
         if schema is None:
@@ -79,8 +79,8 @@ class OwnReader(OwnCode):
             raise self._failed(name, self.said(error), _EXPECTED, fix) from error
 
     def _failed(self, name: str, received: str, expected: str, fix: str) -> DataError:
-        what = f"{PATH} {self.module}:{self.function} failed on {name}"
-        return DataError(Problem(what, received[:2000], expected, fix, PATH))
+        summary = f"{PATH} {self.module}:{self.function} failed on {name}"
+        return DataError(Problem(summary, received[:2000], expected, fix, PATH))
 
 
 class _Forward(io.RawIOBase):
@@ -124,8 +124,8 @@ class OwnTable(Reader):
                 for start in range(0, batch.num_rows, rows):
                     part = batch.select(columns.all).slice(start, rows)
                     lines = np.arange(row + start, row + start + part.num_rows)
-                    found = dict(zip(columns.all, part.columns, strict=True))
-                    yield Chunk(found, BlockFaults(self._name, lines), part.nbytes)
+                    values = dict(zip(columns.all, part.columns, strict=True))
+                    yield Chunk(values, BlockFaults(self._name, lines), part.nbytes)
                 row += batch.num_rows
 
     def close(self) -> None:
@@ -162,5 +162,5 @@ def _wrong(number: int, batch: Any, schema: pa.Schema | None) -> tuple[str, str,
 
 
 def _shown(schema: pa.Schema) -> str:
-    found = [f"{field.name!r}: {field.type}" for field in schema]
-    return ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+    fields = [f"{field.name!r}: {field.type}" for field in schema]
+    return ", ".join(fields[:_SHOWN]) + (", ..." if len(fields) > _SHOWN else "")

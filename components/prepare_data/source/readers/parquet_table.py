@@ -61,12 +61,12 @@ class ParquetTable(Reader):
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns batch by batch."""
-        wanted = list(columns.all)
+        names = list(columns.all)
         span = self._span or Span(0, self._metadata.num_row_groups)
         row = 1 + sum(self._metadata.row_group(i).num_rows for i in range(span.start))
         numbers = list(range(span.start, span.end))
         # A string that occurs a million times is in memory once.
-        repeated = {name for name in wanted if textual(self.schema.field(name).type)}
+        repeated = {name for name in names if textual(self.schema.field(name).type)}
         for group in map(self._metadata.row_group, numbers):
             rows = min(rows, max(1, _CHUNK_BYTES * group.num_rows // max(1, group.total_byte_size)))
             for column in map(group.column, range(group.num_columns)):
@@ -80,7 +80,7 @@ class ParquetTable(Reader):
                 buffer_size=_READ_BYTES,
                 **_READING,
             )
-            batches = file.iter_batches(rows, numbers, wanted, use_threads=False)
+            batches = file.iter_batches(rows, numbers, names, use_threads=False)
         while True:
             with undamaged(self._name, _EXPECTED):
                 batch = next(batches, None)
@@ -89,7 +89,7 @@ class ParquetTable(Reader):
                 return
             faults = BlockFaults(self._name, np.arange(row, row + batch.num_rows))
             row += batch.num_rows
-            yield Chunk({name: batch.column(name) for name in wanted}, faults, batch.nbytes)
+            yield Chunk({name: batch.column(name) for name in names}, faults, batch.nbytes)
 
 
 def _check_indices(columns: Iterable[pa.Array]) -> None:

@@ -88,7 +88,9 @@ class TFRecordTable(Reader):
                 break
         self._known = {*self._features, *options.drop}
         # By name: a record has no order, and protobuf draws another one in every process.
-        self.schema = pa.schema([(key, it.type) for key, it in sorted(self._features.items())])
+        self.schema = pa.schema(
+            [(key, feature.type) for key, feature in sorted(self._features.items())]
+        )
 
     @staticmethod
     def recognise(head: bytes) -> bool:
@@ -111,8 +113,8 @@ class TFRecordTable(Reader):
                     parsed.append(features)
             faults = BlockFaults(self._name, np.array(lines, np.int64))
             faults.merge(lost)
-            found = {key: self._column(key, parsed, faults) for key in columns.all}
-            yield Chunk(found, faults, sum(map(len, records)))
+            values = {key: self._column(key, parsed, faults) for key in columns.all}
+            yield Chunk(values, faults, sum(map(len, records)))
             row += len(records)
 
     def _new_key(self, features: Any, number: int) -> str | None:
@@ -139,27 +141,27 @@ class TFRecordTable(Reader):
 
     def _column(self, key: str, parsed: list[Any], faults: BlockFaults) -> pa.Array:
         """Return a feature in each record; null where a record lacks it."""
-        wanted = self._features[key]
-        gap = [_ZEROS[wanted.kind]] * wanted.length
+        expected = self._features[key]
+        gap = [_ZEROS[expected.kind]] * expected.length
         values, absent = [], np.zeros(len(parsed), bool)
-        wrong, shown = np.zeros(len(parsed), bool), {}
+        wrong, descriptions = np.zeros(len(parsed), bool), {}
         for i, features in enumerate(parsed):
             number = int(faults.lines[i])
             kind = self._kind(key, features[key], number) if key in features else None
-            found = getattr(features[key], kind).value if kind else ()
-            if kind == wanted.kind and len(found) == wanted.length:
-                values.append(found)
+            cell = getattr(features[key], kind).value if kind else ()
+            if kind == expected.kind and len(cell) == expected.length:
+                values.append(cell)
                 continue
             values.append(gap)
             absent[i] = True
-            if len(found):
+            if len(cell):
                 wrong[i] = True
-                shown[i] = f"{kind} of {len(found):,}"
-        faults.mark(wrong, "list", key, lambda i: shown[i])
-        if wanted.length == 1:
-            return pa.array([value for (value,) in values], wanted.type, mask=absent)
-        flat = pa.array(list(chain.from_iterable(values)), _KINDS[wanted.kind])
-        return pa.FixedSizeListArray.from_arrays(flat, wanted.length, mask=pa.array(absent))
+                descriptions[i] = f"{kind} of {len(cell):,}"
+        faults.mark(wrong, "list", key, lambda i: descriptions[i])
+        if expected.length == 1:
+            return pa.array([value for (value,) in values], expected.type, mask=absent)
+        flat = pa.array(list(chain.from_iterable(values)), _KINDS[expected.kind])
+        return pa.FixedSizeListArray.from_arrays(flat, expected.length, mask=pa.array(absent))
 
     def _parsed(self, record: bytes, number: int) -> Any:
         from google.protobuf.message import DecodeError
