@@ -127,8 +127,8 @@ class Dataset:
             folder: The folder of the files.
             digest: SHA-256 of their manifest.
             uri: The dataset's address.
-            encode: Encodes the rows of a table, given its schema; without it, into a folder beside
-                `folder`.
+            encode: Encodes the rows of a table, given its schema. By default, the encoded rows go
+                to `FOLDER-encoded`.
 
         Raises:
             DataError: They do not have the format that this trainer reads.

@@ -2,8 +2,8 @@
 
 The shards contain the table's own values, so that any program can read them. A step takes packed
 rows: the float32 numbers that the model gets. They are computed here by the same operations as in
-the exported model (features/raw_columns.py), so training and serving cannot differ, and stored in
-files from which a step copies its rows (rows.py).
+the exported model (features/raw_columns.py), so training and serving cannot differ. They are stored
+in files, and a step copies its rows from there (rows.py).
 
 Every replica encodes all rows, because each epoch shuffles them over all replicas. A million rows
 of 30 columns take 1 to 3 CPU seconds, and a row takes 4 bytes of disk for each packed column. If a
@@ -70,7 +70,7 @@ class EncodedTable:
 
 @dataclass(frozen=True)
 class EncodedDocument:
-    """encoded.json: what the encoded rows belong to, and what those of train add up to.
+    """encoded.json: the dataset of the encoded rows, and the moments of train's packed columns.
 
     Attributes:
         dataset: The digest of the dataset's manifest, which covers the rows and their encoding.
@@ -124,7 +124,7 @@ def encode_table(
     stop: Callable[[], bool] = lambda: False,
     deletes_shards: bool = False,
 ) -> EncodedTable:
-    """Encode the rows of train and validation, unless `target` already has those of `digest`.
+    """Encode the rows of train and validation, unless `target` contains this dataset's rows.
 
     Args:
         dataset: The folder of the dataset's files.
@@ -181,7 +181,7 @@ class _RowGroup:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """What a row group contains besides the packed rows, which are in their file.
+    """The labels and weights of a row group, whose packed rows are in their file.
 
     Attributes:
         labels: (rows,) int64 classes, or float32 values.
@@ -268,7 +268,7 @@ class _Encoding:
         return tuple(PackedColumn(name, *of_column) for name, of_column in pairs)
 
     def _row_groups(self, dataset: Path, split: str) -> Iterator[_RowGroup]:
-        """Yield a split's row groups; raise DataError if their rows are not those of the schema."""
+        """Yield a split's row groups; raise DataError if the schema has another number of rows."""
         entry, rows = self._schema.splits.get(split), 0
         for name in entry.shards if entry else ():
             path = below(dataset, name)

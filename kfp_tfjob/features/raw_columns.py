@@ -58,7 +58,7 @@ class ColumnGroup(tf.Module):
 
     Attributes:
         places: The packed columns that `pack` returns.
-        sources: The column of the group from which each of them is computed.
+        sources: The column of the group that each of them encodes.
     """
 
     def __init__(self, declared: Group) -> None:

@@ -81,8 +81,9 @@ def trained(
 
 
 def main() -> None:
-    dataset, network, folder = Dataset.load(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])
+    network, folder = sys.argv[2], Path(sys.argv[3])
     replicas = Replicas.start(configured())
+    dataset = Dataset.load(Path(sys.argv[1]))
     if replicas.count > 1:
         weights = trained(network, dataset, replicas)
         if replicas.chief:

@@ -468,12 +468,12 @@ def logical_replicas() -> Replicas:
 
 
 def main() -> None:
-    dataset = Dataset.load(Path(sys.argv[1]))
     names = sys.argv[2:]
     config = configured()
     results = {"alone" if config.cluster.size == 1 else "here": Replicas.start(config)}
     if os.environ.get("LOGICAL"):
         results["together"] = logical_replicas()
+    dataset = Dataset.load(Path(sys.argv[1]))
     found = {name: _results(names, dataset, replicas) for name, replicas in results.items()}
     print(json.dumps(found), flush=True)
     next(iter(results.values())).part()

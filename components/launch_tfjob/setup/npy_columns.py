@@ -104,7 +104,7 @@ class Column:
 
 
 def stage_npy(store: Store, dataset: S3Address, folder: Path) -> None:
-    """Write the training and validation rows of a dataset as `.npy` files, beside its schema.json.
+    """Write the training and validation rows of a dataset as `.npy` files, next to its schema.json.
 
     Args:
         store: The store.
