@@ -78,17 +78,16 @@ def train(folder: Path, dataset: S3Address, secret: Path, epochs: int, server: s
             [sys.executable, "-m", "kfp_tfjob.trainer"], env=environment, stdout=log, stderr=log
         )
     seconds = memory = 0.0
-    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+    # The usage that wait4 returns includes MLflow's process only if the trainer waited for it, which
+    # it does for 20 s. So the trainer's own time is read before it is waited for.
+    while not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         for child in _followers(process.pid):
             seconds, memory = max(seconds, _cpu(child)), max(memory, _memory(child))
         time.sleep(_LOOK)
-    _, status, used = ended
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+    wall, trainer = time.monotonic() - start, _cpu(process.pid)
+    if process.wait():
         raise SystemExit((folder / "log").read_text()[-3000:])
-    # The trainer has waited for its child, whose time is therefore in its own.
-    total = used.ru_utime + used.ru_stime
-    return Usage(total - seconds, seconds, memory, time.monotonic() - start)
+    return Usage(trainer, seconds, memory, wall)
 
 
 def _followers(pid: int) -> list[int]:
