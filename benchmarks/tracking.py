@@ -78,8 +78,8 @@ def train(folder: Path, dataset: S3Address, secret: Path, epochs: int, server: s
             [sys.executable, "-m", "kfp_tfjob.trainer"], env=environment, stdout=log, stderr=log
         )
     seconds = memory = 0.0
-    # The usage that wait4 returns includes MLflow's process only if the trainer waited for it, which
-    # it does for 20 s. So the trainer's own time is read before it is waited for.
+    # The usage that wait4 returns includes MLflow's process only if that ended within the 20 s for
+    # which the trainer waits. So the trainer's own time is read before it is waited for.
     while not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         for child in _followers(process.pid):
             seconds, memory = max(seconds, _cpu(child)), max(memory, _memory(child))
