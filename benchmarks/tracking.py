@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 ROWS, FEATURES, BATCH = 100_000, 64, 256
 EPOCHS = 20
 REPEATS = {False: 3, True: 1}
+_FOLLOWER = b"kfp_tfjob.trainer.mlflow_run"
 _LOOK = 0.02  # seconds between two looks at the process that talks to MLflow
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -77,25 +78,34 @@ def train(folder: Path, dataset: S3Address, secret: Path, epochs: int, server: s
             [sys.executable, "-m", "kfp_tfjob.trainer"], env=environment, stdout=log, stderr=log
         )
     seconds = memory = 0.0
-    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
-        for child in _children(process.pid):
+    # The usage that wait4 returns includes MLflow's process only if that ended within the 20 s for
+    # which the trainer waits. So the trainer's own time is read before it is waited for.
+    while not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        for child in _followers(process.pid):
             seconds, memory = max(seconds, _cpu(child)), max(memory, _memory(child))
         time.sleep(_LOOK)
-    _, status, used = ended
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+    wall, trainer = time.monotonic() - start, _cpu(process.pid)
+    if process.wait():
         raise SystemExit((folder / "log").read_text()[-3000:])
-    # The trainer has waited for its child, whose time is therefore in its own.
-    total = used.ru_utime + used.ru_stime
-    return Usage(total - seconds, seconds, memory, time.monotonic() - start)
+    return Usage(trainer, seconds, memory, wall)
 
 
-def _children(pid: int) -> list[int]:
+def _followers(pid: int) -> list[int]:
+    """Return the trainer's process that talks to MLflow.
+
+    Other children do not count, and neither does this one between fork and exec, when its memory is
+    the trainer's.
+    """
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        children = [child for task in tasks for child in (task / "children").read_text().split()]
+        return [
+            int(child)
+            for child in children
+            if _FOLLOWER in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
     except OSError:
-        return []  # it has ended
+        return []  # one of them has ended
 
 
 def _cpu(pid: int) -> float:

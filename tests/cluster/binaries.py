@@ -56,13 +56,11 @@ class Program:
     Attributes:
         package: Go import path of its main package; `.` where the module has one of its own.
         ldflags: For the linker, beside leaving out debug symbols.
-        on_demand: Whether only `executable` builds it, for a test that is run by itself.
     """
 
     module: str
     package: str
     ldflags: str = ""
-    on_demand: bool = False
 
 
 def _kubernetes(name: str) -> Program:
@@ -82,7 +80,7 @@ PROGRAMS = {
     "kube-controller-manager": _kubernetes("kube-controller-manager"),
     "kube-scheduler": _kubernetes("kube-scheduler"),
     "kubelet": _kubernetes("kubelet"),
-    "kueue": Program("kueue", f"{KUEUE_MODULE}/cmd/kueue", on_demand=True),
+    "kueue": Program("kueue", f"{KUEUE_MODULE}/cmd/kueue"),
 }
 
 
@@ -102,19 +100,17 @@ def cache() -> Path:
 
 
 def build() -> dict[str, Path]:
-    """Build what is not in the cache, except programs on demand.
+    """Build what is not in the cache.
 
     Returns:
-        For each name of PROGRAMS the executable, and for `training-operator.json` and `jobset.json`
-        the manifests of these controllers as one List each.
+        For each name of PROGRAMS the executable, and for `training-operator.json`, `jobset.json`
+        and `kueue.json` the manifests of these controllers as one List each.
 
     Raises:
         ConfigurationError: There is no Go, or a build failed; with the compiler's last words.
     """
-    made = {
-        name: _folder(program) / name for name, program in PROGRAMS.items() if not program.on_demand
-    }
-    manifests = {f"{it}.json": _manifests(it) for it in _SHIPPED if it in made}
+    made = {name: _folder(program) / name for name, program in PROGRAMS.items()}
+    manifests = {f"{it}.json": _manifests(it) for it in _SHIPPED}
     cache().mkdir(parents=True, exist_ok=True)
     with open(cache() / "lock", "w") as lock, ThreadPoolExecutor(_AT_ONCE) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -132,11 +128,7 @@ def build() -> dict[str, Path]:
 
 def unbuilt() -> list[str]:
     """Return the names of the programs that `build` would build."""
-    return [
-        name
-        for name, program in PROGRAMS.items()
-        if not program.on_demand and not (_folder(program) / name).exists()
-    ]
+    return [name for name, program in PROGRAMS.items() if not (_folder(program) / name).exists()]
 
 
 def executable(name: str) -> Path:
@@ -145,14 +137,6 @@ def executable(name: str) -> Path:
     if not path.exists():
         _build([name])
     return path
-
-
-def rendered(name: str) -> Path:
-    """Return the manifests of a controller as one List, rendered if they are not in the cache."""
-    target = _manifests(name)
-    if not target.exists():
-        _render(name, executable("kubectl"), target)
-    return target
 
 
 def sources(module: str, *paths: str) -> dict[str, Path]:

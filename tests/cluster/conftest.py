@@ -7,7 +7,7 @@ tests.cluster.cluster` in another terminal; without one, a session in one proces
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import SCARCE_NODE, STATE, Cluster
+from tests.cluster.kueue_controller import Kueue
 from tests.cluster.launches import BUCKET, Launch, new_launch
 from tests.cluster.node import SCARCE, Node, tolerate
 from tests.cluster.workflows import Workflow
@@ -45,12 +46,37 @@ def _beside_others(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator
 
     One test at a time has the node with GPUs: three of their jobs ask for more cores than it has.
     """
-    with open(STATE / "scarce.lock", "a") as node, open(STATE / "tests.lock", "a") as lock:
-        if "scarce" in request.fixturenames:
-            fcntl.flock(node, fcntl.LOCK_EX)
-        alone = "alone" in request.fixturenames
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    if "kueue" in request.fixturenames:  # it holds the lock for all tests of its module
         yield
+        return
+    with ExitStack() as held:
+        if "scarce" in request.fixturenames:
+            held.enter_context(_locked("scarce.lock"))
+        how = fcntl.LOCK_EX if "alone" in request.fixturenames else fcntl.LOCK_SH
+        held.enter_context(_locked("tests.lock", how))
+        yield
+
+
+@contextmanager
+def _locked(name: str, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    with open(STATE / name, "a") as lock:
+        fcntl.flock(lock, how)
+        yield
+
+
+@pytest.fixture(scope="module")
+def kueue(cluster: Cluster) -> Iterator[Kueue]:
+    """Kueue on this cluster, while no other module's test runs.
+
+    Its webhooks see every job, and refuse them all while it starts.
+    """
+    with _locked("tests.lock"):
+        controller = Kueue(cluster)
+        try:
+            controller.install()
+            yield controller
+        finally:
+            controller.remove()
 
 
 @pytest.fixture
@@ -167,10 +193,12 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest, which trains; end with those that nothing may run beside."""
+    """Begin with the longest, which train; end with those that nothing may run beside."""
 
     def turn(item: pytest.Item) -> int:
         names = getattr(item, "fixturenames", ()) if item.path.parent == _HERE else ()
-        return 0 if "the_trainer_runs" in item.name else 2 if "alone" in names else 1
+        if "the_trainer_runs" in item.name or "trainings" in names:
+            return 0
+        return 2 if {"alone", "kueue"} & {*names} else 1
 
     items.sort(key=turn)

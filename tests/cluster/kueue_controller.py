@@ -10,7 +10,6 @@ from pathlib import Path
 
 import yaml
 
-from tests.cluster import binaries
 from tests.cluster.cluster import STATE, Cluster
 from tests.cluster.control_plane import SERVER
 from tests.cluster.host import BRIDGE_ADDRESS
@@ -32,17 +31,16 @@ _VISIBILITY_CERTIFICATES = Path("/visibility")
 
 class Kueue:
     def __init__(self, cluster: Cluster) -> None:
-        program, rendered = binaries.executable("kueue"), binaries.rendered("kueue")
         self._cluster, self._authority = cluster, cluster.authority
         self._folder = STATE / "kueue"
         self._certificates = self._folder / "certificates"
-        self._shipped = json.loads(rendered.read_text())["items"]
+        self._shipped = json.loads(cluster.program("kueue.json").read_text())["items"]
         account = f"/CN=system:serviceaccount:{NAMESPACE}:{_ACCOUNT}"
         kubeconfig = self._authority.kubeconfig(_ACCOUNT, account, SERVER)
         self._process = Process(
             "kueue",
             [
-                program,
+                cluster.program("kueue"),
                 f"--config={self._folder / 'config.json'}",
                 f"--kubeconfig={kubeconfig}",
                 "--zap-log-level=2",

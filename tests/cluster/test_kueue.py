@@ -1,6 +1,7 @@
 """Jobs in the queues of a real Kueue, with the integrations that it ships and with TFJob's.
 
-`make test-kueue` runs it, on a test cluster of its own.
+`make test-kueue` runs them on a test cluster of their own; one of them, which waits for quota, runs
+in `make test-cluster` too.
 """
 
 import json
@@ -24,7 +25,7 @@ from kfp_tfjob.options.images import TRAINER
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.uploader import push
 from tests.cluster import test_same_weights as same_weights
-from tests.cluster.cluster import SCARCE_NODE, Cluster
+from tests.cluster.cluster import SCARCE_NODE
 from tests.cluster.kueue_controller import Kueue
 from tests.cluster.launches import ROOT, UNTIL_GO, Launch, client_of, may_list_nodes, on_both_kinds
 from tests.cluster.node import SCARCE, tolerate
@@ -39,16 +40,6 @@ FOLDER = ROOT / "deploy" / "optional" / "kueue"
 GPU_NODES = {"a100": "node-2", "t4": "node-1"}
 COVERED = ("cpu", "memory", "ephemeral-storage")
 _on_jobset = pytest.mark.parametrize("kind", [JOBSET], indirect=True, ids=["JobSet"])
-
-
-@pytest.fixture(scope="module")
-def kueue(cluster: Cluster) -> Iterator[Kueue]:
-    found = Kueue(cluster)
-    try:
-        found.install()
-        yield found
-    finally:
-        found.remove()
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +182,14 @@ def test_with_its_integration_kueue_manages_tfjobs_too(launch, with_tfjobs):
     assert not _unqueued(list(check(_subject(launch, job="tfjob"), At.RUN)))
 
 
-@on_both_kinds
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(TFJOB, id="TFJob"),
+        pytest.param(JOBSET, id="JobSet", marks=pytest.mark.cluster),
+    ],
+    indirect=True,
+)
 def test_a_run_waits_for_quota(launch, with_tfjobs, said):
     queue = _queue(launch)
     _use_up(launch, queue)

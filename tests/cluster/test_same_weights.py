@@ -1,7 +1,8 @@
 """The same weights on each kind of job and on one machine, undisturbed and after random kills.
 
-`make test-kinds KILLS=10` runs it: the chief's or the worker's trainer or supervisor is killed that
-often in one training, each time after a random step.
+`make test-cluster` runs the undisturbed trainings, `make test-kinds KILLS=10` the same and others
+in which the chief's or the worker's trainer or supervisor is killed that often, each time after a
+random step.
 """
 
 import json
@@ -29,11 +30,11 @@ from tests.cluster.launches import LARGE, LIMITS, Launch
 from tests.cluster.processes import wait_until
 from tests.local import tiny_dataset
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = pytest.mark.cluster
 KILLS = int(os.environ.get("KILLS") or 3)
 SEED = 24
 BATCH, STEPS = 20, tiny_dataset.ROWS["train"] // 20
-EPOCHS = KILLS + 2
+SHORT, LONG = 2, KILLS + 2  # epochs of the trainings without and beside killed ones
 OPTIONS = LIMITS | {
     "seed": 7,
     "checkpoint_seconds": 0.5,
@@ -73,6 +74,7 @@ class Training:
     launch: Launch
     backend: Any
     kills: int = 0
+    epochs: int = LONG
     queue: str = ""
     between: Callable[[], None] | None = None
 
@@ -93,14 +95,15 @@ class Training:
         assert ended.verdict == "succeeded", ended.message
         lines = self.launch.step.store.read(self.launch.step.run.progress).splitlines()
         (final,) = [line for line in map(json.loads, lines) if line["event"] == "final"]
-        assert final["step"] == EPOCHS * STEPS
+        assert final["step"] == self.epochs * STEPS
         return final["trained_weights_sha256"]
 
     def spec(self) -> JobSpec:
         step, kind = self.launch.step, self.launch.kind.name.lower()
         pods = LARGE | ({"queue": self.queue} if self.queue else {})
         values = self.launch.parameters({"all": pods}, 1, 0, OPTIONS | {"job": kind}, BATCH)
-        spec = JobSpec.parse(**values | {"train_epochs": EPOCHS, "model_entry": "slow:build_model"})
+        trained = {"train_epochs": self.epochs, "model_entry": "slow:build_model"}
+        spec = JobSpec.parse(**values | trained)
         return replace(spec, code_uri=str(step.run.code))
 
     def until(self, true: Callable[[], object]) -> None:
@@ -134,8 +137,11 @@ def code(folder: Path) -> Path:
 
 
 @pytest.fixture
-def trainings(launch: Launch, tmp_path: Path) -> Iterator[list[Training]]:
-    """Undisturbed ones on each kind of job and on this machine, and the same with kills."""
+def trainings(
+    launch: Launch, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[list[Training]]:
+    """Trainings on each kind of job and on this machine, one each for every number of kills."""
+    epochs, all_kills = request.param
     launch.send_dataset(tmp_path / "data")
     folder = code(tmp_path / "code")
     secret = tmp_path / "secrets" / "objstore-cred"
@@ -143,16 +149,24 @@ def trainings(launch: Launch, tmp_path: Path) -> Iterator[list[Training]]:
     found = []
     with ExitStack() as stack:
         local = stack.enter_context(LocalBackend(tmp_path / "jobs", secret.parent))
-        for kills in (0, KILLS):
+        for kills in all_kills:
             for where, kind in (("TFJob", TFJOB), ("JobSet", JOBSET), ("local", TFJOB)):
                 step = replace(launch.step, run_id=f"r{uuid.uuid4().hex[:8]}")
                 one = stack.enter_context(replace(launch, step=step, kind=kind, backends=[]))
                 push(step.store, folder, step.run.code, "code", run_id=step.run_id)
                 backend = local if where == "local" else one.backend()
-                found.append(Training(f"{where}, {kills} kills", one, backend, kills))
+                found.append(Training(f"{where}, {kills} kills", one, backend, kills, epochs))
         yield found
 
 
+@pytest.mark.parametrize(
+    "trainings",
+    [
+        pytest.param((SHORT, (0,)), id="undisturbed"),
+        pytest.param((LONG, (0, KILLS)), id="and killed", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
 def test_weights_do_not_depend_on_the_kind_of_job(trainings: list[Training]) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(Training.run, trainings))

@@ -52,3 +52,16 @@ def test_every_target_exists() -> None:
     targets = {*re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)}
     named = {name.split()[1] for name in NAMES if re.match("make [a-z]", name)}
     assert len(named) > 10 and named <= targets
+
+
+def test_every_proof_outside_ci_has_its_last_run() -> None:
+    """CI runs `make test` and `make test-cluster`; other tests are in the table with a date."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {*re.findall(r"^(test-[a-z]+|fuzz|pictures):", makefile, re.MULTILINE)}
+    section = PAGE.partition("## What CI does not run")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| ")]
+    rows = rows[1:]  # without the head
+    commands = {command.strip("`").removeprefix("make ") for _, command, _, _ in rows}
+    assert targets - {"test-cluster"} <= commands
+    for name, *_, last in rows:
+        assert re.match(r"2\d{3}-\d\d-\d\d\b|not recorded$", last), name
