@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from markupsafe import Markup
 
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
 from kfp_tfjob.judging.rows import TestData
@@ -37,7 +38,7 @@ class WrongImage:
         probability: The predicted class's probability.
     """
 
-    address: str
+    address: Markup
     true: str
     predicted: str
     probability: float
@@ -111,18 +112,21 @@ def _probability(predictions: ClassPredictions, row: int) -> float:
     return max(score, 1 - score)
 
 
-def _thumbnail(content: bytes) -> str:
-    """Return the address of a small copy of an image; empty if TensorFlow cannot decode it."""
+def _thumbnail(content: bytes) -> Markup:
+    """Return the address of a small copy of an image; empty if TensorFlow cannot decode it.
+
+    It is markup, because a page shortens text, and base64 contains nothing to escape.
+    """
     import tensorflow as tf
 
     try:
         pixels = tf.io.decode_jpeg(content, 3, dct_method="INTEGER_ACCURATE")  # decodes PNG too
     except tf.errors.InvalidArgumentError:
-        return ""
+        return Markup()
     height, width = pixels.shape[:2]
     scale = min(_SIDE / max(height, width), 1.0)
     size = [max(1, math.floor(height * scale)), max(1, math.floor(width * scale))]
     small = tf.image.resize(pixels, size, "bilinear", antialias=True)
     rounded = tf.cast(tf.clip_by_value(tf.round(small), 0, 255), tf.uint8)
     jpeg = tf.io.encode_jpeg(rounded, quality=_QUALITY, chroma_downsampling=False)
-    return "data:image/jpeg;base64," + base64.b64encode(jpeg.numpy()).decode()
+    return Markup("data:image/jpeg;base64," + base64.b64encode(jpeg.numpy()).decode())
