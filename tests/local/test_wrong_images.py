@@ -12,7 +12,7 @@ from kfp_tfjob.components.evaluate.wrong_images import MOST_IMAGES, WrongImages
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.predictions import ClassPredictions
-from kfp_tfjob.judging.rows import TestData
+from kfp_tfjob.judging.rows import TestData as Rows
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -21,15 +21,13 @@ from tests.unit.picture_files import animals, drawn, encoded, tree
 CLASSES = ("cat", "dog")
 
 
-def prepared_split(
-    store: Store, base: S3Address, folder: Path, files: dict[str, bytes]
-) -> TestData:
+def prepared_split(store: Store, base: S3Address, folder: Path, files: dict[str, bytes]) -> Rows:
     step = Step("prepare_data", "r1", Layout(base), store)
     done = engine.run(step, str(tree(folder / "images", files)), "", {})
-    return TestData.fetch(store, S3Address.parse(done.dataset_uri), folder / "data")
+    return Rows.fetch(store, S3Address.parse(done.dataset_uri), folder / "data")
 
 
-def predictions_for(data: TestData, wrong: set[int]) -> ClassPredictions:
+def predictions_for(data: Rows, wrong: set[int]) -> ClassPredictions:
     """Return predictions that name the other class in these rows, the surer the later the row."""
     labels = np.concatenate([batch.labels for batch in data.batches()])
     probabilities = np.empty((len(labels), 2))
