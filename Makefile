@@ -36,7 +36,7 @@ pictures: $(READY) ## run the pipeline on the digits, and take docs/report.png o
 	.venv/bin/kfp-tfjob run --data .pictures/digits.csv --label digit --home .pictures/home
 	sed -E 's/[0-9]{8}-[0-9]{6}-[0-9a-f]{4}/20261129-045220-8076/g' \
 		.pictures/home/runs/*/report.html > .pictures/report.html
-	chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --window-size=800,1570 \
+	chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --window-size=800,1180 \
 		--user-data-dir=.pictures/browser --screenshot=docs/report.png "file://$(CURDIR)/.pictures/report.html"
 	rm -rf .pictures
 

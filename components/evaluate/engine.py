@@ -17,6 +17,7 @@ from typing import Any
 
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
+from kfp_tfjob.components.evaluate.wrong_images import WrongImages
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import suspicious_columns
 from kfp_tfjob.judging.judge import EvaluationRequest, judge
@@ -84,7 +85,8 @@ def run(
         judged = judge(step.store, step.layout, request, Path(scratch), gpus)
         model, classes = judged.measured["model"], judged.data.schema.classes
         suspicious = suspicious_columns(step.store, dataset_uri)
-        html = report.render(judged.verdict, classes, judged.measured, suspicious)
+        wrong = WrongImages.read(judged.data, model.predictions, classes)
+        html = report.render(judged.verdict, classes, judged.measured, suspicious, wrong)
         if published_verdict := _read_published_verdict(step, model_name):
             log.warning("the run is published, so its verdict is kept: %s", step.run.verdict)
             html = step.store.read(step.run.report).decode()

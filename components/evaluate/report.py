@@ -2,7 +2,9 @@
 
 The report explains the verdict to the model's owner: which checks failed, what changed from the
 champion, and on which slices and classes. People download it and send it on, so it loads nothing
-and contains no rows of the data. The layout is report.html.j2. Called by evaluate's engine.
+and contains no rows of a table. Of images, it contains a few small copies of those that the model
+gets wrong, because a number cannot show why. The layout is report.html.j2. Called by evaluate's
+engine.
 """
 
 from __future__ import annotations
@@ -12,13 +14,22 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kfp_tfjob.components.evaluate.plots import BASELINE, confusions, curves
+from kfp_tfjob.components.evaluate.plots import BASELINE, Plot, confusions, curves
+from kfp_tfjob.components.evaluate.verdict_plots import (
+    MetricRow,
+    gain_plot,
+    gain_style,
+    slice_bars,
+    value_plot,
+)
+from kfp_tfjob.components.evaluate.wrong_images import WrongImages
+from kfp_tfjob.judging.compare import compare, compare_with_baseline
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, difference, leaked_rows_note, number, rough
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.options.gate import GateOptions
-from kfp_tfjob.options.metric_names import PER_CLASS, is_own
+from kfp_tfjob.options.metric_names import ONLY_THRESHOLDS, PER_CLASS, is_own, meaning
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.escaping import short
@@ -29,6 +40,13 @@ _LONGEST = 60  # characters of a class's or a metric's name
 _WITHOUT_DIRECTION = ("mean_error",)  # neither a greater nor a smaller one is better
 _COMPARISONS = ("champion", "baseline", "slices")
 _UNKNOWN = Measured(math.nan, math.nan, math.nan)
+_MODES = {
+    "superior": "the lower bound of the gain must be above 0",
+    "non_inferior": "the lower bound of the gain must not be below minus the margin",
+    "point": "the gain itself must be above 0",
+}
+# Explanations that are no clauses with a subject.
+_SAME_MODEL = ("same_model", "taken_back")
 _FACTS = {  # fields of the verdict, with their names in the report
     "run_id": "run",
     "model_uri": "model",
@@ -39,16 +57,6 @@ _FACTS = {  # fields of the verdict, with their names in the report
     "schema_digest": "digest of its schema",
     "evaluator_digest": "digest of the code of gate.evaluator",
 }
-
-
-class _MetricRow(NamedTuple):
-    """A row in the table of metrics; `reference` is the champion's metric or the baseline's."""
-
-    name: str
-    label: str
-    model: Measured
-    reference: Measured
-    gain: str
 
 
 class _ClassRow(NamedTuple):
@@ -65,6 +73,7 @@ def render(
     classes: Sequence[str],
     scored: Mapping[str, Measures],
     suspicious: str = "",
+    wrong: WrongImages | None = None,
 ) -> str:
     """Return the report as HTML without external references.
 
@@ -73,11 +82,13 @@ def render(
         classes: The names of the classes; empty for a regression.
         scored: `model`, `baseline`, and the champion by its name if it was compared.
         suspicious: prepare_data's warning about columns that reveal the label; usually empty.
+        wrong: The test images that the model gets wrong; None for a table.
     """
     gate = whole_numbers(verdict.gate)
     # The name of the champion if it was compared.
     against = next((name for name in scored if name not in ("model", BASELINE)), BASELINE)
     gate_confidence = gate.get("confidence", GateOptions().confidence)
+    metrics = list(_metric_rows(scored, against, verdict.primary_metric, gate_confidence))
     champion = verdict.champion
     same_weights = champion is not None and (
         champion.exported_weights_sha256 == verdict.exported_weights_sha256
@@ -86,6 +97,10 @@ def render(
         "components/evaluate/report.html.j2",
         title=f"Evaluation of {verdict.model_name}",
         verdict=verdict,
+        outcome=_outcome(verdict),
+        mode_meaning=_MODES.get(verdict.mode, ""),
+        verdict_plots=_verdict_plots(verdict, metrics, against, f"{gate_confidence * 100:g}%"),
+        wrong=wrong or WrongImages(),
         longest=_LONGEST,
         leaked_rows_note=leaked_rows_note(verdict.also_in_train, verdict.rows),
         suspicious=suspicious,
@@ -94,7 +109,9 @@ def render(
         interval_confidence=f"{verdict.confidence * 100:g}%",
         level=round(1 - gate_confidence, 9),
         against=against,
-        metrics=_metric_rows(scored, against, verdict.primary_metric),
+        metrics=metrics,
+        gain_style=gain_style,
+        slice_bars=slice_bars(verdict.slices[:_MOST_SLICES]),
         guess=against == BASELINE and bool(classes),
         baseline={} if against == BASELINE else scored[BASELINE].measured,
         same_weights=same_weights,
@@ -102,6 +119,7 @@ def render(
         curves=curves(classes, scored),
         classes=_class_rows(classes, scored, against),
         kinds=PER_CLASS,
+        meaning=meaning,
         facts=_facts(verdict),
         margin=gate.get("margin"),
         gate=json.dumps(gate, indent=1, ensure_ascii=False).splitlines(),
@@ -117,23 +135,60 @@ def render(
     )
 
 
+def _outcome(verdict: ModelVerdict) -> str:
+    """Return the verdict as a sentence with its reason; several reasons are listed below it."""
+    state = "blessed" if verdict.blessed else "not blessed"
+    if len(verdict.reasons) != 1:
+        return f"The model is {state} for {len(verdict.reasons)} reasons:"
+    (reason,) = verdict.reasons
+    failed = {check.explanation: check.name for check in verdict.checks}
+    subject = "it is the " if failed.get(reason) in _SAME_MODEL else ""
+    return f"The model is {state} because {subject}{short(reason, 1000)}."
+
+
+def _verdict_plots(
+    verdict: ModelVerdict, metrics: Sequence[MetricRow], against: str, bound: str
+) -> list[Plot]:
+    """Return the plots of the compared values and of the gains, as far as there are numbers."""
+    primary = next((metric for metric in metrics if metric.name == verdict.primary_metric), None)
+    plots = [
+        value_plot(verdict, primary, against, bound) if primary else None,
+        gain_plot(verdict, metrics, against),
+    ]
+    return [plot for plot in plots if plot]
+
+
 def _metric_rows(
-    scored: Mapping[str, Measures], against: str, primary: str
-) -> Iterator[_MetricRow]:
+    scored: Mapping[str, Measures], against: str, primary: str, confidence: float
+) -> Iterator[MetricRow]:
     """Yield the model's metrics next to those it is compared with, the primary metric first."""
     model, compared = scored["model"], scored[against]
     for name in sorted(model.measured, key=lambda name: name != primary):
         challenger, reference = model.measured[name], compared.measured.get(name, _UNKNOWN)
+        estimate = model.estimate(name)
         # A constant prediction never names a rare class, so its precision, recall and F1 would be
         # too easy to beat. A guess that names each class as often as the model replaces it.
-        if against == BASELINE and model.estimate(name).against_guess:
-            reference = Measured(model.estimate(name).of_constant, math.nan, math.nan)
-        gain = model.estimate(name).sign * (challenger.value - reference.value)
+        if against == BASELINE and estimate.against_guess:
+            reference = Measured(estimate.of_constant, math.nan, math.nan)
+        gain = estimate.sign * (challenger.value - reference.value)
         # Of the user's own metrics, only the primary one has a direction.
         if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):
             gain = math.nan
-        label = short(model.label(name), _LONGEST)
-        yield _MetricRow(name, label, challenger, reference, difference(gain, reference.value))
+        low = high = math.nan
+        if math.isfinite(gain) and name not in ONLY_THRESHOLDS and estimate.influence is not None:
+            # The same function as the gate's, so that a check and this row cannot differ.
+            of_pair = compare_with_baseline if against == BASELINE else compare
+            comparison = of_pair(model, compared, name, confidence)
+            low, high = comparison.low, comparison.high
+        yield MetricRow(
+            name,
+            short(model.label(name), _LONGEST),
+            meaning(name),
+            challenger,
+            reference,
+            difference(gain, reference.value),
+            (gain, low, high),
+        )
 
 
 def _class_rows(

@@ -49,6 +49,7 @@ _ON_EXIT_SECONDS = (
     1.5  # SIGKILL may follow SIGTERM within seconds, and stopping the job comes first
 )
 _LONGEST_BACKOFF = 600.0  # doubling goes on no further: nodes that are free again stay idle so long
+_MOST_MARKED = 20  # attempts on the page of a training; each is a request to the store
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,7 @@ class Launcher:
         gpus = launch.spec.total_gpus
         hours = gpu_hours(step.store, step.run, self.claimed) if gpus else {}
         output, history = launch.records.output(), read(step.store, step.run)
+        history = replace(history, resumed=launch.records.resumed(self.claimed[-_MOST_MARKED:]))
         attempts = max(self.claimed, default=attempt)
         return Launched(
             manifest,

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -132,6 +132,17 @@ class Records:
     def claim(self, attempt: int) -> Claim:
         """Return the claim of an attempt."""
         return Claim.from_bytes(self.step.store.read(self.step.run.attempt(attempt)), attempt)
+
+    def resumed(self, attempts: Sequence[int]) -> dict[int, int]:
+        """Return the newest step in the store when each of these attempts was claimed.
+
+        The first attempt of a run is left out, because it continues nothing. Never raises.
+        """
+        try:
+            return {attempt: self.claim(attempt).checkpoint for attempt in attempts if attempt > 1}
+        except (StepError, documents.InvalidDocumentError) as error:
+            log.warning("the starts of the attempts are not shown: %s", error)
+            return {}
 
     def kind(self) -> JobKind | None:
         """Return the kind of the run's jobs; None before the first."""

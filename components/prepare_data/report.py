@@ -18,6 +18,7 @@ from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnStatistics, ColumnType
 from kfp_tfjob.pages import sparklines
+from kfp_tfjob.pages.rebinning import Rebinning
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.errors import DataError, Example, Problem, first
 from kfp_tfjob.storage.escaping import short
@@ -33,8 +34,7 @@ class Row:
     """A column in its table.
 
     Attributes:
-        plot: Its rows by bin: train as bars, test and the champion's data as lines.
-        shape: The histogram of a number or a date.
+        plot: Its rows by value or by bin: train as bars, test and the champion's data as lines.
         cells: The figures of a number, or the values as text.
         gaps: The missing values in train.
         drift: Style and text of the drift from the champion's data.
@@ -42,7 +42,6 @@ class Row:
 
     name: str
     plot: Markup | str
-    shape: Markup | str
     cells: list[str]
     gaps: str
     drift: tuple[str, str]
@@ -54,8 +53,7 @@ class Section:
 
     title: str
     heads: tuple[str, ...]
-    has_bins: bool
-    has_shape: bool
+    has_plot: bool
     rows: list[Row]
     total: int
 
@@ -73,9 +71,9 @@ def sections(statistics: StatisticsDocument, validation: Validation) -> list[Sec
             rows = [_row(name, of, statistics, validation, entries) for name in names[:room]]
             room -= len(rows)
             heads = of.figures or ("values",)
-            has_shape = hasattr(statistics.features[names[0]], "histogram")
-            has = any(row.plot for row in rows), has_shape
-            shown_sections.append(Section(of.nouns[1].capitalize(), heads, *has, rows, len(names)))
+            has_plot = any(row.plot for row in rows)
+            title = of.nouns[1].capitalize()
+            shown_sections.append(Section(title, heads, has_plot, rows, len(names)))
     return shown_sections
 
 
@@ -122,23 +120,53 @@ def _row(
     cells = [figure(getattr(column, key)) for key in of.figures]
     cells = cells or [column.words if column.count else "none"]
     moved = comparison.drift.get(name) if comparison else None
-    shape = getattr(column, "histogram", None)
-    plot = _plot(*entries[name]) if name in entries and of.drift_bins else ""
+    counted_rows = entries[name] if name in entries and of.drift_bins else None
     return Row(
         name,
-        plot,
-        sparklines.bars(shape) if shape else "",
+        _plot(column, counted_rows, _ends(name, column, validation)),
         cells,
         _gaps_cell(name, column, comparison),
         drift_cell(moved, validation.max_psi),
     )
 
 
-def _plot(now: ColumnRows, before: ColumnRows | None) -> Markup:
-    lines = {"b": _bars(now.counts["test"])}
-    if before:
-        lines["c"] = _bars(before.counts["train"])
-    return sparklines.compare(_bars(now.counts["train"]), lines)
+def _ends(
+    name: str, column: ColumnStatistics, validation: Validation
+) -> tuple[float, float] | None:
+    """Return the ends of a column's histogram as numbers; None if they are unknown."""
+    low, high = getattr(column, "min", None), getattr(column, "max", None)
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        return float(low), float(high)
+    own = validation.distributions.by_name.get(name) if validation.distributions else None
+    # A date: its bins are in the unit of the rows, and statistics.json has it as a string.
+    return (float(own.edges[0]), float(own.edges[-1])) if own and own.edges else None
+
+
+def _plot(
+    column: ColumnStatistics,
+    counted_rows: tuple[ColumnRows, ColumnRows | None] | None,
+    ends: tuple[float, float] | None,
+) -> Markup | str:
+    """Draw a column's rows: train as bars, test and the champion's data as lines.
+
+    Args:
+        column: Its statistics, with a histogram if it is a number or a date.
+        counted_rows: Its rows by bin, and the rows of the champion's data; None without bins.
+        ends: The ends of its histogram.
+    """
+    histogram = getattr(column, "histogram", None)
+    if counted_rows is None:
+        return sparklines.bars(histogram) if histogram else ""
+    now, before = counted_rows
+    lines = {"b": now.counts["test"]} | ({"c": before.counts["train"]} if before else {})
+    if not histogram:
+        bins = {style: _bars(rows) for style, rows in lines.items()}
+        return sparklines.compare(_bars(now.counts["train"]), bins)
+    if not now.edges or ends is None:
+        return sparklines.bars(histogram)
+    rebinning = Rebinning(now.edges, now.counts["train"], histogram, ends)
+    by_bar = {style: rebinning.by_bar(rows) for style, rows in lines.items()}
+    return sparklines.compare(histogram, by_bar)
 
 
 def _bars(counts: Sequence[int]) -> list[int]:

@@ -37,6 +37,27 @@ _RANGES = {
     "mean_error": (-math.inf, math.inf),
     "r2": (-math.inf, 1.0),
 }
+# What each metric measures, for readers who do not know it.
+_MEANINGS = {
+    "accuracy": "the share of rows whose class is predicted correctly",
+    "balanced_accuracy": "the mean recall of the classes, so a rare class counts like a frequent"
+    " one",
+    "auc": "how often a row of the class gets a higher score than another row; guessing gives 0.5",
+    "average_precision": "the area below the precision-recall curve; guessing gives the class's"
+    " share",
+    "macro_f1": "the mean F1 of the classes, so a rare class counts like a frequent one",
+    "mcc": "Matthews' correlation of true and predicted classes: 1 is perfect, 0 is guessing",
+    "log_loss": "the penalty for low probabilities of the true classes; 0 is perfect",
+    "brier": "the squared error of the probabilities; 0 is perfect",
+    "ece": "expected calibration error: how far probabilities are from the shares that come true",
+    "rmse": "root mean squared error, in the label's unit; large errors count most",
+    "mae": "mean absolute error, in the label's unit",
+    "r2": "the share of the label's variance that the model explains: 1 is perfect, 0 is the mean",
+    "mean_error": "predicted minus true values; above 0, predictions are too high on average",
+    "precision": "the share of rows predicted as the class that belong to it",
+    "recall": "the share of the class's rows that are predicted as it",
+    "f1": "the harmonic mean of precision and recall",
+}
 _TOP = re.compile(r"top_([1-9]\d{0,2})_accuracy")
 MOST_TOP = 255  # the evaluator counts ranks in one byte
 OWN = "own/"  # the prefix of a user's own metric
@@ -47,6 +68,23 @@ def top_k(metric: str) -> int | None:
     match = _TOP.fullmatch(metric)
     k = int(match[1]) if match else 0
     return k if 2 <= k <= MOST_TOP else None
+
+
+def meaning(metric: str) -> str:
+    """Return what a metric measures, as a clause; empty for a user's own metric."""
+    if k := top_k(metric):
+        return f"the share of rows whose class is among the {k} most probable ones"
+    return _MEANINGS.get(metric.partition("/")[0], "")
+
+
+def unit_of(metric: str) -> str:
+    """Return a name that metrics with the same unit share, so that one axis suits all of them.
+
+    Shares, and other numbers between about -1 and 1, have no unit: an empty name.
+    """
+    if metric in ("rmse", "mae", "mean_error"):
+        return "the label's unit"
+    return metric if metric in ("log_loss", "r2") or is_own(metric) else ""
 
 
 def task_of(metric: str) -> str:

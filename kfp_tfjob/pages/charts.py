@@ -35,17 +35,23 @@ def tick(value: float) -> str:
     return f"{value:.3g}"
 
 
-def by_epoch(metric: str, series: Mapping[str, Sequence[Point]]) -> Markup:
+def by_epoch(
+    metric: str,
+    series: Mapping[str, Sequence[Point]],
+    marks: Mapping[str, float] | None = None,
+) -> Markup:
     """Draw a metric after each epoch.
 
     Args:
         metric: Its name.
         series: (epoch, value) pairs by name of the line, for example `training`.
+        marks: The epochs to mark with an upright line, by the mark's name.
     """
     points = [point for line in series.values() for point in line]
     epochs, values = [x for x, _ in points], [y for _, y in points]
-    plot = _Plot(f"{metric} by epoch", _between(epochs, 0), _between(values, 0.5), _FLAT)
+    plot = _Plot(f"{metric} by epoch", axis_ends(epochs, 0), axis_ends(values, 0.5), _FLAT)
     plot.axes("epoch", "", _whole(min(epochs), max(epochs)))
+    plot.marks(marks or {})
     plot.lines(series)
     return plot.markup()
 
@@ -75,7 +81,7 @@ def curves(
 
 def scatter(true: Sequence[float], predicted: Sequence[float]) -> Markup:
     """Draw predicted against true values."""
-    ends = _between([*true, *predicted], 0.5)
+    ends = axis_ends([*true, *predicted], 0.5)
     plot = _Plot("Predicted and true values", ends, ends, _TALL)
     plot.axes("true value", "predicted value")
     plot.line([(ends[0], ends[0]), (ends[1], ends[1])], "line dashed c")
@@ -99,7 +105,7 @@ class _Plot:
 
     def at(self, x: float, y: float) -> Point:
         """Return where a point is drawn."""
-        across, up = _share(x, *self.x), _share(y, *self.y)
+        across, up = share_of(x, *self.x), share_of(y, *self.y)
         return (
             _LEFT + across * (_WIDTH - _LEFT - _RIGHT),
             self.height - _BOTTOM - up * (self.height - _TOP - _BOTTOM),
@@ -113,11 +119,11 @@ class _Plot:
             y: Name of the vertical axis.
             ticks: Numbers on the horizontal axis; if empty, round ones.
         """
-        for value in _ticks(self.y):
+        for value in round_ticks(self.y):
             start, level = self.at(self.x[0], value)
             add(self.svg, "line", x1=start, x2=_WIDTH - _RIGHT, y1=level, y2=level, class_="grid")
             add(self.svg, "text", tick(value), x=start - 6, y=level + 4, text_anchor="end")
-        for value in ticks or _ticks(self.x):
+        for value in ticks or round_ticks(self.x):
             place, bottom = self.at(value, self.y[0])
             add(self.svg, "text", tick(value), x=place, y=bottom + 16, text_anchor="middle")
         middle = self.at(_middle(self.x), _middle(self.y))
@@ -125,6 +131,16 @@ class _Plot:
         turn = f"rotate(-90 12 {middle[1]:g})"
         if y:
             add(self.svg, "text", y, x=12, y=middle[1], text_anchor="middle", transform=turn)
+
+    def marks(self, marks: Mapping[str, float]) -> None:
+        """Draw upright dashed lines at these x, each with its name."""
+        for index, (name, x) in enumerate(marks.items()):
+            across, top = self.at(min(max(x, self.x[0]), self.x[1]), self.y[1])
+            bottom = self.height - _BOTTOM
+            add(self.svg, "line", x1=across, x2=across, y1=top, y2=bottom, class_="line dashed c")
+            at_end = across > _WIDTH - 80
+            place = {"x": across - 4 if at_end else across + 4, "y": top + 10 + 12 * (index % 4)}
+            add(self.svg, "text", name, **place, text_anchor="end" if at_end else "start")
 
     def lines(
         self,
@@ -164,7 +180,7 @@ def _middle(ends: tuple[float, float]) -> float:
     return ends[0] / 2 + ends[1] / 2  # the sum may be too large for a float
 
 
-def _ticks(ends: tuple[float, float]) -> list[float]:
+def round_ticks(ends: tuple[float, float]) -> list[float]:
     """Return four to seven round numbers between the ends, or the ends if there are none."""
     low, high = ends
     size = high / 2 - low / 2
@@ -177,11 +193,12 @@ def _ticks(ends: tuple[float, float]) -> list[float]:
     return [number * step for number in range(first, last + 1)] or [low, high]
 
 
-def _share(value: float, low: float, high: float) -> float:
+def share_of(value: float, low: float, high: float) -> float:
+    """Return the position of a value between two ends, 0 to 1."""
     return (value / 2 - low / 2) / ((high / 2 - low / 2) or 1)
 
 
-def _between(values: Sequence[float], room: float) -> tuple[float, float]:
+def axis_ends(values: Sequence[float], room: float) -> tuple[float, float]:
     """Return the ends of an axis, with room where all values are equal."""
     low, high = min(values), max(values)
     return (low, high) if low < high else (low - room, high + room)

@@ -25,7 +25,7 @@ def bars(counts: Sequence[int]) -> Markup:
     return markup(svg)
 
 
-def compare(bars: Sequence[int], lines: Mapping[str, Sequence[int]]) -> Markup:
+def compare(bars: Sequence[int], lines: Mapping[str, Sequence[float]]) -> Markup:
     """Draw the shares of rows by bin as bars, and the shares of other rows as lines over them.
 
     Args:
@@ -57,6 +57,6 @@ def bar(share: float) -> Markup:
     return markup(svg)
 
 
-def _shares(counts: Sequence[int]) -> list[float]:
+def _shares(counts: Sequence[float]) -> list[float]:
     total = sum(counts) or 1
     return [count / total for count in counts]

@@ -3,7 +3,9 @@
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -18,11 +20,12 @@ from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from kfp_tfjob.judging.verdict import build_verdict
 from kfp_tfjob.options.gate import parse_gate
+from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, meaning
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.escaping import html as escaped
 from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict
+from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict, VerdictSlice
 from tests.baselines import constant_classifier, constant_regression
 
 NASTY = '<script>alert("x")</script>&\x1b[2J'
@@ -88,13 +91,29 @@ def evaluated(case: str) -> tuple[tuple[str, ...], dict[str, Any], dict[str, Mea
     return labels, build_verdict(decision, judged, scored, champion, rival), scored
 
 
+def drawings(html: str) -> list[ElementTree.Element]:
+    """Return the figures of a page in order."""
+    root = ElementTree.fromstring(html.removeprefix("<!doctype html>"))
+    return [svg for figure in root.iter("figure") for svg in figure.iter("svg")]
+
+
+def texts(svg: ElementTree.Element) -> list[str]:
+    return [text.text or "" for text in svg.iter("text")]
+
+
+def gains_of_primary(table: str) -> str:
+    return table.split("<tr")[2]
+
+
 def test_a_gain_is_better_for_every_metric_and_the_check_has_its_bounds() -> None:
     for case in ("two classes", "regression"):
         labels, verdict, scored = evaluated(case)
         html = report.render(verdict, labels, scored)
         table = html.partition("<h2>What changed from champion 7</h2>")[2].partition("</table>")[0]
-        rows = [re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
-        gains = {row[0]: row[3] for row in rows}
+        rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("<tr")[2:]]
+        gains = {row[0]: row[3] for row in rows if len(row) > 1}
+        meanings = {row[0] for row in rows if len(row) == 1}
+        assert meanings == {escaped(meaning(name)) for name in scored["model"].measured}
         model = scored["model"]
         labels_of = {escaped(short(model.label(name), 60)) for name in model.measured}
         assert set(gains) == labels_of
@@ -105,6 +124,13 @@ def test_a_gain_is_better_for_every_metric_and_the_check_has_its_bounds() -> Non
         check = next(one for one in verdict.checks if one.name == "champion")
         interval = " to ".join(map(number, check.interval))
         assert f'<td class="whole">{interval}</td>' in html
+        # The table and the plot show the bounds by which the gate decides.
+        assert f'<div class="range">{interval}</div>' in gains_of_primary(table)
+        value_plot, gain_plot = drawings(html)[:2]
+        assert texts(gain_plot).count("no gain") == (1 if labels else 2) + bool(labels)
+        assert any(interval in text for text in texts(gain_plot))
+        shown = [text for text in texts(value_plot) if text in ("model", "champion 7")]
+        assert shown == ["model", "champion 7"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -130,6 +156,70 @@ def test_page_and_metadata_are_finite_and_small(case: str) -> None:
     assert metrics.metadata["test_rows"] == predictions.rows
     assert documents.read(ModelVerdict, verdict.to_bytes()) == verdict
     assert verdict.blessed is False  # the threshold of the other task
+
+
+def test_the_verdict_is_a_sentence_with_its_reason_or_a_list_of_reasons() -> None:
+    labels, verdict, scored = evaluated("two classes")
+    for reasons in (("one reason",), ("a reason", "another reason")):
+        html = report.render(replace(verdict, reasons=reasons), labels, scored)
+        box = html.partition('<div class="verdict bad">')[2].partition("</div>")[0]
+        outcome = box.partition('class="outcome">')[2].partition("</p>")[0]
+        assert "not blessed" in outcome
+        listed = re.findall(r"<li>(.*?)</li>", box)
+        assert listed == (list(reasons) if len(reasons) > 1 else [])
+        assert len(reasons) > 1 or reasons[0] in outcome
+        assert "<dfn>Not blessed</dfn>" in box
+        assert "<dfn>Mode superior</dfn>" in html
+
+
+def test_a_threshold_of_the_primary_metric_is_a_line_of_its_plot() -> None:
+    labels, predictions, baseline = classes(2)
+    scored = {
+        name: Measures(part, list(labels))
+        for name, part in (("model", predictions), ("baseline", baseline))
+    }
+    gate = {"thresholds": {"auc": {"min": 0.875}}}
+    decision = decide(parse_gate(gate), scored["model"], scored["baseline"], None)
+    judged = EvaluatedModel("m", "s3://b/m", "r1", "m", "w", "s3://b/d", "d", "s", gate)
+    html = report.render(build_verdict(decision, judged, scored, None, None), labels, scored)
+    value_plot, gain_plot = drawings(html)[:2]
+    assert "min 0.875" in texts(value_plot) and "baseline" in texts(value_plot)
+    # A guess that names each class as often as the model is the reference here, as in the gate.
+    assert decision.blessed and "<dfn>Blessed</dfn>" in html
+    assert not [line for line in gain_plot.iter("path") if line.get("class") == "line bad"]
+
+
+def test_every_metric_has_an_explanation() -> None:
+    for metric in (*CLASSIFICATION, *REGRESSION, *PER_CLASS, "top_5_accuracy", "recall/a/b"):
+        assert meaning(metric)
+    assert not meaning("own/cost") and "7" in meaning("top_7_accuracy")
+
+
+def test_slices_are_bars_on_one_axis() -> None:
+    labels, verdict, scored = evaluated("two classes")
+    values = {"half": (0.5, 0.6), "whole": (1.0, None), "unknown": (None, None)}
+    slices = tuple(
+        VerdictSlice(
+            name=name,
+            column="city",
+            rows=300,
+            state="insufficient" if value is None else "pass",
+            metric="auc",
+            value=value,
+            interval=(None, None) if value is None else (value - 0.1, min(value + 0.1, 1.0)),
+            champion=champion,
+            gain=None,
+            chance=None,
+            thresholds={},
+        )
+        for name, (value, champion) in values.items()
+    )
+    html = report.render(replace(verdict, slices=slices), labels, scored)
+    table = html.partition("<h2>Slices")[2].partition("</table>")[0]
+    bars = [re.findall(r"<(rect|path|line) ", svg) for svg in re.findall(r"<svg.*?</svg>", table)]
+    assert bars == [["rect", "path", "line"], ["rect", "path"]]
+    half, whole = (float(width) for width in re.findall(r'<rect [^>]*?width="([\d.]+)"', table))
+    assert half == pytest.approx(whole / 2)
 
 
 def test_metrics_of_ones_own_have_values_and_no_gain() -> None:

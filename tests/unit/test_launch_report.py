@@ -1,8 +1,12 @@
 """Progress lines, and the page that is made of them."""
 
 import json
+from dataclasses import replace
+from xml.etree import ElementTree
 
-from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, parse
+import pytest
+
+from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_html, parse
 
 
 def lines(*events: dict) -> str:
@@ -35,3 +39,38 @@ def test_lines_of_a_foreign_program_do_no_harm():
     assert (
         parse('hello\n[1]\n{"event": "epoch"}\n{"event": 3, "metrics": 4}\n') == TrainingHistory()
     )
+
+
+def test_the_page_shows_where_attempts_began_and_how_the_chief_spent_its_time() -> None:
+    final = {"event": "final", "epoch": 4, "step": 40, "metrics": {"loss": 0.1}}
+    final |= {"seconds": {"start": 2.0, "compute": 6.0, "export": 0.0}}
+    epochs = [epoch(n, loss=1 / n, accuracy=n / 4, learning_rate=0.1**n) for n in range(1, 5)]
+    history = replace(parse(lines(*epochs, final)), resumed={2: 15, 3: 30})
+    assert [history.epoch_at(step) for step in (0, 15, 30, 99)] == [0, 1.5, 3, 4]
+    page = curves_html(history, "Training")
+    root = ElementTree.fromstring(page.removeprefix("<!doctype html>"))
+    names = [caption.text for caption in root.iter("figcaption")]
+    assert names == ["loss", "learning_rate", "accuracy"]
+    for figure in root.iter("figure"):
+        texts = [text.text for text in figure.iter("text")]
+        assert "attempt 2" in texts and "attempt 3" in texts
+        marks = [line for line in figure.iter("line") if line.get("class") == "line dashed c"]
+        assert len(marks) == 2 and all(line.get("x1") == line.get("x2") for line in marks)
+    (bar,) = root.findall("body/svg")
+    widths = [float(rect.get("width", "")) for rect in bar.iter("rect")]
+    assert widths[0] == pytest.approx(3 * widths[1], rel=0.05)  # the longest first
+    assert len(widths) == 3 and widths[2] == 0
+    table = root.findall("body/table")[0]
+    cells = [["".join(cell.itertext()) for cell in row] for row in table.findall("tr")[1:]]
+    assert cells == [
+        ["compute", "6.0 s", "75.0%"],
+        ["start", "2.0 s", "25.0%"],
+        ["export", "0.0 s", "0.0%"],
+    ]
+
+
+def test_steps_that_are_unknown_give_no_marks() -> None:
+    events = [{"event": "epoch", "epoch": n, "metrics": {"loss": 1.0}} for n in (1, 2)]
+    history = replace(parse(lines(*events)), resumed={2: 15})
+    assert history.epoch_at(15) is None and TrainingHistory().epoch_at(3) is None
+    assert ">attempt 2<" not in curves_html(history, "Training")

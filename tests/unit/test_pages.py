@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from jinja2 import DictLoader
 from markdown_it import MarkdownIt
+from markupsafe import Markup
 
 from kfp_tfjob.checks.finding import warning
 from kfp_tfjob.components.evaluate import report as evaluation
+from kfp_tfjob.components.evaluate.wrong_images import WrongImage, WrongImages
 from kfp_tfjob.components.launch_tfjob.report import Epoch, TrainingHistory, curves_html, job_html
 from kfp_tfjob.components.launch_tfjob.task import TaskReport
 from kfp_tfjob.components.prepare_data import report as dataset
@@ -33,10 +35,9 @@ HOSTILE = "</title><script src='http://x/y.js'>\x1b[2J\u202e\"' onload=x {{ 7 * 
 ELEMENTS = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "br"),
     *("ul", "li", "span", "div"),
-    *("table", "tr", "th", "td", "code", "pre", "a", "figure", "figcaption"),
+    *("table", "tr", "th", "td", "code", "pre", "a", "figure", "figcaption", "dfn", "img"),
     *("svg", "text", "rect", "line", "polyline", "circle", "path"),
 }
-# The address of an image that is in the page itself, of 6 kB.
 ATTRIBUTES = {"class", "href", "lang", "charset", "name", "content", "colspan", "http-equiv"}
 ROOT = Path(__file__).parents[2]
 
@@ -140,13 +141,19 @@ def evaluation_page(case: str, nasty: bool = False) -> str:
         )
         for state, value in (("fail", 0.5), ("pass", 0.7), ("insufficient", None)) * 40
     )
-    verdict = replace(verdict, reasons=(HOSTILE,), slices=slices if nasty else ())
-    return evaluation.render(verdict, labels, scored)
+    if not nasty:
+        return evaluation.render(verdict, labels, scored)
+    image = WrongImage(Markup(f"data:image/jpeg;base64,{'/9j/' * 1000}"), HOSTILE, HOSTILE, 0.9)
+    verdict = replace(verdict, reasons=(HOSTILE,), slices=slices)
+    return evaluation.render(verdict, labels, scored, HOSTILE, WrongImages((image,) * 12, 1_234))
 
 
 def training_page() -> str:
-    epochs = [Epoch(n, {HOSTILE: 1 / n, f"val_{HOSTILE}": 1e308 * (-1) ** n}) for n in (1, 2, 9)]
-    history = TrainingHistory(tuple(epochs), {HOSTILE: 0.5}, {HOSTILE: 1.0}, (HOSTILE,))
+    metrics = {n: {HOSTILE: 1 / n, f"val_{HOSTILE}": 1e308 * (-1) ** n} for n in (1, 2, 9)}
+    epochs = tuple(Epoch(n, values, 10 * n) for n, values in metrics.items())
+    seconds = {f"{HOSTILE} {n}": float(n) for n in range(12)}
+    resumed = {2: 0, 3: 15, 4: 10**6}
+    history = TrainingHistory(epochs, {HOSTILE: 0.5}, seconds, dropped=(HOSTILE,), resumed=resumed)
     return curves_html(history, HOSTILE)
 
 
@@ -179,6 +186,10 @@ def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str) -> None:
     plots = {part for svg in root.iter("svg") for part in svg.iter()}
     for part in root.iter():
         assert part.tag in ELEMENTS
+        if part.tag == "img":
+            assert set(part.attrib) == {"src", "alt"} and is_safe(part.get("alt"))
+            assert re.fullmatch(r"data:image/jpeg;base64,[A-Za-z0-9+/=]{4000}", part.get("src"))
+            continue
         assert part in plots or set(part.attrib) <= ATTRIBUTES
         assert not any(key.startswith("on") or key in ("src", "style") for key in part.attrib)
         assert not any("url(" in value for value in part.attrib.values())
@@ -193,7 +204,7 @@ def test_a_page_is_one_small_valid_file_that_fetches_nothing(name: str) -> None:
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; ")
     (style,) = root.iter("style")
     assert not re.search(r"url\(|@import|https?:", style.text)
-    assert "prefers-color-scheme: dark" in style.text
+    assert "prefers-color-scheme: dark" in style.text and "@media print" in style.text
     values = [value for part in plots for value in part.attrib.values()]
     assert not re.search(r"\b(nan|inf)\b", " ".join(values))
 
