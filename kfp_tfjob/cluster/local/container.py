@@ -23,12 +23,13 @@ from kfp_tfjob.cluster.log_lines import last_state
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import RESERVED
+from kfp_tfjob.storage import progress
 
 log = logging.getLogger(__name__)
 
 # Variables that a pod gets only from its manifest. For example, DATA_DIR in the user's shell may
 # name the user's own files. PYTHONSAFEPATH is set for the steps.
-_NOT_INHERITED = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH"}
+_NOT_INHERITED = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH", progress.FILE}
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group may keep the pipe open, so its lines are not waited for any longer.
 _LAST_LINES_SECONDS = 2.0
