@@ -157,12 +157,9 @@ class LiveLines:
 
     def write(self, text: str) -> None:
         """Write a line to the log only."""
-        if not self._log:
-            return
-        try:
-            self._log.write(f"{lines(text)}\n")
-        except (OSError, ValueError):  # a full disk must not end what is shown
-            return
+        if self._log and not self._log.closed:
+            with suppress(OSError):  # a full disk must not end what is shown
+                self._log.write(f"{lines(text)}\n")
 
     @property
     def has_log(self) -> bool:

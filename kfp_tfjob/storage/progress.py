@@ -82,17 +82,14 @@ class ReportReader:
                 event = json.loads(line)
                 if "warning" in event:
                     warnings.append(str(event["warning"]))
-                else:
-                    share = min(max(float(event["share"]), 0.0), 1.0)
-                    left = event.get("seconds_left")
-                    newest = ProgressReport(
-                        activity=str(event["activity"]),
-                        share=share,
-                        detail=str(event["detail"]),
-                        seconds_left=None if left is None else float(left),
-                    )
-            except (ValueError, KeyError, TypeError):  # a disk that was full
+                    continue
+                activity, detail = str(event["activity"]), str(event["detail"])
+                share = min(max(float(event["share"]), 0.0), 1.0)
+                left = event.get("seconds_left")
+                seconds_left = None if left is None else float(left)
+            except (ValueError, KeyError, TypeError, AttributeError):  # the disk was full
                 continue
+            newest = ProgressReport(activity, share, detail, seconds_left)
         return newest, warnings
 
 

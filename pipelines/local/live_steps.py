@@ -8,6 +8,7 @@ a terminal.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from contextlib import suppress
@@ -93,9 +94,12 @@ class LiveSteps(Steps):
             *self._job.glob(f"jobs/*/chief-0/output/{PROGRESS}"),
             *self._job.glob(f"claims/*/*/{PROGRESS}"),
         ]
-        with suppress(OSError, ValueError):  # it was deleted meanwhile, or none exists
-            path = max(paths, key=lambda path: path.stat().st_mtime)
-            with open(path, "rb") as file:
-                file.seek(max(path.stat().st_size - _TAIL, 0))
-                progress = newest(file.read().decode(errors="replace"))
-            self._training = training_report(progress) if progress else None
+        tails = []
+        for path in paths:
+            with suppress(OSError), open(path, "rb") as file:  # it was deleted meanwhile
+                status = os.stat(file.fileno())
+                file.seek(max(status.st_size - _TAIL, 0))
+                tails.append((status.st_mtime, file.read()))
+        _, tail = max(tails, default=(0.0, b""))
+        if progress := newest(tail.decode(errors="replace")):
+            self._training = training_report(progress)

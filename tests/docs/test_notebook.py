@@ -43,7 +43,7 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = tmp_path / "work"
     folder.mkdir()
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(notebook, timeout=3000, resources={"metadata": {"path": str(folder)}})
     try:
         client.execute()
     finally:
