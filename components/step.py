@@ -27,6 +27,7 @@ from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.registry.outcome import outcome_of
+from kfp_tfjob.storage import progress
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import (
     ConfigurationError,
@@ -209,6 +210,8 @@ def log_to_stdout() -> None:
     """Print the project's log lines, separately from KFP's executor, which uses the root logger."""
     logger = logging.getLogger(LOGGER)
     logger.handlers, logger.propagate = [log_to(sys.stdout)], False
+    if os.environ.get(progress.FILE):
+        logger.addHandler(progress.ProgressHandler())
     logger.setLevel(logging.INFO)
 
 

@@ -2,9 +2,10 @@
 
 GitHub shows README.md, CONTRIBUTING.md, CHANGELOG.md and SECURITY.md at the root, and the README.md
 of each component beside its code. Their links lead to files, so that they also work there; the site
-has its pages elsewhere.
+has its pages elsewhere. The notebook becomes a page with its text and its code.
 """
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -22,6 +23,7 @@ _PAGES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "components/README.md": "components/index.md",
+    "examples/notebook.ipynb": "notebook.md",
 } | {
     f"components/{path.parent.name}/README.md": f"components/{path.parent.name}.md"
     for path in (_ROOT / "components").glob("*/README.md")
@@ -33,7 +35,10 @@ _LINK = re.compile(r"\]\(([^()#:\s]+)(?=[#)])")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages; mkdocs calls it before it reads the navigation."""
     for file, page in _PAGES.items():
-        files.append(File.generated(config, page, content=(_ROOT / file).read_text()))
+        content = (_ROOT / file).read_text()
+        if file.endswith(".ipynb"):
+            content = _markdown(content)
+        files.append(File.generated(config, page, content=content))
     return files
 
 
@@ -49,3 +54,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return f"]({posixpath.relpath(target, site_folder)}"
 
     return _LINK.sub(on_site, markdown)
+
+
+def _markdown(notebook: str) -> str:
+    """Return a notebook's cells as Markdown; it is stored without outputs."""
+    cells = json.loads(notebook)["cells"]
+    sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    return "\n\n".join(
+        f"```python\n{source}\n```" if kind == "code" else source for kind, source in sources
+    )

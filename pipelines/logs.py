@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kfp_tfjob.cluster.log_lines import LogLine
+from kfp_tfjob.cluster.log_lines import LogLine, last_state
 from kfp_tfjob.cluster.log_reader import LogReader
 from kfp_tfjob.pipelines.stored_run import StoredRun
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
@@ -55,7 +55,8 @@ def read(stored: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[R
         # A launcher writes the end of one attempt's log while the next one starts.
         for number in numbers[-2:] if not first else numbers:
             for line in readers[number].new_lines():
-                yield RunLogLine(number, line)
+                # Earlier releases stored every state of a progress bar.
+                yield RunLogLine(number, line._replace(text=last_state(line.text)))
         first = first and not numbers
         if over:
             break

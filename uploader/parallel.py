@@ -17,6 +17,8 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
+from kfp_tfjob.storage.progress import ProgressReport, report
+
 # More workers do not help if the store is near, because a request costs CPU time and all threads
 # share one interpreter.
 WORKERS = 8
@@ -26,6 +28,7 @@ _MOST_WORKERS = 32  # each keeps a connection to the store open
 _WORKERS_PER_SECOND = 2000
 _TICK = 0.5  # seconds; soon enough for a reply at the flush barrier, which is renewed every second
 _LINE = 5.0  # seconds between two lines of progress; a kubelet keeps 10 MB of a log
+_REPORT = 0.5  # seconds between two reports for a live line
 
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -159,15 +162,20 @@ class TransferProgress:
     def __init__(self, activity: str, files: int, size: int) -> None:
         self.files, self.size = 0, 0
         self._activity, self._all_files, self._all_size = activity, files, size
-        self._start = self._logged_at = time.monotonic()
+        self._start = self._logged_at = self._reported_at = time.monotonic()
 
     def add(self, size: int) -> None:
         """Count one file of `size` bytes."""
         self.files += 1
         self.size += size
+        if self.files == self._all_files:
+            self._report()
 
     def tick(self) -> None:
-        """Log a line if the last one is several seconds old."""
+        """Log a line if the last one is several seconds old; report the numbers more often."""
+        if time.monotonic() - self._reported_at >= _REPORT:
+            self._reported_at = time.monotonic()
+            self._report()
         if time.monotonic() - self._logged_at >= _LINE:
             self._logged_at = time.monotonic()
             log.info(
@@ -179,6 +187,12 @@ class TransferProgress:
                 self._all_size / 1e6,
                 self._eta(),
             )
+
+    def _report(self) -> None:
+        is_complete = self.files == self._all_files or not self._all_size
+        share = 1.0 if is_complete else self.size / self._all_size
+        detail = f"{self.files} of {self._all_files} files, {self}"
+        report(ProgressReport(self._activity, share, detail))
 
     def _eta(self) -> str:
         if not self.size:

@@ -30,6 +30,7 @@ from kfp_tfjob.cluster.errors import (
     transient,
     translate,
 )
+from kfp_tfjob.cluster.log_lines import last_state
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.objects import Object
@@ -351,9 +352,18 @@ def _lines(
             if not truncated:
                 yield line
             truncated = False
+        if len(buffer) > longest and b"\r" in buffer:
+            buffer = _without_earlier_states(buffer)
         if len(buffer) > longest:
             if not truncated:
                 yield buffer[:longest]
             buffer, truncated = b"", True
     if buffer and not truncated:
         yield buffer
+
+
+def _without_earlier_states(bar: bytes) -> bytes:
+    """Return an unfinished progress bar's first state, which follows the time, and its last one."""
+    first, _, states = bar.partition(b"\r")
+    newest = last_state(states.decode(errors="surrogateescape"))
+    return first + b"\r" + newest.encode(errors="surrogateescape")

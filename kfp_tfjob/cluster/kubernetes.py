@@ -32,7 +32,7 @@ from kfp_tfjob.cluster.errors import (
     webhook_is_away,
 )
 from kfp_tfjob.cluster.job_watch import JobWatcher
-from kfp_tfjob.cluster.log_lines import LogLine
+from kfp_tfjob.cluster.log_lines import LogLine, last_state
 from kfp_tfjob.cluster.own_task import POD_NAME
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher, was_terminated
@@ -259,7 +259,8 @@ class KubernetesBackend:
         path = self._api.core("pods", pod) + "/log"
         query = {"container": container, "tailLines": str(lines)}
         try:
-            return [line.decode(errors="replace") for line in self._api.lines(path, query, 10)]
+            tail = self._api.lines(path, query, 10)
+            return [last_state(line.decode(errors="replace")) for line in tail]
         except ApiError as error:
             return [f"(the log cannot be read: {translate(error, f'read the log of {pod}')})"]
         except (urllib3.exceptions.HTTPError, OSError) as error:

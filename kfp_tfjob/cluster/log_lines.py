@@ -9,6 +9,8 @@ import re
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from kfp_tfjob.storage.escaping import uncolored
+
 _STAMP = re.compile(r"(.{10}T.{8})(?:\.(\d*))?(Z|[+-].+)")
 
 
@@ -45,13 +47,25 @@ def cut(line: bytes) -> tuple[str, str]:
     return (stamp, _text(content)) if stamp else ("", _text(line))
 
 
+def last_state(text: str) -> str:
+    r"""Return the last state of a progress bar; any other line stays as it is.
+
+    A bar returns to its line's start with `\r` and is written again, so the line of one epoch may
+    contain thousands of states. A terminal shows only the last one.
+    """
+    if "\r" not in text:
+        return text
+    # Keras also deletes each state with backspaces, and tqdm overwrites its last one with spaces.
+    return next((part for part in reversed(text.split("\r")) if uncolored(part).strip()), "")
+
+
 def stamp_of(seconds: float) -> str:
     """Return seconds since 1970 in the form of `LogLine.stamp`."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S.%f}000Z"
 
 
 def _text(data: bytes) -> str:
-    return data.decode(errors="replace").rstrip("\r")
+    return last_state(data.decode(errors="replace"))
 
 
 def _in_utc(stamp: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kfp_tfjob.pipelines.commands.live import DeletionProgress
 from kfp_tfjob.pipelines.commands.output import (
     dry_run,
     proceed,
@@ -141,11 +142,15 @@ def prune(place: Models, model: str, keep: int, really: bool) -> None:
     from kfp_tfjob.registry import view
 
     view.require(place.store, place.layout, model)
-    plan = engine.plan(place.store, place.layout, model, keep)
-    # Each candidate, and why it was not deleted after all; empty for a deleted one.
-    outcomes = [(candidate, "") for candidate in plan.candidates]
-    if really:
-        outcomes = list(engine.execute(place.store, place.layout, plan, keep, _user_name()))
+    person = _user_name() if really else ""
+    with DeletionProgress("prune") as progress:
+        progress.note("looking for versions that are no longer needed")
+        plan = engine.plan(place.store, place.layout, model, keep)
+        # Each candidate, and why it was not deleted after all; empty for a deleted one.
+        outcomes = [(candidate, "") for candidate in plan.candidates]
+        if really:
+            deletions = engine.execute(place.store, place.layout, plan, keep, person)
+            outcomes = list(progress.counted(deletions, plan.candidates))
     done = "deleted" if really else "would delete"
     for candidate, obstacle in outcomes:
         if obstacle:

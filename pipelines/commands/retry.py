@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kfp_tfjob.pipelines.commands.connection import with_runs
+from kfp_tfjob.pipelines.commands.live import with_verbose
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 @with_runs
 @click.option("--watch", "follows", is_flag=True, help="follow the run until it ends")
 @as_json
-def retry(client: Client | HomeRuns, run: str, follows: bool, json_: bool) -> None:
+@with_verbose
+def retry(client: Client | HomeRuns, run: str, follows: bool, json_: bool, verbose: bool) -> None:
     """Rerun a run's failed step and the steps after it.
 
     RUN is an id, an id prefix, a name or `last`. The run keeps its id and parameters. Steps that
@@ -36,4 +38,4 @@ def retry(client: Client | HomeRuns, run: str, follows: bool, json_: bool) -> No
         show(f"Retrying {retried.name} ({retried.run_id})\nUI:   {retried.page}")
         show(f"next: kfp-tfjob watch {retried.run_id[:8]}")
     if follows:
-        sys.exit(watch_run(client, retried.run_id, json_))
+        sys.exit(watch_run(client, retried.run_id, json_, verbose))

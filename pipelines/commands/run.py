@@ -17,11 +17,12 @@ import click
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.pipelines.commands.live import is_live, with_verbose
+from kfp_tfjob.pipelines.commands.output import show
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
 from kfp_tfjob.pipelines.local.home import PARAMETERS as PARAMETERS_FILE
 from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.escaping import lines
 
 
 @click.command()
@@ -39,8 +40,12 @@ from kfp_tfjob.storage.escaping import lines
     metavar="TIME",
     help="the time for {date} and {hour}, for example 2026-11-22T03:00:00Z [default: now]",
 )
-def run(home: Path, run_id: str | None, tick: str | None, **arguments: Any) -> None:
+@with_verbose
+def run(home: Path, run_id: str | None, tick: str | None, verbose: bool, **arguments: Any) -> None:
     """Run the whole pipeline on this machine.
+
+    On a terminal, each step has one line with its progress, and the log is the file `run.log` in
+    the run's folder. With --verbose, NO_COLOR, CI or without a terminal, every line is printed.
 
     The chief and the workers run as processes. They store their output in an S3 server that starts
     and stops with the run, or in the store of --endpoint, with your AWS environment.
@@ -66,7 +71,7 @@ def run(home: Path, run_id: str | None, tick: str | None, **arguments: Any) -> N
     _require("tensorflow", *(["swift"] if embedded else []))
     run_tick = _tick(place, run_id, tick)
     name = run_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{token_hex(2)}"
-    sys.exit(run_here(values, place, name, embedded, _show, run_tick))
+    sys.exit(run_here(values, place, name, embedded, show, run_tick, is_live(verbose)))
 
 
 def _require(*packages: str) -> None:
@@ -134,8 +139,3 @@ def _missing_secrets(values: RunParameters) -> Iterable[Problem]:
                 fix="pass it again",
                 path=path,
             )
-
-
-def _show(text: str) -> None:
-    """Print a message that may contain untrusted strings."""
-    click.echo(lines(text))

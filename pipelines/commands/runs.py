@@ -11,6 +11,7 @@ import click
 
 from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.group import Group
+from kfp_tfjob.pipelines.commands.live import DeletionProgress
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
 from kfp_tfjob.pipelines.commands.store import Models, with_models
 from kfp_tfjob.storage.formatting import counted, minutes, sized
@@ -105,12 +106,15 @@ def prune(place: Models, older_than: str, really: bool) -> None:
     with ExitStack() as stack:
         if place.home.folder.is_dir():
             stack.enter_context(only_run(place.home))  # a local run may be silent for long
+        progress = stack.enter_context(DeletionProgress("prune"))
+        progress.note("looking for objects that are no longer needed")
         plan = engine.plan(place.store, place.layout, int(days[1]) * 86400)
         # Each candidate, and why it was not deleted after all; empty for a deleted one.
         outcomes = [(candidate, "") for candidate in plan]
         if really:
             outcomes = []
-            for candidate, obstacle in engine.execute(place.store, place.layout, plan):
+            deletions = engine.execute(place.store, place.layout, plan)
+            for candidate, obstacle in progress.counted(deletions, plan):
                 outcomes.append((candidate, obstacle))
                 if candidate.kind == "run" and not obstacle:
                     shutil.rmtree(place.home.run(candidate.name), ignore_errors=True)

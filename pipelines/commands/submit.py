@@ -15,6 +15,7 @@ from kfp_tfjob.pipelines.commands.connection import (
     with_experiment,
     with_pipeline,
 )
+from kfp_tfjob.pipelines.commands.live import with_verbose
 from kfp_tfjob.pipelines.commands.output import (
     as_json,
     dry_run,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @dry_run
 @click.option("--watch", "follows", is_flag=True, help="follow the run until it ends")
 @as_json
+@with_verbose
 def submit(
     connection: Connection,
     run_name: str,
@@ -51,6 +53,7 @@ def submit(
     dry_run: bool,
     follows: bool,
     json_: bool,
+    verbose: bool,
     **arguments: Any,
 ) -> None:
     """Start a run on Kubeflow Pipelines.
@@ -84,7 +87,7 @@ def submit(
     else:
         _show_started(run)
     if follows:
-        sys.exit(watch_run(client, run.run_id, json_))
+        sys.exit(watch_run(client, run.run_id, json_, verbose))
 
 
 def show_plan(plan: Plan, host: str, namespace: str = "") -> None:

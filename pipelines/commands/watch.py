@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kfp_tfjob.pipelines.commands.connection import with_runs
+from kfp_tfjob.pipelines.commands.live import is_live, with_verbose
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json_line
 from kfp_tfjob.storage.formatting import minutes
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from kfp_tfjob.pipelines.kubeflow.client import Client
     from kfp_tfjob.pipelines.kubeflow.following import Moment
     from kfp_tfjob.pipelines.local.runs import HomeRuns
@@ -26,28 +30,35 @@ _EVERY = 10.0  # seconds between two lines about the training, which a person re
 @click.argument("run", metavar="RUN")
 @with_runs
 @as_json
-def watch(client: Client | HomeRuns, run: str, json_: bool) -> None:
+@with_verbose
+def watch(client: Client | HomeRuns, run: str, json_: bool, verbose: bool) -> None:
     """Follow a run until it ends.
 
     RUN is an id, an id prefix, a name or `last`, of a local run or of Kubeflow Pipelines. Training
     progress comes from the store, and the reason why pods are waiting from the cluster; without
     access to them, only the steps are shown. Ctrl-C stops watching; the run continues.
 
+    On a terminal, each step has one line with its progress, and the log is a file whose path is
+    shown first. With --verbose, NO_COLOR, CI or without a terminal, every line is printed.
+
     Exit codes: 0 the run succeeded, blessed or not; otherwise, the failed step's code.
     """
-    sys.exit(watch_run(client, run, json_))
+    sys.exit(watch_run(client, run, json_, verbose))
 
 
-def watch_run(client: Client | HomeRuns, run: str, json_: bool = False) -> int:
+def watch_run(
+    client: Client | HomeRuns, run: str, json_: bool = False, verbose: bool = False
+) -> int:
     """Print a run until it is over, and return the exit code."""
-    lines = _Lines()
+    lines = _LiveLines() if is_live(verbose) and not json_ else _Lines()
     try:
-        for moment in client.watch(run):
-            if json_:
-                show_json_line(replace(moment, run=replace(moment.run, parameters={})))
-            else:
-                lines.show(moment)
-            last = moment
+        with lines.drawn():
+            for moment in client.watch(run):
+                if json_:
+                    show_json_line(replace(moment, run=replace(moment.run, parameters={})))
+                else:
+                    lines.show(moment)
+                last = moment
     except KeyboardInterrupt:
         # Ctrl-C is the way to stop watching; only `cancel` ends the run.
         if not json_:
@@ -81,9 +92,9 @@ class _Lines:
             )
             self._say(f"{step.name} {step.state}{spent}")
         for note in moment.notes:
-            self._say(f"note: {note}")
+            self._say(f"note: {note}", stays=True)
         for wait in moment.waits if moment.waits != self._waits else ():
-            self._say(wait)
+            self._say(wait, stays=True)
         self._waits = moment.waits
         progress = moment.progress
         if progress and progress.time > self._progress:
@@ -93,7 +104,49 @@ class _Lines:
         if moment.run.is_over:
             self._say(f"run {moment.run.state} ({minutes(moment.run.seconds)})")
 
-    @staticmethod
-    def _say(text: str) -> None:
+    def drawn(self) -> AbstractContextManager[object]:
+        """Return the context in which moments are shown."""
+        return nullcontext()
+
+    def _say(self, text: str, stays: bool = False) -> None:
+        """Print a line; `stays` marks one that live lines do not replace."""
         now = datetime.fromtimestamp(time.time())
-        show(f"{now:%H:%M:%S}  {text}")
+        self._print(f"{now:%H:%M:%S}  {text}", stays)
+
+    def _print(self, text: str, stays: bool) -> None:
+        show(text)
+
+
+class _LiveLines(_Lines):
+    """Shows the steps as live lines; the log has the lines that are printed without a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from kfp_tfjob.pipelines.live import LiveLines  # only a terminal needs it
+
+        self._live = LiveLines()
+
+    def show(self, moment: Moment) -> None:
+        """Show the state of each step, the progress of training, and why the run waits."""
+        from kfp_tfjob.pipelines.kubeflow.following import TRAINING
+        from kfp_tfjob.pipelines.kubeflow.reasons import training_report
+
+        if not self._live.has_log and (path := self._live.log_to("watch", moment.run.run_id)):
+            self._live.show(f"log        {path}")
+        super().show(moment)
+        for step in moment.changed:
+            if step.state in ("pending", "running"):
+                self._live.begin(step.name, step.seconds or 0.0)
+            else:
+                self._live.end(step.name, step.state, step.seconds)
+            self._live.note(step.name, step.error or step.state)
+        progress = moment.progress
+        if progress and progress.step < progress.steps:
+            self._live.report(TRAINING, training_report(progress))
+
+    def drawn(self) -> AbstractContextManager[object]:
+        """Draw the lines while the context is open."""
+        return self._live
+
+    def _print(self, text: str, stays: bool) -> None:
+        (self._live.show if stays else self._live.write)(text)

@@ -24,6 +24,7 @@ from kfp_tfjob.storage.docs_page import address_of
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.formatting import minutes
+from kfp_tfjob.storage.progress import ProgressReport
 from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
 _LINES = 12  # of a log, for a terminal; `kfp-tfjob logs` shows all lines
@@ -400,6 +401,18 @@ def progress_line(progress: Progress) -> str:
     if progress.eta_seconds is not None and progress.step < progress.steps:
         parts.append(f"{minutes(progress.eta_seconds)} left")
     return ", ".join(part for part in parts if part)
+
+
+def training_report(progress: Progress) -> ProgressReport:
+    """Return the progress of a training run for a live line."""
+    share = progress.step / progress.steps if progress.steps else 0.0
+    rate = progress.examples_per_second
+    # The rate comes first, because a line ends at the terminal's edge.
+    parts = [f"epoch {progress.epoch}", f"{rate:,.0f} rows/s" if rate else ""]
+    parts.append(f"step {progress.step:,} of {progress.steps:,}")
+    parts += [f"{name} {value:.4g}" for name, value in progress.metrics.items()]
+    detail = ", ".join(part for part in parts if part)
+    return ProgressReport("training", share, detail, progress.eta_seconds)
 
 
 def _attempts(run: Run, ends: Mapping[int, AttemptEnd | None]) -> tuple[Attempt, ...]:

@@ -25,6 +25,8 @@ BUCKET = "kfp-tfjob"  # in the embedded store, for runs without output_uri
 # In a run's folder: its parameters, and the time for {date} and {hour}.
 PARAMETERS, TICK = "parameters.json", "tick.txt"
 LOG = "pipeline.log"  # everything that the steps printed
+RUN_LOG = "run.log"  # the lines that live lines replace on a terminal
+REPORTS = "progress-reports.jsonl"  # during a run with live lines
 LEAST_FREE = 32_000_000  # bytes; with less, a run may write incomplete files
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 

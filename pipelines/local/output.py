@@ -14,6 +14,7 @@ import re
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _TASK = re.compile(r"Executing task '([^']+)'")
 _ENDED = re.compile(r" - INFO - Task '[^']+' ")
+_FINISHED = re.compile(r"[\d:.]+ - \w+ - Task '([^']+)' finished with status (\w+)")
 _INDENT = "    "
 
 
@@ -54,8 +56,39 @@ def readable(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield step, text
 
 
-class Relay(threading.Thread):
-    """Writes all output of the pipeline to a file, and shows the lines of its steps.
+def step_line(step: str, text: str) -> str:
+    """Return a line of a step after the step's name."""
+    return f"{step:<13} {text}"
+
+
+class Steps(ABC):
+    """Shows the steps of a run; a context manager for the time in which the pipeline runs."""
+
+    @abstractmethod
+    def begin(self, step: str) -> None:
+        """Begin a step, which the next lines belong to."""
+
+    @abstractmethod
+    def line(self, text: str) -> None:
+        """Take a line that the current step printed."""
+
+    @abstractmethod
+    def end(self, step: str, succeeded: bool) -> None:
+        """End a step."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Show that the run continues; it is called several times per second."""
+
+    @abstractmethod
+    def __enter__(self) -> Steps: ...
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
+
+
+class PlainSteps(Steps):
+    """Prints the steps' lines, and a sign of life if there are none.
 
     Importing TensorFlow prints nothing for up to a minute on a small machine. A user who sees
     nothing for several seconds assumes that the run hangs.
@@ -63,38 +96,70 @@ class Relay(threading.Thread):
 
     _SILENCE = 4.0  # seconds; after more, a user assumes that the run hangs
 
-    def __init__(
-        self, pipeline: subprocess.Popen[str], path: Path, show: Callable[[str], None]
-    ) -> None:
-        super().__init__(daemon=True)
-        self._pipeline, self._path, self._show = pipeline, path, show
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
         self._step, self._began = "", time.monotonic()
         self._shown = self._began
+
+    def begin(self, step: str) -> None:
+        """Print the next lines after the name of this step."""
+        if step != self._step:  # a retry goes on
+            self._step, self._began = step, time.monotonic()
+            self._shown = self._began
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        self._shown = time.monotonic()
+        self._show(step_line(self._step, text))
+
+    def end(self, step: str, succeeded: bool) -> None:
+        """Print nothing, because the step has printed its result."""
+
+    def refresh(self) -> None:
+        """Show that the step is still running, if it has printed nothing for a while."""
+        if self._step and time.monotonic() - self._shown >= self._SILENCE:
+            self.line(f"... working for {time.monotonic() - self._began:.0f} s")
+
+    def __enter__(self) -> PlainSteps:
+        """Return the steps."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing, because every line is printed at once."""
+
+
+class Relay(threading.Thread):
+    """Writes all output of the pipeline to a file, and shows its steps."""
+
+    def __init__(self, pipeline: subprocess.Popen[str], path: Path, steps: Steps) -> None:
+        super().__init__(daemon=True)
+        self._pipeline, self._path, self._steps = pipeline, path, steps
         self.is_full = False  # whether the disk of the file is full
 
     def run(self) -> None:
         """Read until the pipeline ends, because a pipe that is not read would block it."""
-        lines = self._write_lines()
+        lines, current = self._write_lines(), ""
         try:
-            for step, text in readable(lines):
-                now = time.monotonic()
-                if step != self._step:
-                    self._step, self._began, self._shown = step, now, now
+            for step, text in readable(self._show_ends(lines)):
+                if step != current or not text:
+                    current = step
+                    self._steps.begin(step)
                 if text:
-                    self._say(text)
+                    self._steps.line(text)
         except Exception as error:  # for example, nothing reads standard output any more
             log.warning("the steps' lines are not shown any more: %s", error)
             for _ in chain(lines, self._pipeline.stdout or ()):
                 continue
 
-    def sign_of_life(self) -> None:
-        """Show that the step is still running, if it has printed nothing for a while."""
-        if self._step and time.monotonic() - self._shown >= self._SILENCE:
-            self._say(f"... working for {time.monotonic() - self._began:.0f} s")
+    def _show_ends(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield every line, and end a step at kfp.local's line about it.
 
-    def _say(self, text: str) -> None:
-        self._shown = time.monotonic()
-        self._show(f"{self._step:<13} {text}")
+        The lines of steps are indented, so no program can imitate that line.
+        """
+        for line in lines:
+            if line[:1].isdigit() and (end := _FINISHED.match(safe_lines(line))):
+                self._steps.end(end[1].replace("-", "_"), end[2] == "SUCCESS")
+            yield line
 
     def _write_lines(self) -> Iterator[str]:
         """Write every line to the file and yield it, even if the file cannot be written."""

@@ -33,10 +33,18 @@ from kfp_tfjob.options.parameter_masking import masked, secrets_in
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
-from kfp_tfjob.pipelines.local.home import BUCKET, LOG, PARAMETERS, TICK, Home
-from kfp_tfjob.pipelines.local.output import Relay
+from kfp_tfjob.pipelines.local.home import (
+    BUCKET,
+    LOG,
+    PARAMETERS,
+    REPORTS,
+    RUN_LOG,
+    TICK,
+    Home,
+)
+from kfp_tfjob.pipelines.local.output import PlainSteps, Relay, Steps
 from kfp_tfjob.pipelines.local.s3_server import Server, locked, pass_no_proxy
-from kfp_tfjob.storage import files
+from kfp_tfjob.storage import files, progress
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
 from kfp_tfjob.storage.failure_record import Failure
@@ -46,6 +54,7 @@ from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
 
+JOB = "job"  # in the run's folder: the folder of its jobs
 _STOP_GRACE = 15.0  # seconds for the supervisors to save after Ctrl-C
 # Variables of the user's shell that name another store than the embedded one.
 _OTHER_STORE = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")
@@ -61,6 +70,7 @@ def run(
     embedded: bool,
     show: Callable[[str], None],
     tick: Tick,
+    live: bool = False,
 ) -> int:
     """Run the pipeline and return the exit code for the command line.
 
@@ -71,6 +81,7 @@ def run(
         embedded: Whether to use the embedded store.
         show: Prints a line.
         tick: The time for `{date}` and `{hour}`.
+        live: Whether to show the steps as live lines on the terminal, and `show`'s lines in a file.
 
     Raises:
         StepError: The folder is in use or unusable, its disk is full, or the S3 server does not
@@ -85,7 +96,12 @@ def run(
         pass_no_proxy()  # replicas find each other on this machine
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
         folder = home.run(run_id)
+        steps: Steps = PlainSteps(show)
+        if live:
+            steps, show = _live_steps(stack, folder, environment)
         show(f"run {run_id}; logs and reports in {folder}")
+        if live:
+            show(f"log        {folder / RUN_LOG}")
         server, root = None, Layout.parse(values["output_uri"]).root
         if embedded and root.bucket != BUCKET:
             note = f"note       {root} is in the embedded store; for your own, pass --endpoint URL"
@@ -114,7 +130,7 @@ def run(
         stack.callback(lambda: processes.end(token, 0.0))
         parameters_file = folder / PARAMETERS
         earlier = parameters_file.read_bytes() if parameters_file.exists() else b""
-        code = _run_pipeline(values, tick, folder, environment, server, stop_signal, home, show)
+        code = _run_pipeline(values, tick, folder, environment, server, stop_signal, home, steps)
         if earlier and _failed_step(folder) == "preflight":
             files.write(parameters_file, earlier)  # preflight rejected the new ones
         if code is None:
@@ -126,7 +142,31 @@ def run(
         if not code:  # a store that is away for a moment must not hide the published version
             step = replace(step, store=step.store.with_patience(Patience().seconds))
         ending = Ending(step, str(values["model_name"]), home, embedded, show)
-        return ending.tell(code, stop_signal.number)
+        code = ending.tell(code, stop_signal.number)
+        if live and code:
+            show(f"log        {folder / RUN_LOG}")
+        return code
+
+
+def _live_steps(
+    stack: ExitStack, folder: Path, environment: dict[str, str]
+) -> tuple[Steps, Callable[[str], None]]:
+    """Return the live lines of a run, and a function that prints a line and writes it to the log.
+
+    Args:
+        stack: Closes the log.
+        folder: The run's folder.
+        environment: The environment of the run's processes, to which their file for reports is
+            added.
+    """
+    from kfp_tfjob.pipelines.live import LiveLines  # only a terminal needs it
+    from kfp_tfjob.pipelines.local.live_steps import LiveSteps
+
+    folder.mkdir(parents=True, exist_ok=True)
+    live = LiveLines(folder / RUN_LOG)
+    stack.callback(live.close)
+    environment[progress.FILE] = str(folder / REPORTS)
+    return LiveSteps(live, folder / REPORTS, folder / JOB), live.show
 
 
 def _failed_step(folder: Path) -> str:
@@ -143,7 +183,7 @@ def _run_pipeline(
     server: _RestartedServer | None,
     stop_signal: _StopSignal,
     home: Home,
-    show: Callable[[str], None],
+    steps: Steps,
 ) -> int | None:
     """Return the pipeline's exit code, after its end or a signal; None if the disk is full."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,22 +212,23 @@ def _run_pipeline(
     assert pipeline.stdin
     with suppress(BrokenPipeError), pipeline.stdin as pipe:
         json.dump(dict(values), pipe)
-    relay = Relay(pipeline, folder / LOG, show)
-    relay.start()
+    relay = Relay(pipeline, folder / LOG, steps)
     full = False
-    while pipeline.poll() is None and not stop_signal.number and not full:
-        if server:
-            server.keep_running()
-        relay.sign_of_life()
-        stop_signal.wait(0.3)  # a person notices no shorter delay after Ctrl-C
-        full = home.is_full() or relay.is_full
-    # A disk may fill at the very end, after the last step.
-    ended = pipeline.poll() is not None and not stop_signal.number
-    if ended:
-        relay.join()
-    else:
-        pipeline.kill()  # first, so that no new step starts
-        pipeline.wait()
+    with steps:
+        relay.start()
+        while pipeline.poll() is None and not stop_signal.number and not full:
+            if server:
+                server.keep_running()
+            steps.refresh()
+            stop_signal.wait(0.3)  # a person notices no shorter delay after Ctrl-C
+            full = home.is_full() or relay.is_full
+        # A disk may fill at the very end, after the last step.
+        ended = pipeline.poll() is not None and not stop_signal.number
+        if ended:
+            relay.join()
+        else:
+            pipeline.kill()  # first, so that no new step starts
+            pipeline.wait()
     return None if full and not (ended or stop_signal.number) else pipeline.returncode
 
 
@@ -211,7 +252,7 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
         MOUNT_VARIABLE: str(home.secrets / secret),
         backend.BACKEND_VARIABLE: "local",
         local_backend.SECRETS: str(home.secrets),
-        local_backend.FOLDER: str(home.run(run_id) / "job"),
+        local_backend.FOLDER: str(home.run(run_id) / JOB),
         # A step runs python3, which must be this interpreter.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",  # steps print as they go

@@ -16,7 +16,7 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
-from kfp_tfjob.pipelines.local.output import Relay
+from kfp_tfjob.pipelines.local.output import PlainSteps, Relay
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.failure_record import Failure
@@ -101,7 +101,7 @@ def test_a_log_that_cannot_be_kept_does_not_hold_up_the_pipeline(mount: Mount) -
     fill(disk)
     script = "for i in range(50): print('x' * 10_000)"
     printing = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    relay = Relay(printing, disk / "pipeline.log", print)
+    relay = Relay(printing, disk / "pipeline.log", PlainSteps(print))
     relay.start()
     assert printing.wait(300) == 0
     relay.join()

@@ -25,6 +25,7 @@ from kfp_tfjob.cluster.errors import (
     webhook_is_away,
 )
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
+from kfp_tfjob.cluster.log_lines import cut
 from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from tests.http_server import Handler, serving
 from tests.unit.cluster_objects import client_of
@@ -250,3 +251,16 @@ def test_a_stream_is_cut_into_lines_and_what_is_too_long_is_cut_short():
     lines = list(_lines(Reply()))
     assert lines[:2] == [b"a", b"bc"] and lines[3:] == [b"d", b"e"]
     assert len(lines[2]) == 64 * 1024
+
+
+def test_a_progress_bar_longer_than_a_line_keeps_its_time_and_its_last_state():
+    class Reply:
+        def stream(self, size, decode_content):
+            yield b"2026-01-01T10:00:00.123456789Z "
+            for step in range(30_000):
+                yield b"\rstep %d of 30000\x08\x08\x08" % step
+            yield b"\ndone"
+
+    bar, last = _lines(Reply())
+    assert cut(bar) == ("2026-01-01T10:00:00.123456789Z", "step 29999 of 30000\x08\x08\x08")
+    assert len(bar) <= 64 * 1024 and last == b"done"

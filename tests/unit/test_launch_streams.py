@@ -12,7 +12,7 @@ from kfp_tfjob.cluster import pod_logs
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.job_watch import JobWatcher
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-from kfp_tfjob.cluster.log_lines import LogLine, cut, stamp_of
+from kfp_tfjob.cluster.log_lines import LogLine, cut, last_state, stamp_of
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from tests.http_server import Handler, serving
 from tests.unit.cluster_objects import client_of, pod
@@ -135,6 +135,27 @@ def test_the_stamp_and_the_text_of_a_line():
     assert cut(b"2026-01-01T10:00:01Z ") == ("2026-01-01T10:00:01.000000000Z", "")
     assert cut(b"2026-01-01T10:00:01.5+05:30 y") == ("2026-01-01T04:30:01.500000000Z", "y")
     assert cut(b"2026-01-01T10:00:01.5-01:00 y")[0] == "2026-01-01T11:00:01.500000000Z"
+
+
+KERAS = "\r\x1b[1m1/9\x1b[0m 1s/step" + "\x08" * 12 + "\r\x1b[1m9/9\x1b[0m 1s/step"
+
+
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        (KERAS, "\x1b[1m9/9\x1b[0m 1s/step"),
+        (KERAS + "\x08" * 12, "\x1b[1m9/9\x1b[0m 1s/step" + "\x08" * 12),
+        (KERAS + "\x08" * 12 + "\r", "\x1b[1m9/9\x1b[0m 1s/step" + "\x08" * 12),
+        ("\r 10%|#   | 1/9\r100%|####| 9/9\r             \r", "100%|####| 9/9"),
+        ("from Windows\r", "from Windows"),
+        ("no bar", "no bar"),
+        ("\r\r", ""),
+    ],
+)
+def test_a_progress_bar_is_its_last_state(line, state):
+    stamp = "2026-01-01T10:00:00.123456789Z"
+    assert last_state(line) == state
+    assert cut(f"{stamp} {line}".encode()) == (stamp, state)
 
 
 def test_a_message_of_the_kubelet_has_no_stamp():

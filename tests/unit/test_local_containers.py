@@ -1,5 +1,6 @@
 """What the local back end makes of the containers of a manifest, and their processes."""
 
+import os
 import sys
 from pathlib import Path
 from threading import Event
@@ -10,7 +11,7 @@ from kfp_tfjob.cluster.local import container
 from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
 from kfp_tfjob.cluster.local.pod import LocalPod
 from kfp_tfjob.jobs import log_masking
-from kfp_tfjob.storage.escaping import MASK
+from kfp_tfjob.storage.escaping import MASK, uncolored
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,28 @@ def test_a_progress_bar_has_lines_before_its_end(monkeypatch, tmp_path) -> None:
     made = LocalContainer("c", command, {}, tmp_path, False, lines.append, Event().set)
     assert made.ended.wait(60)
     assert len(lines) >= 4 and lines[0].startswith("step ") and "\r" not in lines[0]
-    assert lines[-2].endswith("step 29 of 30") and lines[-1] == "all done"
+    assert lines[-2:] == ["step 29 of 30", "all done"] and not any("\r" in line for line in lines)
+
+
+def test_a_bar_of_keras_is_its_last_state(tmp_path: Path) -> None:
+    code = (
+        "import keras; bar = keras.utils.Progbar(40, unit_name='step')\n"
+        "for step in range(40): bar.update(step + 1, [('loss', step)])\n"
+        "print('all done')"
+    )
+    lines: list[str] = []
+    made = LocalContainer(
+        "c",
+        [sys.executable, "-c", code],
+        dict(os.environ),
+        tmp_path,
+        False,
+        lines.append,
+        Event().set,
+    )
+    assert made.ended.wait(60)
+    bar, last = (uncolored(line) for line in lines[-2:])
+    assert "40/40" in bar and "39/40" not in bar and "\r" not in bar and last == "all done"
 
 
 def test_output_without_lines_needs_no_memory_for_all_of_it(tmp_path: Path) -> None:

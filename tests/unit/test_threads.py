@@ -24,7 +24,7 @@ from kfp_tfjob.cluster.log_lines import LogLine
 from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher
-from kfp_tfjob.pipelines.local.output import Relay
+from kfp_tfjob.pipelines.local.output import PlainSteps, Relay
 from kfp_tfjob.serving.batcher import Batcher
 from kfp_tfjob.serving.request_columns import Rows
 from kfp_tfjob.storage.layout import Layout
@@ -191,7 +191,9 @@ def test_a_pod_always_ends(tmp_path: Path, monkeypatch, logged) -> None:
 def test_a_pipeline_is_read_to_its_end_though_nobody_sees_its_lines(tmp_path: Path) -> None:
     code = """print("Executing task 'prepare-data'"); print("    a line\\n" * 50_000)"""
     printing = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    relay = Relay(printing, tmp_path / "pipeline.log", failing(BrokenPipeError, 9, print))
+    relay = Relay(
+        printing, tmp_path / "pipeline.log", PlainSteps(failing(BrokenPipeError, 9, print))
+    )
     relay.start()
     assert printing.wait(60) == 0
     relay.join()

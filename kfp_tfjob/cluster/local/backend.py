@@ -31,6 +31,7 @@ from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.storage import progress
 from kfp_tfjob.storage.errors import Problem
 
 SECRETS = "KFP_TFJOB_SECRETS"
@@ -169,6 +170,8 @@ class _Job:
                     | {"REPLICAS_ON_THIS_MACHINE": str(count)},
                     line=self._line_callback(f"{role}-{index}"),
                     changed=self._changed,
+                    # The replicas' downloads are alike, so a live line shows the chief's.
+                    shared=_progress_file() if (role, index) == (CHIEF, 0) else {},
                 )
                 self._by_role.setdefault(role, []).append(pod)
 
@@ -306,6 +309,11 @@ def _missing_secrets(manifest: Object, secrets: Path) -> Iterator[Problem]:
                 fix="write the value to that file, readable only by you",
                 name="secret-not-found",
             )
+
+
+def _progress_file() -> dict[str, str]:
+    """Return the variable with the file for progress reports; empty if no program shows them."""
+    return {progress.FILE: path} if (path := os.environ.get(progress.FILE)) else {}
 
 
 def _free_ports(count: int) -> list[int]:

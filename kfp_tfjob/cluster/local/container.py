@@ -19,15 +19,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kfp_tfjob.cluster.log_lines import last_state
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import RESERVED
+from kfp_tfjob.storage import progress
 
 log = logging.getLogger(__name__)
 
 # Variables that a pod gets only from its manifest. For example, DATA_DIR in the user's shell may
 # name the user's own files. PYTHONSAFEPATH is set for the steps.
-_NOT_INHERITED = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH"}
+_NOT_INHERITED = RESERVED - {"HOME", "TMPDIR"} | {"PYTHONSAFEPATH", progress.FILE}
 _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 # A process that left the group may keep the pipe open, so its lines are not waited for any longer.
 _LAST_LINES_SECONDS = 2.0
@@ -269,7 +271,7 @@ class LocalContainer:
                     lines, buffer = [*lines, buffer], b""
                 elif b"\r" in buffer.strip() and time.monotonic() - last_line_at >= _BAR_SECONDS:
                     bar, _, buffer = buffer.rpartition(b"\r")
-                    lines.append(bar.rpartition(b"\r")[2])
+                    lines.append(bar)
                 for line in lines:
                     last_line_at = time.monotonic()
                     self._forward(line)
@@ -278,7 +280,7 @@ class LocalContainer:
 
     def _forward(self, line: bytes) -> None:
         try:
-            self._line(line.decode(errors="replace").rstrip())
+            self._line(last_state(line.decode(errors="replace")).rstrip())
         except Exception:  # if the pipe were not read any more, the program would block
             if not self._drops_lines:
                 self._drops_lines = True

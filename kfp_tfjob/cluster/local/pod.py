@@ -44,6 +44,7 @@ class LocalPod:
         injected: Variables for the main container, as an operator injects them.
         line: Called with a container's name and a line.
         changed: Called after each change of the pod's state.
+        shared: Variables for all containers.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class LocalPod:
         injected: Mapping[str, str],
         line: Callable[[str, str], None],
         changed: Callable[[], None],
+        shared: Mapping[str, str] | None = None,
     ) -> None:
         metadata = template["metadata"]
         self.metadata = {
@@ -70,6 +72,7 @@ class LocalPod:
         self._spec, self._folder = template["spec"], folder
         self._claims, self._secrets = claims, secrets
         self._injected, self._line = injected, line
+        self._shared = dict(shared or {})
         self._notify = changed
         self._volumes: dict[str, Path] = {}
         self._init: list[LocalContainer] = []
@@ -238,7 +241,8 @@ class LocalPod:
         }
         is_main = spec["name"] == kind_of_pod({"metadata": self.metadata}).container
         info = PodInfo(self.metadata, self._secrets)
-        values = environment(spec, info, mounts, self._injected if is_main else {})
+        injected = self._shared | (dict(self._injected) if is_main else {})
+        values = environment(spec, info, mounts, injected)
         words = [*spec.get("command", []), *spec.get("args", [])]
         name = spec["name"]
         return LocalContainer(
