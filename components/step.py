@@ -211,7 +211,7 @@ def log_to_stdout() -> None:
     logger = logging.getLogger(LOGGER)
     logger.handlers, logger.propagate = [log_to(sys.stdout)], False
     if os.environ.get(progress.FILE):
-        logger.addHandler(progress.ProgressHandler())
+        logger.addHandler(progress.WarningHandler())
     logger.setLevel(logging.INFO)
 
 

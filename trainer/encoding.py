@@ -36,6 +36,7 @@ from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.formatting import listed, sized
 from kfp_tfjob.storage.layout import ENCODED_DOCUMENT
 from kfp_tfjob.storage.names import below
+from kfp_tfjob.storage.progress import ProgressReport, report
 from kfp_tfjob.trainer.errors import StoppedError
 from kfp_tfjob.trainer.packing import Packing, chunk_of
 
@@ -380,5 +381,7 @@ class _Progress:
         if now - self._logged >= _SILENCE:
             self._logged = now
             rate = self._done / (now - self._started)
-            done, of_all = f"{self._done:,}", f"{self._rows:,}"
-            log.info("encoded %s of %s rows (%s rows/s)", done, of_all, f"{rate:,.0f}")
+            detail = f"{self._done:,} of {self._rows:,} rows, {rate:,.0f} rows/s"
+            log.info("encoded %s", detail)
+            left = (self._rows - self._done) / rate
+            report(ProgressReport("encoding", self._done / self._rows, detail, left))

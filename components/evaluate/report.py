@@ -36,6 +36,8 @@ from kfp_tfjob.storage.escaping import short
 from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
 
 _MOST_SLICES = 100  # rows of the table; verdict.json contains all slices
+# Test rows with which every gain has bounds: the bounds of all metrics take as long as the metrics.
+_MOST_BOUNDED_ROWS = 100_000
 _LONGEST = 60  # characters of a class's or a metric's name
 _WITHOUT_DIRECTION = ("mean_error",)  # neither a greater nor a smaller one is better
 _COMPARISONS = ("champion", "baseline", "slices")
@@ -132,6 +134,7 @@ def render(
         finite=math.isfinite,
         threshold=_threshold,
         most_slices=_MOST_SLICES,
+        most_bounded_rows=_MOST_BOUNDED_ROWS,
     )
 
 
@@ -163,6 +166,7 @@ def _metric_rows(
 ) -> Iterator[MetricRow]:
     """Yield the model's metrics next to those it is compared with, the primary metric first."""
     model, compared = scored["model"], scored[against]
+    rows = model.predictions.rows
     for name in sorted(model.measured, key=lambda name: name != primary):
         challenger, reference = model.measured[name], compared.measured.get(name, _UNKNOWN)
         estimate = model.estimate(name)
@@ -175,7 +179,10 @@ def _metric_rows(
         if name in _WITHOUT_DIRECTION or (is_own(name) and name != primary):
             gain = math.nan
         low = high = math.nan
-        if math.isfinite(gain) and name not in ONLY_THRESHOLDS and estimate.influence is not None:
+        is_bounded = name not in ONLY_THRESHOLDS and estimate.influence is not None
+        if rows > _MOST_BOUNDED_ROWS and name != primary:
+            is_bounded = False
+        if math.isfinite(gain) and is_bounded:
             # The same function as the gate's, so that a check and this row cannot differ.
             of_pair = compare_with_baseline if against == BASELINE else compare
             comparison = of_pair(model, compared, name, confidence)

@@ -18,8 +18,6 @@ from typing import Any
 
 FILE = "KFP_TFJOB_PROGRESS_FILE"
 _LONGEST_MESSAGE = 2000  # characters of a warning; its whole text is in the log
-# The message of prepare_data's ProgressLog: verb, rows, MB, percent, rows per second, time left.
-_ROWS = "%s %s rows, %.1f MB (%.0f%%), %s rows/s%s"
 
 
 @dataclass(frozen=True)
@@ -45,20 +43,16 @@ def report(progress: ProgressReport) -> None:
         _append(asdict(progress))
 
 
-class ProgressHandler(logging.Handler):
-    """Appends a step's warnings, and the counts of its rows, to the file of reports.
+class WarningHandler(logging.Handler):
+    """Appends a step's warnings to the file of reports.
 
     A warning stays visible above the live lines, but a line of the log does not tell its level.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append a record that is a warning or contains counts; ignore others."""
+        """Append a record that is a warning; ignore others."""
         if record.levelno >= logging.WARNING:
             _append({"warning": record.getMessage()[:_LONGEST_MESSAGE]})
-        elif record.msg == _ROWS and isinstance(record.args, tuple):
-            verb, rows, _, percent, rate, _ = record.args
-            share = percent / 100 if isinstance(percent, int | float) else 0.0
-            report(ProgressReport(str(verb), share, f"{rows} rows, {rate} rows/s"))
 
 
 class ReportReader:

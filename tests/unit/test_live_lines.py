@@ -158,7 +158,6 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReportReader:
 
 
 def test_the_counts_of_prepare_data_are_reported(reports: ReportReader) -> None:
-    """The handler recognizes the message of ProgressLog by its format, which is elsewhere."""
     step.log_to_stdout()
     rows = ProgressLog("read", 400_000_000)
     rows.add(1000, 100_000_000)

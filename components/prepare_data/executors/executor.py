@@ -24,6 +24,7 @@ from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, Bucket
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.formatting import minutes
+from kfp_tfjob.storage.progress import ProgressReport, report
 from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -182,12 +183,14 @@ class ProgressLog:
         seconds = max(self._last - self._start, 1e-3)
         share = min(self._bytes / self._total, 1.0)
         seconds_left = seconds * (1 - share) / max(share, 1e-3)
+        rows, rate = f"{self._rows:,} rows", f"{self._rows / seconds:,.0f} rows/s"
         log.info(
-            "%s %s rows, %.1f MB (%.0f%%), %s rows/s%s",
+            "%s %s, %.1f MB (%.0f%%), %s%s",
             self._verb,
-            f"{self._rows:,}",
+            rows,
             self._bytes / 1e6,
             100 * share,
-            f"{self._rows / seconds:,.0f}",
+            rate,
             f", about {minutes(seconds_left)} left" if seconds_left >= 1 else "",
         )
+        report(ProgressReport(self._verb, share, f"{rows}, {rate}", seconds_left))
