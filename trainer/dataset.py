@@ -85,7 +85,7 @@ class Dataset:
         label_mean: Mean in the training rows; 0 for a classification.
         label_std: Deviation in the training rows; 1 for a classification or a constant label.
         rows: Number of rows by split: `train`, `validation`, `test`.
-        shard_names: The names of the shards by split; those of a table are deleted once encoded.
+        shard_names: The names of the shards by split; table shards are deleted once encoded.
         digest: SHA-256 of its manifest; empty without a manifest.
         uri: Its address in the store; empty if it is not in the store.
         coding: The encoding of the table's columns in packed rows; None for images.

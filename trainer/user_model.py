@@ -1,6 +1,6 @@
 """Finds, builds and checks the user's model before training.
 
-What would be wrong silently, or only after an epoch, is rejected here: layers that this trainer
+It rejects models that would fail silently, or only after an epoch: layers that this trainer
 computes differently, codes that 16 bits would round, a model that cannot be saved. Called by
 `__main__.py`.
 """

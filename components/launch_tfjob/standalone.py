@@ -150,7 +150,7 @@ def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
 
 
 def _not_convertible(step: Step, dataset: S3Address) -> Iterator[Problem]:
-    """Yield the problem of a dataset of images, which have no columns for `.npy` files."""
+    """Yield a problem if the dataset contains images: only tables convert to `.npy` files."""
     from kfp_tfjob.features.schema import Schema
 
     if Schema.from_bytes(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA)).picture:

@@ -8,12 +8,12 @@ sorted, and written.
 Each stream has the strings of its own rows. An Arrow IPC *file* would have one dictionary for all
 of them, so 4,000 rows of a bucket would bring every string of their part along.
 
-A bucket consists of *bins*, whose rows are counted. The counts decide which rows a shard has and
-which rows are added up together, so these depend neither on the size of the buckets nor on that of
-the parts.
+A bucket consists of *bins*, whose rows are counted. The counts decide which rows a shard contains
+and which rows are added up together, so the result depends neither on the bucket size nor on the
+part size.
 
-Rows whose label is not a number are among the others, and left out of what is read if they turn out
-to be bad: that is known only once all labels are.
+Rows whose label is not a number are written as well. Whether they are invalid is known only after
+all labels have been read. If they are, they are skipped when the buckets are read.
 
 Written by tasks.py, read by dataset.py and shards.py.
 """
@@ -44,7 +44,7 @@ _BUCKET_BYTES = 4 << 20  # of the source, about
 _FEWEST_BITS, _MOST_BITS = 8, 12
 _GROUP_BYTES = 16 << 20  # of rows that are added up at once; statistics depend on it
 _READ_BYTES = 64 << 20  # of streams that are read at once, from all files: fewer requests to S3
-# So few strings are written to every bucket, which takes less time than to find those of its rows.
+# Up to this many strings are all written to every bucket: faster than finding each bucket's own.
 _FEW_STRINGS = 256
 
 
@@ -112,7 +112,7 @@ def _rounded(numbers: np.ndarray) -> np.ndarray:
 
 
 def _value_type(kind: np.dtype) -> pa.DataType:
-    """Return the Arrow type of the values of a field of a row."""
+    """Return the Arrow type of the values in a row's field."""
     return pa.from_numpy_dtype(kind.base)
 
 
@@ -240,7 +240,7 @@ class BucketWriter:
 
         Args:
             labels: The label of each code.
-            strings: For each column of strings, those of the codes from 1 on.
+            strings: For each string column, the strings of codes 1, 2 and so on.
         """
         rows = joined([np.empty(0, self._kind), *self._blocks])
         self._blocks, self._size = [], 0
@@ -307,7 +307,7 @@ def _dictionary_arrays(
 ) -> Iterator[pa.DictionaryArray]:
     """Yield the strings of each bucket, given where each begins; a code below 0 is null."""
     texts, buckets = pa.array(strings, pa.string()), len(cuts) - 1
-    # A dictionary that got too long has no strings any more, and its rows are read again.
+    # A dictionary that became too long has dropped its strings, and its rows are read again.
     codes = np.ascontiguousarray(codes) if len(texts) else np.full(len(codes), -1, np.int32)
     dictionaries = [texts] * buckets
     if len(texts) > _FEW_STRINGS:
@@ -346,7 +346,7 @@ class Vocabulary:
 
 
 def _codes_of(strings: pa.Array, codes: Mapping[str, int] | int) -> np.ndarray:
-    """Return the code of each string: int32 of shape [strings], 0 for one that has none."""
+    """Return the code of each string: int32 of shape [strings], 0 for a string without one."""
     texts = strings.to_pylist()
     if isinstance(codes, int):
         return (bins_of(string_hashes(texts), codes) + 1).astype(np.int32)
@@ -545,7 +545,7 @@ def _dictionary_array(codes: np.ndarray, strings: pa.Array) -> pa.DictionaryArra
 
 
 def _batch_of(streams: Streams, body: bytes, first: int, bucket: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a bucket of a file, if there are any; its body begins at bucket `first`."""
+    """Yield a bucket's rows in one file, if there are any; `body` begins at bucket `first`."""
     start, end = (int(at) for at in streams.starts[bucket : bucket + 2] - streams.starts[first])
     if start == end:
         return

@@ -32,5 +32,5 @@ def write_card(step: Step, done: Prepared, artifact: Artifact) -> None:
 
 
 def write_empty_card(step: Step, artifact: Artifact) -> None:
-    """Write the card of a run without data, which has no address."""
+    """Write the card of a run without data; it contains no dataset address."""
     Card(run_id=step.run_id, step=step.name, task_key=step.task_key).write(artifact, b"{}\n")

@@ -1,7 +1,7 @@
 """Counts the values of each column by their form: numbers, dates, words, strings.
 
-The column types say which forms there are. Profiles of parts of a source merge into that of the
-whole, regardless of the parts and the blocks.
+The column types define the forms. The profiles of a source's parts merge into one profile of the
+whole source, which does not depend on how the source is divided into parts and blocks.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _MOST_ALL_FORMS = 200_000  # of a table
 
 @dataclass
 class DistinctTexts:
-    """Counts the different strings of a column that has no dictionary, in bounded memory.
+    """Counts the different strings of a column without a dictionary, in bounded memory.
 
-    A column may have MOST_TEXTS of them. A hash and the length of each text are kept, in 8 bytes,
-    so a column takes at most 800 KB, and one that has too many, such as an identifier, takes
-    nothing.
+    A column may contain up to MOST_TEXTS different strings. Each takes 8 bytes, for its hash and
+    its length, so a column takes at most 800 KB. A column with too many strings, such as an
+    identifier, takes no memory because its strings are dropped.
 
     Attributes:
-        hashes: What is kept of them, sorted.
-        is_lost: Whether there are too many.
+        hashes: The hash and the length of each string, sorted.
+        is_lost: Whether there were too many strings.
     """
 
     hashes: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint64))
@@ -99,8 +99,8 @@ class ColumnProfile:
         examples: File, line and text of the first value of some forms.
         samples: The first different strings of these forms.
         only_bits: Whether every number is 0 or 1, as float32.
-        texts: The different strings, without those of `parsed_forms`: which of these are parsed
-            without a look at their string depends on the blocks. None if a dictionary has them.
+        texts: The different strings, except strings in one of `parsed_forms`, because it depends on
+            the block whether those are parsed directly. None if a dictionary contains the strings.
         forms: The forms of some strings, which do not have to be determined again.
     """
 
@@ -121,7 +121,7 @@ class ColumnProfile:
 
     @property
     def votes(self) -> Votes:
-        """What decides about its type."""
+        """The counts that decide the column's type."""
         return Votes(self.counts, self.count, self.only_bits)
 
     @property
@@ -153,7 +153,7 @@ class ColumnProfile:
             self.counts[NUMBER if form == BIT else form] += rows
 
     def add(self, cells: Cells, file: str, lines: np.ndarray) -> None:
-        """Count the values of a block of a file, given the line of each row."""
+        """Count the values in one block of a file; `lines` are the rows' line numbers."""
         for column_type in BY_PRECEDENCE:
             if (forms := column_type.count(cells)) is not None:
                 self.gaps += len(lines) - sum(forms.values())

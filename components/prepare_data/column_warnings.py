@@ -20,7 +20,7 @@ from kfp_tfjob.features.types.lookalikes import are_booleans
 from kfp_tfjob.storage.formatting import listed, setting
 
 _MOST_WARNED = 10  # names in one warning
-# What programs and people write for no value, besides data_options.null_values.
+# Strings often written for a missing value, besides data_options.null_values.
 _LIKE_MISSING = frozenset({"none", "nil", "<na>", "#n/a", "?", "-", "--", ".", "..", "\\n"})
 _FAR = 2  # times the share of a split, or one over it
 _BY_CHANCE = 5  # standard deviations of rows that are divided one by one
@@ -83,7 +83,7 @@ def _feature_warnings(
 def label_warnings(
     classes: Sequence[str], counts: np.ndarray, padded: Sequence[Sequence[str]] = ()
 ) -> list[str]:
-    """Return what is odd about the classes of a label.
+    """Return warnings about a label's classes.
 
     Args:
         classes: Their names.
@@ -103,7 +103,7 @@ def label_warnings(
 
 
 def label_suspicions(label: Label) -> list[str]:
-    """Return what classes may be that is not what the label says."""
+    """Return reasons to suspect that the label's classes are not the intended ones."""
     classes = label.classes or ()
     # A and a are two letters.
     alike = (

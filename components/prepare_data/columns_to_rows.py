@@ -87,7 +87,7 @@ class Converter:
     def __init__(self, kinds: Kinds, label: str, label_format: str = "") -> None:
         self._kinds, self._label, self._label_format = kinds, label, label_format
         self._names = tuple(item.name for item in kinds.features)
-        # Their values are those of a numeric column without missing ones.
+        # A numeric column without missing values already contains their values.
         self._direct = {item.name for item in kinds.features if item.type.is_direct}
         self._number = kinds.number_type
 
@@ -162,7 +162,7 @@ def texts_of(chunk: Chunk, name: str, format: str = "") -> tuple[list[str], np.n
 
 
 def _written(chunk: Chunk, name: str, format: str) -> tuple[list[str], np.ndarray]:
-    """Return what `texts_of` returns, as the file has it."""
+    """Return the result of `texts_of`, but with the strings as they are in the file."""
     column, faults = chunk.columns[name], chunk.faults
     if temporal(column.type):
         column = column.cast(pa.string())

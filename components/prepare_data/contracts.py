@@ -1,4 +1,4 @@
-"""Compares a dataset with that of the champion: the raw contract, unseen values and missing values.
+"""Compares a dataset with the champion's: the raw contract, unseen values and missing values.
 
 The raw contract is what schema_digest covers: task, columns with their kinds and order, classes and
 split. If it differs, evaluate cannot compare the two models.
@@ -28,7 +28,7 @@ _MOST_VALUES = 5  # unseen values of a column
 
 
 def changes(reference: Reference, schema: Schema) -> list[Problem]:
-    """Return what the raw contracts do not have in common, each with its remedy."""
+    """Return the differences between the raw contracts, each with its fix."""
     if schema.schema_digest == reference.schema.schema_digest:
         return []
     differences = [
@@ -175,7 +175,7 @@ def _rule(split: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _revision(split: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the revision of the hash that decides; those of datasets before codec 4 have none."""
+    """Return the revision of the split's hash; 1 if the schema is from before codec 4."""
     return {key: split[key] for key in _REVISIONS if key in split} or {"row_revision": 1}
 
 

@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Comparison:
-    """A dataset and that of the champion.
+    """The comparison of a dataset with the champion's.
 
     Attributes:
-        changes: What makes the two models incomparable.
-        beyond: What is beyond the limits of data_options.contract.
+        changes: The differences that make the two models incomparable.
+        beyond: The values beyond the limits of data_options.contract.
         gaps: The share of missing values before and now, by column.
         drift: How far each column has moved.
         label: How far the label has moved; None if that is not known.
@@ -71,7 +71,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Validation:
-    """What was found.
+    """The result of the validation.
 
     Attributes:
         distributions: Rows of train and test by bin, as in distributions.json; None for images.
@@ -79,7 +79,7 @@ class Validation:
         alone: Why there is no comparison.
         suspicious: Columns that alone predict the label.
         max_psi: A larger PSI is a large change; None for no limit.
-        errors: What data_options.contract does not allow.
+        errors: The problems that data_options.contract does not allow.
     """
 
     distributions: DistributionsDocument | None = None
@@ -247,7 +247,7 @@ def _drifted(
 
 
 def _sentences(prepared: Prepared, suspicious: list[Suspicious]) -> str:
-    """Return what every page with the verdict says of the data; empty for nothing."""
+    """Return the suspicions about the data for every page with the verdict; empty without any."""
     sentences = [_suspicion(suspicious)] if suspicious else []
     first, *following = [*sentences, *(prepared.statistics.suspicions or ())] or [""]
     return listed(

@@ -207,7 +207,7 @@ def _copied_files(source: Source, summed: Statistics, rows: Mapping[str, int]) -
 
 
 def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shard], Train]:
-    """Return what the shards have in common, the shards, and what is known of train."""
+    """Return the plan that all shards share, the shards, and the summary of train."""
     job, files = scan.job, scan.summary.files
     vocabulary = _vocabulary(scan, label)
     rows = SortedRows(scan.executor.context.buckets, job.row_kind, job.bins, vocabulary)

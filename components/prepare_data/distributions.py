@@ -63,7 +63,7 @@ class Bins:
 
     @property
     def count(self) -> int:
-        """The number of bins, without that of the missing values."""
+        """The number of bins, without the bin of missing values."""
         return 1 + len(self.values if self.type.drift_bins == "values" else self.edges)
 
     @property
@@ -188,7 +188,7 @@ class Distributions:
     def of_file(cls, file: DistributionsDocument, coding: Coding) -> Distributions:
         """Return the bins of another dataset's distributions.json for the rows of this one.
 
-        Columns that only one of the two has, or whose kinds differ, have no bins.
+        Only columns that both datasets contain, with the same type, get bins.
         """
         columns_of_file = file.by_name
         columns = tuple(
@@ -242,7 +242,7 @@ def edges_of(column: np.ndarray, most: int = MOST_BINS) -> tuple[float | int, ..
     """Return the edges of numbers or dates: quantiles, or all values if they are few.
 
     The first edge is just below the smallest value and the last one is the largest value, so values
-    beyond those of `column` are in bins of their own.
+    outside the range of `column` are in bins of their own.
     """
     is_whole = column.dtype.kind == "i"
     present = np.sort(column[column != NO_DATE] if is_whole else column[~np.isnan(column)])
@@ -279,7 +279,7 @@ class Drift:
 
 
 def measure(before: Sequence[float], now: Sequence[float]) -> Drift | None:
-    """Return how far rows in the same bins have moved; None if one of them has no rows."""
+    """Return the drift between two counts over the same bins; None if either is without rows."""
     old, new = np.array(before, np.float64), np.array(now, np.float64)
     used = (old + new) > 0
     old, new = old[used], new[used]
@@ -300,7 +300,7 @@ def _shares(counts: np.ndarray) -> np.ndarray:
 
 
 def _chi_squared(freedom: int) -> float:
-    """Return what a chi-squared variable exceeds once in 2,000 times (Wilson and Hilferty)."""
+    """Return the 0.9995 quantile of the chi-squared distribution (Wilson and Hilferty)."""
     if not freedom:
         return 0.0
     part = 2 / (9 * freedom)

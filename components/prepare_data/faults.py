@@ -131,7 +131,7 @@ class Faults:
         left_out: Rows with a missing value that data_options.missing omits, by column.
         examples: Up to ten bad rows, with as many columns and rules among them as possible.
         values: A bad value of each column.
-        unlabelled: Rows whose first fault is that they have no label.
+        unlabelled: Rows whose first fault is a missing label.
         label: The column that cannot be dropped; empty if it is not known, or for images.
         options: The typed `data_options`, for what messages recommend.
     """
@@ -209,7 +209,7 @@ class Faults:
         return problems
 
     def _column_fix(self, column: str, rules: list[str]) -> str:
-        """Return what to do with a column in which most values break these rules."""
+        """Return the fix for a column in which most values break these rules."""
         if rules == ["long"]:
             return "choose a different data_label, or shorten its values"
         if "format" in rules:
@@ -243,7 +243,7 @@ class Faults:
         return next((key for key, name in uses.items() if name == column), "")
 
     def _other_column(self, option: str, column: str, value: str, rules: list[str]) -> str:
-        """Return what to do with a column that an option names and that does not suit it."""
+        """Return the fix for a column that an option names but that does not suit the option."""
         fix = f"name a different column in data_options.{option}"
         if rules == ["missing"]:
             return f"{fix}, or drop the rows without a value with {self._dropping()}"
@@ -253,7 +253,7 @@ class Faults:
         return f"write {_EXPECTED_OF.get(option) or _expected(rules)}, or {fix}"
 
     def _other_format(self, column: str, value: str) -> str:
-        """Return what to do with a value that is not in the format of data_options.types."""
+        """Return the fix for a value that is not in the format of data_options.types."""
         for column_type in TYPES.values():
             formats = column_type.named_formats(column, [value], self.options)
             _, replacement = column_type.oddity_of([value])
@@ -331,7 +331,7 @@ class Faults:
         )
 
     def _invalid_rows(self) -> Problem:
-        """Describe the rows that are neither without a label nor those of an invalid column."""
+        """Describe the invalid rows, except rows without a label and rows of an invalid column."""
         rules = self.counts()
         if self.unlabelled:
             rules["missing"] -= self.unlabelled

@@ -1,6 +1,6 @@
 """Learns the encoding of the columns from train: vocabularies, replacements, first dates.
 
-Counts and first dates are those of all rows, so parts are counted alone and merged. Replacements
+Counts and first dates cover all rows, so each part is counted alone and then merged. Replacements
 of missing values come from the first 100,000 rows of train in the order of their hashes (fewer if
 rows are wide), which is all of train in most tables.
 """
@@ -47,7 +47,7 @@ class Ends:
 
     @classmethod
     def empty(cls, columns: int) -> Ends:
-        """Return those of no values."""
+        """Return the ends of columns without values."""
         return cls(
             np.zeros(columns, np.int64), np.full(columns, _LATEST), np.full(columns, NO_DATE)
         )
@@ -59,7 +59,7 @@ class Ends:
         self.merge(Ends(len(values) - gaps.sum(0), least, most))
 
     def merge(self, ends: Ends) -> None:
-        """Add those of other rows."""
+        """Add the ends of other rows."""
         self.count = self.count + ends.count
         self.minimum = np.minimum(self.minimum, ends.minimum)
         self.maximum = np.maximum(self.maximum, ends.maximum)
@@ -67,12 +67,12 @@ class Ends:
 
 @dataclass
 class Counted:
-    """What rows of train say, in any order.
+    """Counts over rows of train, in any order.
 
     Attributes:
-        dates: The number and the ends of the values of each date.
-        codes: For each category and text, the rows by code.
-        names: The columns of these.
+        dates: The count, minimum and maximum of each date column.
+        codes: For each category and hashed string column, the rows by code.
+        names: The names of the columns in `codes`.
     """
 
     dates: Ends
@@ -88,7 +88,7 @@ class Counted:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything of the rows counts."""
+        """Whether any column has to be counted."""
         return bool(self.codes or len(self.dates.count))
 
     def add(self, dates: np.ndarray, codes: list[np.ndarray]) -> None:

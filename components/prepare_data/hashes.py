@@ -1,7 +1,7 @@
 """Gives every row a hash of 64 bits, which decides its split and its position.
 
 A row never changes its split when others are added, equal rows stay together, and the order of the
-input has no effect: train has the rows with the lowest hashes, and so on.
+input does not matter: train gets the rows with the lowest hashes, and so on.
 
 The hash is computed for whole columns, in the order of the table. It begins as the BLAKE2b of
 nothing, with the salt as its key. Then each column's value, as a word of 64 bits, is mixed into it:
@@ -10,8 +10,8 @@ nothing, with the salt as its key. Then each column's value, as a word of 64 bit
 
 - The word of a number is the bits of its float32: -0.0 counts as 0.0, and a missing value is the
   NaN 0x7fc00000. float32 is what the model gets, so rows that are equal for it are equal here.
-- The word of a date is its microseconds since 1970 in UTC; that of a missing one is -2**63.
-- The word of a string or of an image is the BLAKE2b of its bytes; that of a missing string is 0.
+- The word of a date is its microseconds since 1970 in UTC; a missing date is -2**63.
+- The word of a string or of an image is the BLAKE2b of its bytes; a missing string is 0.
 
 fmix64 is the last step of MurmurHash3: each bit of its input changes about half of its output, and
 no two inputs have the same output, so rows that differ in one column never have the same hash. A
@@ -69,7 +69,7 @@ def number_words(numbers: np.ndarray) -> np.ndarray:
 
 
 def split_of(hashes: np.ndarray, fractions: list[float]) -> np.ndarray:
-    """Return the number of the split of each hash, for shares that sum to 1."""
+    """Return each hash's split number, for fractions that sum to 1."""
     return np.searchsorted(np.array(limits_of(fractions), np.uint64), hashes, side="right")
 
 

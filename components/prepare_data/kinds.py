@@ -54,7 +54,7 @@ NO_VALUE = "no value in any row"
 INDEX = "it has no name and only numbers or names the rows"
 ALL_DIFFERENT = "a different string in every row, like an identifier"
 TOO_MANY_TEXTS = f"more than {MOST_TEXTS:,} distinct strings"
-FEWEST_IDS = 20  # rows from which a category is an identifier if no value occurs twice
+FEWEST_IDS = 20  # a category with this many rows, all different, is an identifier
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ class Feature:
 
 @dataclass(frozen=True)
 class Kinds:
-    """What becomes of the columns: the features in the order of the file, and the others.
+    """Feature columns in file order, and dropped columns.
 
     Attributes:
         features: The columns that the model gets.
-        left_out: Those that are dropped.
-        padded: Of the features, those whose first values are whole numbers with leading zeros.
+        left_out: The dropped columns.
+        padded: The features whose first values are whole numbers with leading zeros.
     """
 
     features: tuple[Feature, ...]
@@ -110,7 +110,7 @@ class Kinds:
     padded: frozenset[str] = frozenset()
 
     def give_rows_of(self, assumed: Kinds) -> bool:
-        """Return whether rows that were read with other kinds are the same with these."""
+        """Return whether rows parsed with `assumed` are valid for these column types."""
         features, assumed_features = self.features, assumed.features
         return len(features) == len(assumed_features) and all(
             feature
@@ -123,7 +123,7 @@ class Kinds:
         )
 
     def with_rules(self, options: DataOptions) -> Kinds:
-        """Return the same with a rule for missing values also where there are none so far."""
+        """Return a copy with a rule for missing values in every feature."""
         features = (
             replace(feature, gaps=options.gaps(feature.name, feature.kind))
             for feature in self.features
@@ -131,7 +131,7 @@ class Kinds:
         return replace(self, features=tuple(features))
 
     def without(self, dropped: Iterable[LeftOut]) -> Kinds:
-        """Return the same with these columns left out."""
+        """Return a copy with these columns dropped."""
         left_out = {column.name: column for column in dropped}
         features = tuple(column for column in self.features if column.name not in left_out)
         return replace(self, features=features, left_out=(*self.left_out, *left_out.values()))
@@ -163,7 +163,7 @@ def all_hashed(names: Iterable[str]) -> Kinds:
 def _decide(
     profile: ColumnProfile, options: DataOptions, odd: str, is_whole: bool
 ) -> Feature | LeftOut | Problem:
-    """Return what becomes of a column; `odd` says why its dictionary makes no category."""
+    """Return the decision for a column; `odd` is why its dictionary is unusable, or empty."""
     name = profile.name
     if not profile.count and not profile.undecodable:
         return LeftOut(name, NO_VALUE)
@@ -341,13 +341,13 @@ def decide(
     dictionaries: Mapping[str, Dictionary] = MappingProxyType({}),
     is_whole: bool = True,
 ) -> tuple[Kinds, list[Problem]]:
-    """Return the kinds of all columns, and the problems of those that have none.
+    """Return the types of all columns, and the problems of columns without a usable type.
 
     Args:
         profiles: The columns' values, counted.
         options: The typed `data_options`.
         dictionaries: Of the categories.
-        is_whole: Whether these are all values. Otherwise, later ones may prove a format.
+        is_whole: Whether the profiles cover all values. If not, later values may prove a format.
     """
     odd = odd_dictionaries(dictionaries)
     outcomes = [_decide(column, options, odd.get(column.name, ""), is_whole) for column in profiles]

@@ -49,7 +49,7 @@ _MOST_LISTED = 10  # classes
 _FEW_CLASSES = 10  # may be numbers with a unit or a sign, such as 250 ml and 500 ml
 _MOST_TRIED = 200  # labels that a format has to fit
 _FLAGS = ("0", "1", "0.0", "1.0")  # may be among the words of a boolean
-_WHOLE = re.compile(r"^(-?\d+)\.0+\Z")  # pandas writes 1.0 beside missing values
+_WHOLE = re.compile(r"^(-?\d+)\.0+\Z")  # pandas writes 1.0 in a column with missing values
 _PADDED = re.compile("[+-]?0[0-9]+").fullmatch
 _OVERFLOW = -1
 
@@ -94,7 +94,7 @@ class Label:
 
 
 def number_fix(name: str, classes: Sequence[str], options: DataOptions) -> str:
-    """Return what to set if classes are in truth the numbers of a regression."""
+    """Return the fix for classes that are really the numbers of a regression."""
     some = classes[:_MOST_TRIED]
     task = 'set data_options.task to "regression"'
     if not are_formatted(classes) or not (formats := Number.named_formats(name, some, options)):
@@ -271,7 +271,7 @@ class Labels:
         return counts
 
     def _keys(self, texts: list[str]) -> list[Decimal] | list[str]:
-        """Return what is equal for the spellings of one class: 1 and 1.0, or True and true."""
+        """Return keys that are equal for spellings of one class: 1 and 1.0, or True and true."""
         if None not in map(parse_number, texts):
             return list(map(_exact, texts))  # exact, so long ids stay different classes
         words = [text.lower() for text in texts]
@@ -334,7 +334,7 @@ class Labels:
         )
 
     def _without_rows(self, options: DataOptions) -> Iterator[str]:
-        """Yield which classes have no row left."""
+        """Yield a suspicion if classes have lost all their rows."""
         remaining = {_WHOLE.sub(r"\1", text).lower() for text in self.codes}
         none = {"", *options.null_values}
         lost = [

@@ -1,13 +1,13 @@
 """Finds columns that alone predict the label almost perfectly.
 
 Such a column was often written together with the label, or after it, and is not known at prediction
-time. A sample of train is enough: one half of it says how the label depends on the bins of a column
-(or a category's values), and the other half tells how well that predicts. So a column with many
-values gets no figure by chance.
+time. A sample of train is enough: one half of it shows how the label depends on the bins of a
+column (or a category's values), and the other half shows how well that predicts. So a column with
+many values does not score high by chance.
 
-Two classes are judged by the area under the ROC curve, more classes by the share of the uncertainty
-about the label that the column removes: 1 minus the cross-entropy divided by that of the class
-shares. Numbers are judged by the R² of their ranks.
+With two classes, the score is the area under the ROC curve. With more classes, it is the share of
+the uncertainty about the label that the column removes: 1 minus the cross-entropy divided by the
+cross-entropy of the class shares. For a number, it is the R² of the ranks.
 """
 
 from __future__ import annotations

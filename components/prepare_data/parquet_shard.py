@@ -149,7 +149,7 @@ def _words(column: pa.Array) -> np.ndarray:
 
 
 def _string_bytes(column: pa.DictionaryArray) -> int:
-    """Return the bytes of a column of strings, each as often as it occurs."""
+    """Return a string column's bytes, with each string counted as often as it occurs."""
     lengths = pc.binary_length(column.dictionary).to_numpy(zero_copy_only=False)
     codes = column.indices.drop_null().to_numpy(zero_copy_only=False)
     return int(lengths[codes].sum(dtype=np.int64))

@@ -76,10 +76,10 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
 def of_version(
     store: Store, layout: Layout, model_name: str, champion: Champion
 ) -> Reference | None:
-    """Return what a champion's version has of its dataset, or None if that is gone.
+    """Return the dataset files stored with a champion's version, or None if they are gone.
 
     Raises:
-        DataError, ConfigurationError: It cannot be read.
+        DataError, ConfigurationError: They cannot be read.
     """
     version = layout.model(model_name).version(champion.version)
     schema = read(store, version, SCHEMA, Schema.from_bytes)

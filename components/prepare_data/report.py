@@ -95,7 +95,7 @@ _Entries = Mapping[str, tuple[ColumnRows, ColumnRows | None]]
 
 
 def _entries(validation: Validation) -> _Entries:
-    """Return by column the counts of this data, and those of the champion's over the same bins."""
+    """Return each column's counts in this data and in the champion's, over the same bins."""
     if not validation.distributions:
         return {}
     entries: dict[str, tuple[ColumnRows, ColumnRows | None]] = {

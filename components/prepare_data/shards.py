@@ -55,11 +55,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all shards have in common.
+    """The settings that all shards share.
 
     Attributes:
         label: The label with its task and classes; `class_of` is not used.
-        bins: Those of the distributions, without rows.
+        bins: The bins of the distributions, without rows.
     """
 
     job: Job
@@ -111,7 +111,7 @@ def cuts_of(counts: np.ndarray, row_bytes: int) -> list[int]:
     shards = max(1, -(-rows * row_bytes // SHARD_BYTES))
     shares = rows * np.arange(1, shards) // shards
     cuts = np.unique(np.searchsorted(ends, shares) + 1)
-    # If the last bins have no rows, they belong to the last shard with some.
+    # Empty bins at the end belong to the last shard that contains rows.
     inner = (cut for cut in cuts.tolist() if int(ends[cut - 1]) < rows)
     return [0, *inner, len(counts)]
 
@@ -121,7 +121,7 @@ _COUNTED_BYTES, _FEWEST_COUNTED = 4 << 20, 4096  # for distributions.json at a t
 
 @dataclass(frozen=True)
 class ShardDone:
-    """What the task has stored, and what its rows add up to.
+    """A stored shard and the totals of its rows.
 
     Attributes:
         object: The shard's entry in the manifest.

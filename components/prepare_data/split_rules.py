@@ -2,7 +2,7 @@
 
 The split can come from a folder (`train/`, `validation/`, `test/`), from a column that names it,
 from the hash of a group, or from a time. The row then gets a new hash: its own, scaled into the
-range of its split. So the order within a split stays that of the hashes.
+range of its split. So the rows within a split stay in the order of their hashes.
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ class SplitRules:
     def splits(
         self, file: SourceFile, chunk: Chunk, groups: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the split of each row, -1 for that of its hash; mark rows that have none.
+        """Return the split of each row, -1 where its hash decides; mark rows without a split.
 
         Args:
             file: The file of the rows.
             chunk: The rows.
-            groups: What `group_hashes` returns.
+            groups: The result of `group_hashes`.
         """
         by, rows = self._options, len(chunk.faults.lines)
         if by.column:
@@ -174,7 +174,7 @@ def place(
 
 
 def time_limits(source: Source, options: DataOptions, folder: Path, block: int) -> np.ndarray:
-    """Return the times from which rows belong to validation and to test.
+    """Return the times at which validation and test begin.
 
     It needs 8 bytes on local disk for each row.
 
@@ -307,7 +307,7 @@ def _names_of_any_depth(source: Source) -> Iterable[str]:
 def _inner_words(name: str) -> tuple[str, ...]:
     """Return the splits in words of a name, such as seg_train, train-data or TestSet.
 
-    They count only beside those of another split, because a folder may be called train_delays.
+    They count only if names contain another split too: a folder may be called train_delays.
     """
     words = (_OF_DATA.sub("", word) for word in _WORD.findall(name.lower()))
     return tuple(WORDS[word] for word in words if word in WORDS)

@@ -46,12 +46,12 @@ _SAMPLE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Train:
-    """What is known of the rows before they are merged into shards.
+    """A sample and counts of the rows, known before they are merged into shards.
 
     Attributes:
         sample: The first rows of train in the order of their hashes.
-        labels: Their labels, of at most SAMPLE_ROWS.
-        counted: Of all rows of train.
+        labels: The labels of the first SAMPLE_ROWS of them.
+        counted: The counts over all rows of train.
         classes: int64 of shape [3, classes], rows by split and class.
     """
 
@@ -71,11 +71,11 @@ class Train:
 
 @dataclass
 class Statistics:
-    """What the rows of some shards add up to.
+    """Totals over the rows of some shards.
 
     Attributes:
-        floats: Of the numbers of train.
-        labels: Of a label that is a number, by split; none of classes.
+        floats: The moments of train's numbers.
+        labels: The moments of a numeric label by split; empty for classes.
         duplicates: Rows with the features of the row before.
         conflicts: Such rows with another label.
         ends: Hash and label of the first and the last row.
@@ -173,7 +173,7 @@ def described(
     """Return the content of statistics.json.
 
     Its figures are finite. Features and a numeric label are described over train, because
-    normalisation uses these values. The label is also described by split. `suspicions` are those of
+    normalisation uses these values. The label is also described by split. `suspicions` are about
     the rows as a whole.
     """
     features, suspected = {}, []

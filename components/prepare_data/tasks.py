@@ -46,9 +46,9 @@ class Job:
 
     Attributes:
         columns: The columns of the first file.
-        limits: With data_options.split.time, the times from which rows are in the next split.
+        limits: With data_options.split.time, the times at which validation and test begin.
         block: Bytes of text to parse at a time.
-        assumed: Whether the kinds are those of the first block, and are compared with all values.
+        assumed: Whether the kinds come from the first block, and are compared with all values.
         name: A folder for the bucket files, which no other pass has.
     """
 
@@ -69,7 +69,7 @@ class Job:
 
     @cached_property
     def split_rules(self) -> SplitRules:
-        """What decides about the split of a row."""
+        """The rules that decide each row's split."""
         return SplitRules(self.source, self.options, np.array(self.limits))
 
     @cached_property
@@ -88,15 +88,15 @@ class Job:
 
 @dataclass
 class RowSummary:
-    """What is known of the rows of a part, or of all parts.
+    """The counts and labels of a part's rows, or of all rows.
 
     Attributes:
-        counted: What rows of train say, for rows with a number as label and for others.
-        dictionaries: Of the categories.
-        seen: The counts of each column; none if the kinds are known.
+        counted: The counts over rows of train: rows with a number as label, then other rows.
+        dictionaries: The dictionaries of the categories.
+        seen: The profile of each column; empty if the kinds are known.
         files: The bucket files, in the order of the source.
         reached: How far a range of text was read: its start, its end, and its lines.
-        overlaps: The names of what `count_overlap` counts.
+        overlaps: The names of the files that `count_overlap` reads.
     """
 
     labels: Labels
@@ -157,7 +157,7 @@ def rows(context: Context, job: Job, part: Part) -> RowSummary:
 
 
 def _columns(job: Job, table: ArrowTable, file: SourceFile) -> Columns:
-    """Return the columns to read from a file, which must be those of the first one."""
+    """Return the columns to read from a file; they must match the first file's."""
     # A column to drop need not be in every file; `first_block` looked for it.
     options = job.options
     columns, problems = choose(table.header, job.label, options, file.name, options.drop)
@@ -289,7 +289,7 @@ class _PartWriter:
             strings.written()
 
     def end(self) -> RowSummary:
-        """Write the rows that are left; return what is known of the part."""
+        """Write the remaining rows, and return the part's summary."""
         self._flush()
         self.summary.files = self._buckets.files
         for column in self.summary.seen.values():

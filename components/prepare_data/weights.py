@@ -35,7 +35,7 @@ def read(chunk: Chunk, name: str) -> np.ndarray:
 
 
 def weights_of(rows: np.ndarray) -> np.ndarray | None:
-    """Return the weights of rows of the runs; None if they have none."""
+    """Return the rows' weights; None if the rows are not weighted."""
     return rows["weight"] if "weight" in (rows.dtype.names or ()) else None
 
 
@@ -83,7 +83,7 @@ class WeightSums:
         self.labels = _added(self.labels, sums.labels)
 
     def of_split(self, classes: Sequence[str] | None = None) -> SplitWeights:
-        """Return what statistics.json has of a split."""
+        """Return a split's entry in statistics.json."""
         label = WeightedLabel()
         if classes and self.labels:
             label = WeightedLabel(

@@ -208,7 +208,7 @@ class Cells:
 
 
 def sorted_strings(column: pa.DictionaryArray) -> tuple[np.ndarray, pa.Array]:
-    """Return a column of strings by codes whose order is that of the strings.
+    """Return a column of strings as codes in the strings' order.
 
     Returns:
         int32 of shape [rows], -1 for a missing string; and the strings that occur, each once, in

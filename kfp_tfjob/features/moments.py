@@ -76,7 +76,7 @@ class Moments:
         self.maximum = np.maximum(self.maximum, moments.maximum)
 
     def column(self, i: int) -> ColumnMoments:
-        """Return the moments of one column, zeros if it has no value."""
+        """Return the moments of one column; zeros if it is without values."""
         count = int(self.count[i])
         if not count:
             return NO_MOMENTS

@@ -51,7 +51,7 @@ class SchemaLabel:
     classes: tuple[str, ...] | None = None
 
     def numbers_of(self, names: pa.DictionaryArray) -> np.ndarray:
-        """Return the number of the class of each row: int64 of shape [rows], -1 for none."""
+        """Return each row's class number: int64 of shape [rows], -1 without a class."""
         classes = pa.array(self.classes or (), pa.string())
         numbers = pc.index_in(names.dictionary, value_set=classes).fill_null(-1)
         codes = names.indices.fill_null(len(numbers)).to_numpy()

@@ -1,6 +1,6 @@
 """Parses the run parameters into a typed job spec, and reports all problems together.
 
-Kubeflow Pipelines delivers strings and dicts, and a form has no types. Each process parses them
+Kubeflow Pipelines delivers strings and dicts, and its form is untyped. Each process parses them
 once, here, so later code neither checks nor converts. Called by `parameters.py` of preflight and by
 the launcher's `engine.py` and `standalone.py`.
 """

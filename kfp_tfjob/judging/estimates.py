@@ -8,7 +8,7 @@ metric yields every interval and every paired comparison. For the AUC, it is exa
 
 Rows of one group, such as the visits of one customer, may be alike. Where data_options.split.group
 names the groups, influence values are first summed by group (the cluster-robust variance of Liang
-and Zeger 1986), and quantiles are those of Student's t for this number of groups.
+and Zeger 1986), and quantiles come from Student's t for this number of groups.
 
 Influence values are computed by chunk, so the memory does not grow with the rows.
 """
@@ -113,7 +113,7 @@ class Estimate:
 
     @property
     def _error_of_independent_rows(self) -> float:
-        """The standard error if rows of one group are as different as those of two groups."""
+        """The standard error if rows of one group differ as much as rows of different groups."""
         assert self.influence is not None
         squares = [_sum_of_squares(self.influence(chunk)) for chunk in self.predictions.chunks()]
         return math.sqrt(math.fsum(squares)) / max(self.predictions.rows, 1)

@@ -255,7 +255,7 @@ def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _shared_shards(test: SchemaSplit, schema: Schema) -> tuple[str, ...]:
-    """Return the test shards whose rows are also those of a shard that a model is trained with."""
+    """Return the test shards with the same rows as a shard that a model is trained with."""
     training = {
         digest for name, split in schema.splits.items() if name != SPLIT for digest in split.digests
     }

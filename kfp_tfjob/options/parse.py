@@ -114,7 +114,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
 
 
 def _current_key(group: type[Group], key: str, given: Mapping[str, Any]) -> str:
-    """Return today's name of a key; a former one beside it stays as it is, and is unknown."""
+    """Return a key's current name; if both are given, the former stays and counts as unknown."""
     current = group.former_keys.get(key, key)
     return key if current in given else current
 

@@ -1,7 +1,8 @@
 """Runs a replica from its start to its exit code.
 
-The supervisor is PID 1, so that something survives the trainer: it restarts it, waits until the
-chief's output is stored, and ends with a code from which the launcher sees whose fault the end was.
+The supervisor is PID 1, so that something survives the trainer. It restarts the trainer, waits
+until the chief's output is stored, and exits with a code that tells the launcher who caused the
+end.
 Called by `__main__.py`, which the job manifest names as the container's command.
 """
 

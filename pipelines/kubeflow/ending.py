@@ -128,7 +128,7 @@ def _describe_pods(cluster: RunOnCluster) -> str:
 
 
 def describe_checkpoint(records: Records, checkpoint: int | None) -> str:
-    """Return a sentence with the step from which a retry continues."""
+    """Return a sentence with the step where a retry continues."""
     if records.trouble:
         return f"The newest checkpoint is unknown: {records.trouble}."
     if checkpoint is None:

@@ -1,7 +1,7 @@
 """Shows the output of a local run: only the steps' own lines, by step, and a sign of life.
 
-kfp.local mixes the steps' lines with its own and with JSON of whole inputs, in which a user finds
-nothing. Everything is also written to a file, from which `why` reads. Called by `run.py` and
+kfp.local mixes the steps' lines with its own and with JSON of whole inputs, so a user cannot find
+them. Everything is also written to a file, which `why` reads. Called by `run.py` and
 `pipeline_log.py`.
 """
 

@@ -155,7 +155,7 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
 
 
 class _Conversion:
-    """One conversion; its arguments are those of `stage_npy`, with the objects of the dataset."""
+    """One conversion. It takes the arguments of `stage_npy` and the dataset's objects."""
 
     def __init__(
         self,
@@ -488,7 +488,7 @@ def _numbered(strings: pa.StringArray, number: int, ahead: int) -> Iterator[tupl
 
 
 def _dtype(arrow: pa.DataType) -> np.dtype | None:
-    """Return the type of a column's values in `.npy` files; None if they have none."""
+    """Return the dtype of a column in `.npy` files; None if its type is not converted."""
     if pa.types.is_float32(arrow) or pa.types.is_float64(arrow):
         return np.dtype(arrow.to_pandas_dtype()).newbyteorder("<")
     if pa.types.is_timestamp(arrow) and arrow.unit == "us":

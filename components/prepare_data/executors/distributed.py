@@ -102,7 +102,8 @@ class Distributed(Executor):
         """Wait for a task and return its answer.
 
         Raises:
-            StepError: It was lost too often, the cluster is gone or has no workers, or other code.
+            StepError: The task was lost too often, or the cluster is gone, lacks workers, or runs
+                other code.
         """
         from distributed import KilledWorker
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Context:
-    """What a task needs of its process; another process opens a copy with its own credentials.
+    """The store and folders for tasks; another process opens a copy with its own credentials.
 
     Attributes:
         place: A local folder or an address in S3, for the bucket files.
@@ -116,7 +116,7 @@ class Executor:
 
 @lru_cache(maxsize=1)  # so the code of an own reader, which is a part of it, is loaded once
 def unpickled(common: bytes) -> Any:
-    """Return what all tasks of a call have in common."""
+    """Return the argument that all tasks of a call share."""
     return pickle.loads(common)
 
 

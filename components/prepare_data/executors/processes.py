@@ -44,7 +44,7 @@ from kfp_tfjob.supervisor.kernel import memory_left
 _MANY = 1 << 20  # parts: the source's size is not known yet
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
 
-_MOST_SHARED = 4  # processes in a pod without a limit of cores, which shares those of its node
+_MOST_SHARED = 4  # processes in a pod without a CPU limit, which shares its node's cores
 _MEMORY = 400 << 20  # bytes of one process, with what it needs for a moment
 
 _TASKS = Path("/proc/self/task")
@@ -195,7 +195,7 @@ def _begin(environment: dict[str, str] | None = None) -> None:
     # A fork has the handlers of the step, which ends its processes itself.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if environment is not None:  # the server has that of its start, and outlives a pool
+    if environment is not None:  # the server keeps its first environment, and outlives a pool
         os.environ.clear()
         os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()

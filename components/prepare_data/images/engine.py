@@ -1,10 +1,10 @@
 """Turns folders of images into a finished dataset in the store.
 
 Each file is read once: a task checks and hashes the files of its part, and writes their records as
-a run, in the order of their hashes. From the index of all images follow the splits, the model's
+a run, in the order of their hashes. The index of all images determines the splits, the model's
 input and the shards. A shard is merged from one range of each run.
 
-The hash of an image is that of a row with one column (hashes.py), and determines split and order.
+An image is hashed like a row with one column (hashes.py). The hash determines split and order.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WRITE = f"{__name__}:write"
 _PART_BYTES, PART_FILES = 16 << 20, 4096
 _LARGEST_COMMON, _USUAL = 256, 128  # pixels
 _MOST_SIZES = 10  # named in statistics.json
-# What is kept of each image in memory: 58 bytes.
+# The record of each image in memory: 58 bytes.
 INDEX = np.dtype(
     [
         ("hash", "<u8"),  # places the row
@@ -158,11 +158,11 @@ class Part:
 
 @dataclass(frozen=True)
 class PartDone:
-    """What the task has found.
+    """The result of reading one part.
 
     Attributes:
         index: The images in the order of the run, as in INDEX.
-        faults: The files that are no images to train on.
+        faults: The files that cannot be used for training.
     """
 
     index: np.ndarray
@@ -223,7 +223,7 @@ def read(context: Context, job: Job, part: Part) -> PartDone:
 
 
 def _run_of(job: str, part: int) -> str:
-    """Return the name of the run of a part."""
+    """Return the name of a part's run."""
     return f"{job}/{part:06d}.records"
 
 
@@ -314,7 +314,7 @@ class Plan:
         return counts
 
     def input(self, options: Pictures) -> PictureInput:
-        """Return what the model gets: what the options say, or what suits the images."""
+        """Return the model's input: as the options set it, otherwise as it suits the images."""
         height, width = options.height, options.width
         if not height:
             height, width = int(self.index["height"][0]), int(self.index["width"][0])

@@ -1,10 +1,10 @@
 """Recognizes a folder of images, which has a folder for each class.
 
     pictures/cat/1.jpg             the class is cat
-    pictures/cat/2024/07/1.jpg     so it is here: folders below a class have no meaning
+    pictures/cat/2024/07/1.jpg     also cat: folders below a class are ignored
     pictures/train/cat/1.jpg       in the split train, if the top folders name splits
 
-Every file in a class's folder is a row, whatever its name.
+Every file in a class's folder is a row, regardless of its name.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
     """Return the images of a folder and their classes; None if it is something else.
 
     Args:
-        listings: What is at each address of data_uri.
-        format: `data_options.format`. With `auto`, a folder has images if no file in it has the
-            ending of a table, and one has that of an image.
+        listings: The files at each address of data_uri.
+        format: `data_options.format`. With `auto`, a folder contains images if at least one file
+            name ends like an image's and none ends like a table's.
 
     Raises:
         DataError: `format` asks for images, and there are none.
@@ -69,10 +69,11 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
 
 
 def refuse_other_images(listings: Sequence[Listing], store: Store) -> None:
-    """Reject a folder of files that are no tables but images, whatever their names are.
+    """Reject a folder whose files are images, not tables, regardless of their names.
 
     Raises:
-        DataError: There are images in another format, or with names that do not say so.
+        DataError: There are images in another format, or with names that do not end like an
+            image's.
     """
     tables, (listing, *further) = suffixes(), listings
     files = [file for file in listing.files if file.size]
@@ -82,7 +83,7 @@ def refuse_other_images(listings: Sequence[Listing], store: Store) -> None:
         or any(file.name.lower().endswith(tables) for file in files)
     ):
         return
-    # Those that are called images, then any.
+    # First the files whose names end like an image's, then the others.
     files.sort(key=lambda file: not file.name.lower().endswith(_OTHER_IMAGES))
     source, kinds = Source(listing.address, files, store), {}
     for file in files[:_LOOKED]:

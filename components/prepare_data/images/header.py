@@ -54,14 +54,14 @@ _UPRIGHT = 1
 
 
 class Header(NamedTuple):
-    """What an image says of itself.
+    """The properties in an image's header.
 
     Attributes:
         format: One of FORMATS.
         width: In pixels.
         height: In pixels.
         mode: One of MODES.
-        is_turned: Whether EXIF says that it is to be shown turned or mirrored.
+        is_turned: Whether EXIF asks viewers to rotate or mirror it.
     """
 
     format: str
@@ -84,7 +84,7 @@ class Unusable(NamedTuple):
 
 
 def check(file: SourceFile, content: bytes | None, options: Pictures) -> Header | Unusable:
-    """Return what a file says of itself, or why the options do not allow it.
+    """Return a file's header, or why the file cannot be used with these options.
 
     Args:
         file: Of the source.
@@ -106,7 +106,7 @@ def check(file: SourceFile, content: bytes | None, options: Pictures) -> Header 
 
 
 def look(content: bytes) -> Header | Unusable:
-    """Return what a whole file says of itself, or why it cannot be used."""
+    """Return a whole file's header, or why the file cannot be used."""
     try:
         if content.startswith(_JPEG_START):
             return _jpeg(content)

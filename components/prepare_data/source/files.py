@@ -50,11 +50,11 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Folders:
-    """What the folders of a source of images say.
+    """The classes and splits that the folders of an image source name.
 
     Attributes:
         classes: The names of the classes, sorted.
-        depth: The folders above that of a class: 1 where the top folders name splits.
+        depth: The number of folders above a class's folder: 1 where the top folders name splits.
         stray: Images outside a class's folder.
         unread: Other files outside a class's folder, which are not read.
     """
@@ -71,7 +71,7 @@ class Folders:
 
     @property
     def notes(self) -> list[str]:
-        """What was omitted, in sentences."""
+        """Sentences about files that are not read."""
         subject = "files outside the classes' folders, which are not read"
         return [f"{subject}: {listed(self.unread, 10)}"] if self.unread else []
 
@@ -170,7 +170,7 @@ def _closed(file: SourceFile, error: OSError) -> DataError:
 
 
 def mark(status: os.stat_result) -> str:
-    """Return what tells a changed file from the one that was listed."""
+    """Return a string that changes when the file does: its inode, time and size."""
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
 

@@ -35,7 +35,7 @@ def first_line_problem(table: ArrowTable, options: DataOptions, label: str) -> P
     """Describe a CSV whose first line is a row and not the header, or the other way around.
 
     Args:
-        table: An open file, of which no rows have been read.
+        table: An open file before its rows are read.
         options: `names` and `header` say what the first line is.
         label: The label column, which may be named by its first value.
     """
@@ -73,9 +73,9 @@ def _fit(
 
     Args:
         reader: The open file.
-        fields: Those of the first line.
-        places: The places of the fields in question; None for all.
-        first: The row from which values count.
+        fields: The fields of the first line.
+        places: The indices of the fields to check; None for all.
+        first: The first row whose values count.
     """
     if places is None:
         places = sorted(range(len(fields)), key=lambda place: is_number(fields[place]) is not None)

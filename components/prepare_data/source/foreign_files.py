@@ -80,10 +80,10 @@ _SPARSE = re.compile(rb"[-+]?[0-9.]+( qid:[0-9]+)?( +[0-9]+:[-+0-9.eE]+)+ *(#[^\
 
 
 def recognise(head: bytes) -> tuple[str, str] | None:
-    """Return what a file is that is no table, and what to do with it; None if it may be one.
+    """Return the format of a file that is not a table, and the fix; None if it may be a table.
 
     Args:
-        head: Its first bytes, some hundred.
+        head: The first few hundred bytes of the file.
     """
     if _MARKUP.match(head):
         beginning = " ".join(head[:60].decode(errors="replace").split())

@@ -28,12 +28,12 @@ _DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space", BLANKS: 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of its columns before its rows are read.
+    """A file's columns, known before its rows are read.
 
     Attributes:
         names: The columns, in the file's order.
-        lines: Of a CSV: its first records as text, with the header if it has one.
-        has_index: Whether the first column has no name and only numbers or names the rows.
+        lines: The first records of a CSV as text, including its header if there is one.
+        has_index: Whether the first column is unnamed and merely numbers or names the rows.
     """
 
     names: list[str]
@@ -184,7 +184,7 @@ def _used(role: str, name: str | None, key: str) -> Problem:
 
 
 def _elements(requested: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
-    """Return the names with the name of a list replaced by those of its elements."""
+    """Return the names, with a list's name replaced by the names of its elements."""
     lists = {name.removesuffix("[0]") for name in names if name.endswith("[0]")}.difference(names)
     if not lists.intersection(requested):
         return requested
@@ -354,7 +354,7 @@ def _below_header(header: Header, label: str, options: DataOptions, file: str) -
 
 
 def longer_rows_fix(header: Header, options: DataOptions) -> str:
-    """Return what to do if the first rows have more or fewer values than there are columns."""
+    """Return the fix if the first rows have more or fewer values than there are columns."""
     first, *rows = (_split(line, options.delimiter) for line in header.lines or [""])
     if rows and all(len(row) == len(first) + 1 and not row[-1] for row in rows):
         return (
@@ -368,7 +368,7 @@ def longer_rows_fix(header: Header, options: DataOptions) -> str:
 
 
 def other_delimiter_fix(delimiter: str) -> str:
-    """Return what to do if the lines have another delimiter."""
+    """Return the fix for lines with another delimiter."""
     return f'the lines seem to use a different delimiter: set data_options.delimiter="{delimiter}"'
 
 
@@ -400,7 +400,7 @@ def _split(line: str, delimiter: str) -> list[str]:
 
 
 def fields_of(line: str, delimiter: str) -> list[str]:
-    """Return the values of a line of CSV as they are."""
+    """Return the values of a CSV line, unchanged."""
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:  # a value that is very long

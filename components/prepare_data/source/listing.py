@@ -32,12 +32,12 @@ _NO_TABLE = "_"  # a file or folder that begins so is no table: _SUCCESS, _tempo
 
 @dataclass(frozen=True)
 class Listing:
-    """What is at one address, hidden files and those of operating systems excepted.
+    """The files at one address, without hidden files and operating systems' own files.
 
     Attributes:
         address: As given.
         files: Sorted by name.
-        pattern: The parts of a pattern of their names; empty for a folder, None for a file.
+        pattern: The parts of the file name pattern; empty for a folder, None for a file.
     """
 
     address: str
@@ -72,7 +72,7 @@ def addresses_of(data_uri: str) -> list[str]:
 
 
 def list_address(store: Store, address: str) -> Listing:
-    """Return what is at one address.
+    """Return the files at one address.
 
     Raises:
         ConfigurationError: The address is not supported.
@@ -102,11 +102,11 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
     """Return the tables at all addresses, sorted by name.
 
     Args:
-        listings: What is at each address.
-        endings: Of the files in a folder that count; an empty one takes any.
+        listings: The files at each address.
+        endings: The endings of files to read in a folder; an empty one matches every file.
 
     Raises:
-        DataError: An address has no file, or a file is there twice.
+        DataError: An address contains no file, or a file is listed twice.
     """
     tables: list[SourceFile] = []
     for listing in listings:
@@ -238,7 +238,7 @@ def _pattern(
 
     Args:
         path: A path, or a key in S3.
-        exists: Tells whether there is such a path: a folder `data [1]` has no wildcard.
+        exists: Tells whether a path exists: an existing folder `data [1]` is not a wildcard.
     """
     parts = path.split("/")
     for i, part in enumerate(parts):
@@ -257,7 +257,7 @@ def _is_table(name: str, pattern: tuple[str, ...], endings: tuple[str, ...]) -> 
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a file is one that programs write beside tables, such as _SUCCESS."""
+    """Return whether a file is one that programs write next to tables, such as _SUCCESS."""
     return any(part.startswith(_NO_TABLE) for part in name.split("/"))
 
 

@@ -48,7 +48,7 @@ _LAKE = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
 _PADDED, _WHOLE = "^0[0-9]+$", "^[0-9]+$"
 _PARTITION = re.compile(r"([^=]+)=(.*)")  # a folder, as Hive, Spark and pyarrow name them
 _FIRST_BLOCK = 1 << 20  # bytes
-_MOST_LOOKED = 64 << 20  # bytes, while blocks have no rows
+_MOST_LOOKED = 64 << 20  # bytes in which to look for a block with rows
 _MOST_HEADERS = 200  # files in which to look for a column
 
 
@@ -57,7 +57,7 @@ def list_source(store: Store, data_uri: str, options: DataOptions | None = None)
 
     Raises:
         ConfigurationError: The address is not supported, or the user's own reader is wrong.
-        DataError: An address has no file, or a dataset's shards.
+        DataError: An address contains no file, or contains a dataset's shards.
     """
     options = options or DataOptions()
     listings = [list_address(store, address) for address in addresses_of(data_uri)]
@@ -211,7 +211,7 @@ def _looked_at(
 
 
 def _padded(chunk: Chunk, kinds: Kinds, options: DataOptions) -> frozenset[str]:
-    """Return the features of whole numbers of which some begin with zeros, as codes do."""
+    """Return the features with whole numbers, some with leading zeros, as in codes."""
     padded = set()
     for name in (feature.name for feature in kinds.features if feature.type.is_direct):
         cells = chunk.cells(name)

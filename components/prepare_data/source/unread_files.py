@@ -35,7 +35,7 @@ def large_unread_files(source: Source) -> list[str]:
 
 
 def no_label_beside_images(source: Source, data_label: str) -> Problem | None:
-    """Describe a folder of images and tables, which are read as tables but have no label."""
+    """Describe the missing data_label of a folder with tables and images, read as tables."""
     images = _images(source)
     if data_label.strip() or not images:
         return None

@@ -1,4 +1,4 @@
-"""What a column type knows: the base of one class for each type.
+"""The base class of the column types, with one subclass for each type.
 
 A class is a column type, and an instance is the encoding of one column of it, as it was learned
 from the training rows. Everything about a type is in its file: how values are parsed, what is
@@ -6,8 +6,8 @@ learned, how numpy encodes a column for training and the TensorFlow graph for se
 and reports use it. Nothing else in the product asks which type a column has, because a mistake in
 one of many tables would silently make training and serving differ.
 
-While prepare_data works, a row has one value of each column, in one of three lists (`FIELDS`). So
-have the encoded rows that the trainer reads.
+While prepare_data works, a row has one value of each column, in one of three lists (`FIELDS`). The
+encoded rows that the trainer reads have the same lists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 from kfp_tfjob.features.cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
 from kfp_tfjob.options.data import DataOptions, Gaps
 
-_FLAG_SHARE = 0.01  # of missing values from which a column of one value is a flag
+_FLAG_SHARE = 0.01  # with this share of missing values, a column of one value is a flag
 MOST = 0.9  # of the values make a column a number or a date
 # The values of a column of a request of shape [rows], and the wrong rows with what their value is.
 Read = tuple[np.ndarray, list[tuple[int, str]]]
@@ -55,11 +55,11 @@ def missing_in(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Missing:
-    """What happens to a missing value.
+    """The rule for a column's missing values.
 
     Attributes:
         rule: `median`, `mean`, `most_frequent`, `constant`, `fail` or `drop`.
-        value: What stands for a missing value, as in a row. None if it is an error.
+        value: The fill value, as in a row; None if a missing value is an error.
         indicator: Whether the packed row distinguishes missing values.
     """
 
@@ -116,7 +116,7 @@ class ColumnMoments:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnStatistics:
-    """What statistics.json contains about a column of train; `count` excludes missing values."""
+    """A column's entry in statistics.json, over train; `count` excludes missing values."""
 
     kind: str = "number"
     count: int = 0
@@ -156,7 +156,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class TrainValues:
-    """The values of a column in train, from which its encoding is learned.
+    """A column's values in train, used to learn its encoding.
 
     Attributes:
         gaps: The rule for missing values; None if there is none.
@@ -205,7 +205,7 @@ class ColumnType:
     is_hashed: ClassVar[bool] = False  # an encoded row has only a hash of its string
     has_dictionary: ClassVar[bool] = False  # its strings have codes in the order of their first row
     is_direct: ClassVar[bool] = False  # a numeric column without missing values is its values
-    value_type: ClassVar[type] = int  # of what stands for a missing value
+    value_type: ClassVar[type] = int  # of the fill value
 
     # How files write values. A value has one form; a reader may parse or repeat strings by itself.
     precedence: ClassVar[int] = 2  # of two types that fit a column, the smaller number wins
@@ -218,7 +218,7 @@ class ColumnType:
 
     # The model: packed rows, and the raw columns that a signature takes.
     parts: ClassVar[tuple[str, ...]] = ("",)  # endings of the names of its packed columns
-    raw_types: ClassVar[tuple[str, ...]] = ("string",)  # the first is that of the own export
+    raw_types: ClassVar[tuple[str, ...]] = ("string",)  # our export takes the first
     raw_missing: ClassVar[Any] = ""  # a missing value of that type
 
     # Requests.
@@ -256,11 +256,11 @@ class ColumnType:
 
     @classmethod
     def oddity_of(cls, texts: Sequence[str]) -> tuple[str, str]:
-        """Return what is odd about strings of a column that are not in the usual form.
+        """Describe strings of a column that are not in the usual form.
 
         Returns:
-            The oddity, and what to write instead; both empty for none, the second if a format
-            reads them.
+            The oddity, and the fix. Both are empty if there is no oddity. The fix is also empty if
+            a format reads the strings.
         """
         return "", ""
 
@@ -380,17 +380,17 @@ class ColumnType:
         return ()
 
     def describe(self, column: Summary) -> ColumnStatistics:
-        """Return what statistics.json contains about the values of train besides their count."""
+        """Return the column's entry in statistics.json, without the numbers of values."""
         return ColumnStatistics()
 
     @classmethod
     def warnings(
         cls, columns: Mapping[str, ColumnStatistics], samples: Mapping[str, np.ndarray]
     ) -> list[str]:
-        """Return what is odd about columns of this type.
+        """Return warnings about columns of this type.
 
         Args:
-            columns: What statistics.json says of each.
+            columns: The entry of each column in statistics.json.
             samples: Values of each in some rows of train.
         """
         return []
@@ -430,11 +430,11 @@ class ColumnType:
 
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
-        """Return which strings have which of `forms`; a later mask replaces an earlier one.
+        """Return masks of the strings in each of `forms`; a later mask replaces an earlier one.
 
         Args:
             texts: Strings of shape [values].
-            short: Bool of shape [values]: those of at most LONGEST characters.
+            short: Bool of shape [values]: True for strings of at most LONGEST characters.
         """
         return []
 
@@ -451,15 +451,16 @@ class ColumnType:
 
     @classmethod
     def sign_of_most(cls, votes: Votes) -> tuple[str | None, str]:
-        """Return the sign beside most values, if others are invalid, and what is odd without one.
+        """Return the sign of most values if the others are invalid, or an oddity of mixed signs.
 
-        Both are of a named format, whose values may have signs.
+        The sign is None, and the oddity is empty, where they do not apply. Only a named format
+        allows signs.
         """
         return None, ""
 
     @classmethod
     def unclear(cls, votes: Votes) -> str:
-        """Return what a column that no type fits has, if it may be of this type."""
+        """Describe a column that no type fits, if it may be of this type; empty otherwise."""
         return ""
 
     @classmethod
@@ -476,7 +477,7 @@ class ColumnType:
 
     @classmethod
     def plain(cls, texts: pa.Array, written: str, sign: str | None = None) -> pa.Array:
-        """Return strings of a format of the type as `parse` reads them, others as they are not.
+        """Rewrite strings in the format `written` for `parse`; make others invalid.
 
         Args:
             texts: Strings of shape [values].
@@ -487,7 +488,7 @@ class ColumnType:
 
     @classmethod
     def parse(cls, cells: Cells) -> Parsed:
-        """Return the values of a column of a block, and what is invalid; here, strings."""
+        """Return a column's values in one block, and its invalid values by rule; here, strings."""
         texts, codes, invalid = cells.written()
         if max(map(len, texts), default=0) > LONGEST:
             long = np.array([*(len(text) > LONGEST for text in texts), False])
@@ -549,7 +550,7 @@ class ColumnType:
 
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:
-        """Return the values of a column of a request as the signature takes them.
+        """Return a column's values in a request, as the signature takes them.
 
         Here, UTF-8 without blanks around it, as prepare_data reads strings; b"" if missing.
 
@@ -592,7 +593,7 @@ def text_of(value: Any) -> str | None:
 
 
 def named(value: Any) -> str:
-    """Return what a value of a request is called."""
+    """Return the words for a request's value in messages."""
     if isinstance(value, bool | np.bool_):
         return "true or false"
     if isinstance(value, int | float | np.number):

@@ -25,7 +25,7 @@ from kfp_tfjob.features.types.base import (
 from kfp_tfjob.features.types.number import NUMBER_FORM
 
 # In any case, for training, the exported model and the server.
-TRUE_TEXTS = ("true", "t", "yes", "y", "on", "1", "1.0")  # pandas writes 1.0 beside missing values
+TRUE_TEXTS = ("true", "t", "yes", "y", "on", "1", "1.0")  # pandas writes 1.0 next to missing values
 FALSE_TEXTS = ("false", "f", "no", "n", "off", "0", "0.0")
 _TRUTH = {**dict.fromkeys(TRUE_TEXTS, 1.0), **dict.fromkeys(FALSE_TEXTS, 0.0)}
 PAIRS = (("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n"), ("on", "off"))
@@ -78,7 +78,7 @@ class Boolean(ColumnType):
 
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
-        """Return which strings are words of which pair."""
+        """Return masks of the strings that are words of each pair."""
         words = pc.utf8_lower(texts)
         return [
             (
@@ -158,7 +158,7 @@ class Boolean(ColumnType):
         return str(value) if isinstance(value, str) else str(bool(value)).lower()
 
     def usual(self, column: ColumnStatistics | None = None) -> str:
-        """Return what stands for a missing value."""
+        """Return the fill value, or false without one."""
         return "true" if self.missing and self.missing.value else "false"
 
 

@@ -30,7 +30,7 @@ from kfp_tfjob.storage.formatting import counted, listed, setting
 
 UNKNOWN, GAP, FIRST = 0, 1, 2  # packed codes: of an unknown or rare string, a missing one, the rest
 _MOST_TOP, _MOST_SHOWN = 10, 5  # values in statistics.json, and in a report
-_MANY, _BLANKS = 1000, 2  # of strings, and in each, from which they may be free text
+_MANY, _BLANKS = 1000, 2  # more strings, most with this many blanks, may be free text
 MOST_CODES = 2**24  # float32 has all whole numbers up to here
 
 

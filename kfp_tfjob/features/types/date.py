@@ -1,8 +1,8 @@
 """Dates and times: year, month, day, weekday, hour and seconds in a packed row.
 
-A string is a date in ISO 8601: YYYY-MM-DD, with or without a time: a blank or T, then hh, hh:mm,
-hh:mm:ss or a fraction of up to nine digits, of which six count. It may end with Z or the distance
-from UTC, as in +02:00; a time without either is in UTC. The years are 1 to 9999. Shards have
+A string is a date in ISO 8601: YYYY-MM-DD, with or without a time. A time is a blank or T, then hh,
+hh:mm, hh:mm:ss or a fraction of up to nine digits (only six count). It may end with Z or the offset
+from UTC, as in +02:00; a time without either is in UTC. The years are 1 to 9999. Shards contain
 microseconds since 1970, UTC.
 """
 
@@ -84,7 +84,7 @@ DAY_FIRST = "31.12.2024"  # the name of the format that `of_dotted` reads
 _ZONE_NAME = re.compile(r"[0-9]:[0-9]{2}[0-9.:]*[ ]?([A-Za-z]{2,5}|[A-Z][a-z]+/[A-Za-z_]+)$")
 _NO_MONTH = "0000-00-00"  # of MySQL
 _NO_ZONES = ("AM", "PM", "UTC", "GMT")
-# What a message may name for dates that are not in ISO 8601.
+# Formats that a message may name for dates that are not in ISO 8601.
 _DAYS = (
     *(f"%{first}{mark}%{second}{mark}%Y" for first, second in ("dm", "md") for mark in "/-."),
     *(f"%Y{mark}%m{mark}%d" for mark in "-/."),
@@ -224,7 +224,7 @@ class Date(ColumnType):
 
     @classmethod
     def oddity_of(cls, texts: Sequence[str]) -> tuple[str, str]:
-        """Return that strings have no month, or the name of a time zone."""
+        """Describe dates without a month, or with the name of a time zone."""
         if zeros := next((text for text in texts if text.startswith(_NO_MONTH)), ""):
             return (
                 f"dates such as {zeros}",
@@ -328,7 +328,7 @@ class Date(ColumnType):
         return suspicions
 
     def usual(self, column: ColumnStatistics | None = None) -> int:
-        """Return what stands for a missing value, or a day in 1973 if a server rejects that."""
+        """Return the fill value, or a day in 1973 if a server rejects the fill value."""
         value = int((self.missing and self.missing.value) or 0)
         return value if _is_microseconds(value) else _FEWEST
 
@@ -511,7 +511,7 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     values = np.full(len(text), NO_DATE, np.int64)
     for pattern, unit in ((_PLAIN, UNIT), (_ZONED, pa.timestamp("us", "UTC"))):
         at = np.flatnonzero(matches(text, pattern))
-        # More digits than those of microseconds do not fit into arrow's type for all years.
+        # Truncate to microseconds: Arrow's nanoseconds do not cover all years.
         found = pc.replace_substring_regex(text.take(pa.array(at)), r"(\.[0-9]{6})[0-9]+", r"\1")
         values[at] = _cast(found, unit)
     good = (values >= FIRST_DATE) & (values <= LAST_DATE)
@@ -520,7 +520,7 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parse_forms(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `parse_all` returns, for dates in any of `Date.parsed_forms`."""
+    """Parse strings like `parse_all`, for dates in any of `Date.parsed_forms`."""
     return parse_all(of_dotted(texts))
 
 

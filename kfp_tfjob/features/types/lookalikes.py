@@ -1,7 +1,8 @@
 """Recognizes strings that are used as names, of categories or classes, but seem to be other values.
 
-A model knows no order of names, so numbers that became names because of a few other strings, such
-as `?`, or of a sign in each value, such as `23.4 kmpl`, train without an error and teach it little.
+A model does not see the order of names. Numbers may become names because of a few other strings,
+such as `?`, or because of a sign in each value, such as `23.4 kmpl`. Training on them causes no
+error, but the model learns little from them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _HALF = 0.5  # of the rows
 _MOST_OTHERS, _MOST_SHOWN = 10, 3  # strings that may stand for a missing value
 _MOST_COMPARED = 10_000  # strings of a column
 _MOST_DECORATIONS = 5  # of one column
-# What pandas makes of a missing value in astype(str), and what other programs do.
+# How astype(str) of pandas writes a missing value (MISSING), and other programs too (NULLS).
 MISSING = ("nan", "NaN", "NaT", "<NA>")
 NULLS = (*MISSING, "null", "NULL")
 # A number, one of India, or two in one, such as 120/80 and 12:30.
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?|[0-9]{1,3}(?:,[0-9]{2,3})+(?:\.[0-9]+)?|[0-9]+[/:][0-9]+"
-# Letters before a number are those of a code, such as A12.
+# Letters before a number belong to a code, such as A12.
 _DECORATED = re.compile(
     rf"""((?:[A-Z]{{1,2}}\$|Rs\.?)? ?['"<>~≤≥≈=±(+$€£¥−-]{{0,3}}) ?(?:{_NUMBER})([^0-9]{{0,12}})"""
 )

@@ -67,13 +67,13 @@ NUMBER_FORM, BIT, _INFINITE, _SEPARATE = "number", "0 or 1", "not finite", "sepa
 _SIGNED = {sign: f"separated, with {sign}" for sign in (PERCENT, *_CURRENCIES)}
 _EXACT = 2**24  # from here on float32 skips whole numbers
 # With this many rows, whole numbers are hardly all different by chance. The first limit is for a
-# sequence or a name like that of an identifier, the second for any column.
+# sequence or a name like an identifier's, the second for any column.
 _ROWS_OF_A_SEQUENCE, _ROWS_OF_ANY = 20, 1000
 _DENSE = 3  # a sequence's range may be this many times its rows: train has only some of them
 _IDENTIFIER = re.compile(r"(?i:(^|[\W_])(id|idx|index|key|no|nr|number))$|[a-z]I[dD]$")
 _WHOLE = re.compile(r"^[^0-9]*[0-9]+([., '\u2019\xa0\u2009\u202f]0+)*[^0-9]*$")
 is_number = re.compile(_NUMBER, re.ASCII).fullmatch
-# The decimal separator and that of thousands, as `types` may name them; the usual ones come first.
+# The decimal and thousands separators that `types` may name; the usual ones come first.
 _NAMED_SEPARATORS = tuple(
     (point, group) for point in ".," for group in ("", ",", ".", " ", "'") if point != group
 )
@@ -212,9 +212,9 @@ class Number(ColumnType):
             plain = without_signs(column, group, point)
             good = matches(plain, NUMBER)
             numbers = tuple(pc.if_else(pa.array(good), plain, None).to_pylist())
-            # Without a group or a decimal place, several separators have the same meaning. Of
-            # those, the point between thousands reads the column's plain numbers as well: 1.234
-            # beside 1,5.
+            # Without a group or a decimal place, several separators have the same meaning. Prefer
+            # the point between thousands, because it also reads the column's plain numbers: 1.234
+            # in a column with 1,5.
             meaning = tuple(map(_value, numbers))
             if meaning not in readings or (
                 has_plain and (point, group) == _SEPARATORS[COMMA][::-1]
@@ -229,7 +229,7 @@ class Number(ColumnType):
 
     @classmethod
     def oddity_of(cls, texts: Sequence[str]) -> tuple[str, str]:
-        """Return that strings have parentheses, or characters that look like others."""
+        """Describe strings with parentheses, or with characters that look like others."""
         if bracketed := next(filter(_IN_BRACKETS.match, texts), ""):
             plain = f"-{bracketed.strip('()')}"
             return "amounts in parentheses", f"write {plain} instead of {bracketed}"
@@ -242,13 +242,13 @@ class Number(ColumnType):
 
     @classmethod
     def may_be_proven(cls, texts: Sequence[str]) -> bool:
-        """Return whether a value with both separators would prove what those of these mean."""
+        """Return whether a value with both separators would prove the meaning of the separators."""
         column = pa.array(texts, pa.string())
         return any(matches(ungrouped(column, format), NUMBER).all() for format in _SEPARATORS)
 
     @classmethod
     def format_in(cls, votes: Votes) -> str:
-        """Return what the separators mean, if a value with both proves it and none contradicts."""
+        """Return the separators' format if a value with both proves it and none contradicts it."""
         if bool(votes.of(POINT)) == bool(votes.of(COMMA)):
             return ""
         if votes.of(POINT):
@@ -331,7 +331,7 @@ class Number(ColumnType):
         return numbers, _too_large(numbers)
 
     def usual(self, column: ColumnStatistics | None = None) -> float:
-        """Return what stands for a missing value, or the mean."""
+        """Return the fill value, or the mean without a rule for missing values."""
         if self.missing:
             return float(self.missing.value or 0)
         return column.mean if isinstance(column, NumberStatistics) else 0.0
@@ -427,7 +427,7 @@ def are_formatted(texts: Sequence[str]) -> bool:
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a string is a whole number whatever its separators mean: 40%, 10,000 or 7."""
+    """Return whether a string is a whole number for any separators: 40%, 10,000 or 7."""
     return bool(_WHOLE.search(text))
 
 

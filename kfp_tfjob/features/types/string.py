@@ -1,8 +1,8 @@
 """Strings that are hashed into bins, as codes in a packed row: 0 if missing, 1 + bin.
 
-The hash is SipHash-2-4, which TensorFlow has as `to_hash_bucket_strong`. It is specified in
-"SipHash: a fast short-input PRF" (Aumasson and Bernstein, 2012). The key is that of its test
-vectors, the bytes 00, 01, ... 0f. A string is hashed as its UTF-8 bytes, with neither case nor
+The hash is SipHash-2-4, which TensorFlow offers as `to_hash_bucket_strong`. It is specified in
+"SipHash: a fast short-input PRF" (Aumasson and Bernstein, 2012). The key is the paper's test key,
+the bytes 00, 01, ... 0f. A string is hashed as its UTF-8 bytes, with neither case nor
 accents folded. The bin is the hash, an unsigned number of 64 bits, modulo the number of bins.
 """
 

@@ -62,13 +62,12 @@ class Chunk:
     """Some rows of a file as columns.
 
     Attributes:
-        columns: The array of each column that was asked for. Text of a file without types is
-            binary.
+        columns: The array of each requested column. Strings of a file without types are binary.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
-        nulls: The strings that mean a missing value, the empty one among them. In a file with
-            types, others are only those of `data_options.null_values`, not its default: "NA" is
-            Namibia, and a missing value is null.
+        nulls: The strings that mean a missing value, including the empty string. In a file with
+            types, other strings count only if the user sets `data_options.null_values`. Its default
+            does not apply: a missing value is null there, and "NA" is Namibia.
     """
 
     columns: dict[str, pa.Array]
@@ -120,7 +119,7 @@ class Reader(Protocol):
         has_types: Whether its files distinguish strings, numbers and missing values.
         takes_names: Whether its files may lack names, so that `data_options.names` has them.
         head: The first records of a file with lines, for messages.
-        has_index: Whether the first column has no name and only numbers or names the rows.
+        has_index: Whether the first column is unnamed and merely numbers or names the rows.
     """
 
     schema: pa.Schema
@@ -221,7 +220,7 @@ class ArrowTable:
 
     @property
     def header(self) -> Header:
-        """What the file says of its columns."""
+        """The file's columns, known before its rows are read."""
         return Header(self.names, self.reader.head, self.reader.has_index)
 
     @property
@@ -278,7 +277,7 @@ class ArrowTable:
                     chunk.columns[name] = self._checked(name, column, chunk.faults)
                 elif pa.types.is_null(
                     column.type
-                ):  # only missing values, whatever other files have
+                ):  # only missing values in this file, maybe not in others
                     chunk.columns[name] = pa.nulls(len(column), pa.string())
                 else:
                     chunk.columns[name] = _encodable(column)

@@ -23,7 +23,7 @@ _FEWEST = 1 << 16  # bytes to read at a time, also shortly before the end
 
 @dataclass(frozen=True)
 class Span:
-    """What to read of a file.
+    """The range of a file to read.
 
     Attributes:
         start: The first byte, or the first row group of a Parquet file.

@@ -62,7 +62,7 @@ _MARK = codecs.BOM_UTF8
 
 
 class _Remedy(NamedTuple):
-    """What to do about a header that cannot be read, with the option to set where one is likely."""
+    """The fix for a header that cannot be read, with the option to set where one is likely."""
 
     fix: str
     path: str = ""
@@ -73,7 +73,7 @@ _LINE_ENDS = _Remedy("end each line with LF or CRLF, not with CR or several of t
 
 
 class CsvTable(Reader):
-    """A CSV, or a range of it; its names are those of its header or of `data_options.names`.
+    """A CSV, or a range of it, with names from its header or from `data_options.names`.
 
     Attributes:
         nulls: The strings that mean a missing value.
@@ -92,7 +92,7 @@ class CsvTable(Reader):
         span: Span | None = None,
     ) -> None:
         self._name, self._options = name, options
-        if options.delimiter == BLANKS:  # such a file has no ranges
+        if options.delimiter == BLANKS:  # such a file is not split into ranges
             stream = io.BufferedReader(Pieces(reduced(stream)), PIECE)
         start = stream.tell() if span and not span.start else 0
         self.reach = ByteRange()
@@ -102,7 +102,7 @@ class CsvTable(Reader):
         self._blocks = chain(self._held, blocks)
         self._at_header = False
         if span:
-            # What was read after the header may belong to another range.
+            # The bytes read after the header may belong to another range.
             stream.seek(start)
             columns = len(self.schema)
             self.reach = begin(stream, span, lambda data: self._records.first_in(data, columns))
@@ -405,7 +405,7 @@ def _count_up(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _header_remedy(header: bytes) -> _Remedy:
-    """Return what to do about a header that cannot be read."""
+    """Return the fix for a header that cannot be read."""
     path = "data_options.encoding"
     if b"\0" in header:  # every second byte, if the text is English
         wide = "utf-16-be" if header.startswith(b"\0") else "utf-16-le"

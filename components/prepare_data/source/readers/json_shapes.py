@@ -92,11 +92,11 @@ def is_table(row: dict[str, Any]) -> bool:
 
 
 class Shape(NamedTuple):
-    """What a text is instead of JSON Lines.
+    """The form of a text that is not JSON Lines.
 
     Attributes:
-        words: What it is.
-        fix: What to do.
+        words: The name of the form.
+        fix: The fix for the user.
         path: The option to set, if there is one.
         suggestion: Its value.
     """
@@ -135,7 +135,7 @@ _UNKNOWN = Shape(
 
 
 def shape_of(text: bytes, is_whole: bool) -> Shape:
-    """Return the shape of a text of which no line is an object, or whose only one is the table.
+    """Return the shape of a text without an object on a line, or whose only object is the table.
 
     Args:
         text: The first lines of a file, with at least one that is not empty.

@@ -48,17 +48,17 @@ _EXACT = 2**53 - 1  # whole numbers up to it are exact as float64
 _LONGEST_NUMBER = 300  # characters; int() rejects some thousand
 _DEEPEST = 1000  # lists and objects that a line opens; ten thousand inside each other crash
 _SHOWN = 1000  # bytes of a bad line that are kept for the message
-# Objects, those of Python, arrays of rows, and JSON text sequences (RFC 7464).
+# JSON objects, Python dicts, arrays of rows, and JSON text sequences (RFC 7464).
 _BEGINS = re.compile(rb"""\s*(\{\s*["'}\r\n]|\[\s*[\[{]|\x1e)""")
 
 
 @dataclass
 class _Key:
-    """What the first rows have under a key.
+    """A key's values in the first rows.
 
     Attributes:
         example: The first value other than null and an empty list.
-        kinds: The kinds of the values that are no lists or objects: bool, int, float, str.
+        kinds: The types of the values other than lists and objects: bool, int, float, str.
     """
 
     example: Any = None
@@ -180,7 +180,7 @@ class JsonTable(Reader):
         return keys if len(orders) == 1 else dict(sorted(keys.items()))
 
     def _other_shape(self, text: bytes) -> DataError:
-        """Return the error for a text of which no line is a row."""
+        """Return the error for a text in which no line is a row."""
         if not text.strip():
             return empty(self._name)
         shape = shape_of(text, self._is_whole)

@@ -32,14 +32,14 @@ PART_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """What one task reads.
+    """The part of the source that one task reads.
 
     Attributes:
-        number: Its place in the source, from 0.
+        number: Its index in the source, from 0.
         first: The first file, as an index of the source's files.
         last: The last file.
         span: The range of the only file; None if files are read as a whole.
-        size: About how many bytes of the source it has.
+        size: Its approximate size in bytes.
     """
 
     number: int
@@ -68,7 +68,7 @@ def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> li
     return parts
 
 
-# Names of files that are never a CSV, whatever they begin with.
+# Files with these names are not recognized as CSV, regardless of their first bytes.
 _JSON_NAME = re.compile(r"\.(json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 

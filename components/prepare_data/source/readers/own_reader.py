@@ -1,7 +1,7 @@
 """Reads files with a user's own function.
 
-`data_options.reader` names the function, as `model_code` names that of the model. It gets one file,
-as a stream of bytes that can only be read forward, and the file's name, and yields record
+`data_options.reader` names the function, as `model_code` names the model's. The function gets one
+file, as a stream of bytes that can only be read forward, and the file's name. It yields record
 batches of pyarrow. It runs in the step's processes, so it sees the store's keys.
 """
 
@@ -67,7 +67,7 @@ class OwnReader(OwnCode):
             )
 
     def _users(self, source: _Forward, name: str, call: Callable[[], Any]) -> Any:
-        """Return what the function returns; only its own errors are the user's."""
+        """Return the function's result; report only its own errors as the user's."""
         try:
             return call()
         except MemoryError:
@@ -144,7 +144,7 @@ def place(options: DataOptions) -> dict[str, str]:
 
 
 def _wrong(number: int, batch: Any, schema: pa.Schema | None) -> tuple[str, str, str] | None:
-    """Return what is wrong with a batch: received, expected, fix."""
+    """Return a batch's problem as received, expected and fix; None if it is valid."""
     if not isinstance(batch, pa.RecordBatch):
         kind = type(batch)
         return (

@@ -93,7 +93,7 @@ class ParquetTable(Reader):
 
 
 def _check_indices(columns: Iterable[pa.Array]) -> None:
-    """Check what Arrow leaves to whoever looks a value up: the indices of dictionaries."""
+    """Check the indices of dictionaries, which Arrow does not check when it reads them."""
     for column in columns:
         if isinstance(column, pa.DictionaryArray):
             ends, size = pc.min_max(column.indices).as_py(), len(column.dictionary)

@@ -42,7 +42,7 @@ _ZEROS = {"bytes_list": b"", "float_list": 0.0, "int64_list": 0}
 
 @dataclass(frozen=True)
 class _Feature:
-    """What the first record with a feature has in it.
+    """A feature's type and length in the first record that contains it.
 
     Attributes:
         kind: bytes_list, float_list or int64_list.
@@ -54,7 +54,7 @@ class _Feature:
 
     @property
     def type(self) -> pa.DataType:
-        """Its column's type; several strings make no columns."""
+        """Its column's type; several strings stay a list of any length."""
         single = _KINDS[self.kind]
         if self.length == 1:
             return single
@@ -87,7 +87,7 @@ class TFRecordTable(Reader):
             if len(self._first) == _LOOKED or size > _MOST_BYTES:
                 break
         self._known = {*self._features, *options.drop}
-        # By name: a record has no order, and protobuf draws another one in every process.
+        # Sorted by name, because protobuf orders a record's features differently in each process.
         self.schema = pa.schema(
             [(key, feature.type) for key, feature in sorted(self._features.items())]
         )
