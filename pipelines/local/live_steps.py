@@ -20,7 +20,7 @@ from kfp_tfjob.pipelines.kubeflow.reasons import training_report
 from kfp_tfjob.pipelines.kubeflow.records import newest
 from kfp_tfjob.pipelines.live import LiveLines
 from kfp_tfjob.pipelines.local.output import Steps, step_line
-from kfp_tfjob.storage.layout import PROGRESS
+from kfp_tfjob.storage.layout import OUTPUT, PROGRESS
 from kfp_tfjob.storage.progress import ProgressReport, ReportReader
 
 _READ_SECONDS = 1.0  # between two reads of progress.jsonl, which gets a line every 2 seconds
@@ -91,7 +91,7 @@ class LiveSteps(Steps):
         self._read_at, self._training = time.monotonic(), None
         # The pod's own folder, or with `pod.chief.output_claim`, a folder of the claim.
         paths = [
-            *self._job.glob(f"jobs/*/chief-0/output/{PROGRESS}"),
+            *self._job.glob(f"jobs/*/chief-0/{OUTPUT}/{PROGRESS}"),
             *self._job.glob(f"claims/*/*/{PROGRESS}"),
         ]
         tails = []
