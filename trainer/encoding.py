@@ -30,6 +30,7 @@ from pyarrow import parquet
 from kfp_tfjob.features.moments import Moments
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.statistics import TRAINING_SPLITS
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
@@ -42,7 +43,6 @@ from kfp_tfjob.trainer.packing import Packing, chunk_of
 
 log = logging.getLogger(__name__)
 
-SPLITS = ("train", "validation")
 _SILENCE = 5.0  # seconds between two lines of progress
 _LABEL_BYTES, _WEIGHT_BYTES = 8, 4  # of a row, at most
 
@@ -153,7 +153,7 @@ def encode_table(
     partial.mkdir(parents=True)
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for split in SPLITS:
+            for split in TRAINING_SPLITS:
                 encoding.run(split, pool, stop, deletes_shards)
         finally:
             pool.shutdown(cancel_futures=True)
@@ -169,12 +169,14 @@ class _RowGroup:
 
     Attributes:
         path: The shard.
+        metadata: The shard's metadata.
         number: The row group's number in the shard.
         start: The number of its first row in the split.
         is_last: Whether it is the shard's last one.
     """
 
     path: Path
+    metadata: parquet.FileMetaData
     number: int
     start: int
     is_last: bool
@@ -210,16 +212,16 @@ class _Encoding:
         self._coding = schema.encoding
         self._packing = Packing(self._coding)
         self._moments = Moments.empty(self._coding.numbers)
-        self._groups = {split: [*self._row_groups(dataset, split)] for split in SPLITS}
-        self._progress = _Progress(sum(schema.rows.get(split, 0) for split in SPLITS))
+        self._groups = {split: [*self._row_groups(dataset, split)] for split in TRAINING_SPLITS}
+        self._rows = sum(schema.rows.get(split, 0) for split in TRAINING_SPLITS)
+        self._progress = _Progress(self._rows)
 
     def check_space(self) -> None:
         """Reject a disk that is too small before anything is written.
 
         A pod that uses more than its own disk may have is evicted, and sees no error.
         """
-        rows = sum(self._schema.rows.get(split, 0) for split in SPLITS)
-        needed = rows * (4 * self._coding.width + _LABEL_BYTES + _WEIGHT_BYTES)
+        needed = self._rows * (4 * self._coding.width + _LABEL_BYTES + _WEIGHT_BYTES)
         self._target.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._target.parent).free
         if needed > free:
@@ -227,8 +229,8 @@ class _Encoding:
                 Problem(
                     f"the encoded rows need {sized(needed)} in {self._target.parent}",
                     received=f"{sized(free)} of free space",
-                    expected=f"{sized(needed)}: {rows:,} rows with {self._coding.width:,} packed"
-                    " columns of 4 bytes each, and their labels",
+                    expected=f"{sized(needed)}: {self._rows:,} rows with {self._coding.width:,}"
+                    " packed columns of 4 bytes each, and their labels",
                     fix="in a pod, raise pod.all.ephemeral_storage; elsewhere, use a folder on a"
                     " larger disk",
                 )
@@ -277,7 +279,7 @@ class _Encoding:
                 metadata = parquet.read_metadata(path)
             last = metadata.num_row_groups - 1
             for number in range(last + 1):
-                yield _RowGroup(path, number, rows, number == last)
+                yield _RowGroup(path, metadata, number, rows, number == last)
                 rows += metadata.row_group(number).num_rows
         if entry and rows != entry.rows:
             raise DataError(
@@ -307,9 +309,9 @@ class _Encoding:
 
     def _read(self, group: _RowGroup) -> pa.Table:
         """Return a row group with one chunk for each column; strings have a dictionary."""
-        schema = parquet.read_schema(group.path)
+        schema = group.metadata.schema.to_arrow_schema()
         strings = [field.name for field in schema if pa.types.is_string(field.type)]
-        file = parquet.ParquetFile(group.path, read_dictionary=strings)
+        file = parquet.ParquetFile(group.path, metadata=group.metadata, read_dictionary=strings)
         columns = [*self._schema.names, self._schema.label.name]
         if self._schema.weight:
             columns.append(self._schema.weight.name)

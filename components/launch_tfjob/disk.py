@@ -56,11 +56,12 @@ def with_disk(step: Step, spec: JobSpec) -> JobSpec:
 def _encoded_bytes(step: Step, spec: JobSpec, dataset: S3Address, manifest: Manifest) -> int:
     """Return the bytes that the rows take besides the shards: at most, if these are few."""
     from kfp_tfjob.features.schema import Schema
+    from kfp_tfjob.features.statistics import TRAINING_SPLITS
 
     rows, features = manifest.details.get("rows"), manifest.details.get("features")
     if not isinstance(rows, dict) or not isinstance(features, int):
         return 0
-    count = sum(value for split, value in rows.items() if is_for_training(f"{split}/"))
+    count = sum(rows.get(split, 0) for split in TRAINING_SPLITS)
     if spec.options.command:
         is_converted = spec.options.stage_data == NPY
         return count * (features + 1) * _NPY_VALUE if is_converted else 0

@@ -72,14 +72,6 @@ class TFRecords:
 
 def _index(content: mmap.mmap, path: Path, dataset: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the (rows,) int64 offsets and (rows,) lengths of a file's records."""
-    size = len(content)
-    length = _LENGTH.unpack_from(content)[0] if size >= _LENGTH.size else 0
-    stride = _BEFORE + length + _AFTER
-    if size % stride == 0:
-        # prepare_data writes records of equal length, which need no search.
-        lengths = np.ndarray((size // stride,), "<u8", content, 0, (stride,))
-        if (lengths == length).all():
-            return np.arange(_BEFORE, size, stride, dtype=np.int64), lengths.astype(np.int64)
     slices = list(_search(content, path, dataset))
     offsets = np.array([offset for offset, _ in slices], np.int64)
     return offsets, np.array([length for _, length in slices], np.int64)

@@ -85,7 +85,7 @@ class LiveSteps(Steps):
             self._path.unlink()
 
     def _read_training(self) -> None:
-        """Read the chief's newest report of training; None before the first."""
+        """Read the chief's newest report of training, at most once per second."""
         if time.monotonic() - self._read_at < _READ_SECONDS:
             return
         self._read_at, self._training = time.monotonic(), None

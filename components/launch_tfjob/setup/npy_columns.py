@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from kfp_tfjob.features.cells import NO_DATE, sorted_strings
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema, SchemaSplit
-from kfp_tfjob.features.statistics import SPLITS
+from kfp_tfjob.features.statistics import TRAINING_SPLITS
 from kfp_tfjob.options.train import images_as_npy, npy_problem
 from kfp_tfjob.storage import files
 from kfp_tfjob.storage.address import S3Address
@@ -47,7 +47,6 @@ from kfp_tfjob.storage.layout import (
     NPY_STRINGS,
     SCHEMA,
     STATISTICS,
-    is_for_training,
 )
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.names import below
@@ -57,7 +56,6 @@ from kfp_tfjob.uploader.parallel import TransferProgress
 
 log = logging.getLogger(__name__)
 
-_SPLITS = tuple(split for split in SPLITS if is_for_training(f"{split}/"))
 _CODES, _CLASSES, _BOOLEANS, _DATES = map(np.dtype, ("<i4", "<i8", "u1", "<M8[us]"))
 _MISSING_CODE, _MISSING_BOOLEAN = -1, 255  # NO_DATE is NaT
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
@@ -174,10 +172,10 @@ class _Conversion:
     def run(self) -> None:
         """Convert the splits, and rename the files once all of them are complete."""
         (self._folder / NPY_COLUMNS).unlink(missing_ok=True)
-        folders = [*_SPLITS, NPY_STRINGS]
+        folders = [*TRAINING_SPLITS, NPY_STRINGS]
         for path in (self._scratch, *(self._folder / name for name in folders)):
             shutil.rmtree(path, ignore_errors=True)
-        shards = {split: self._shards(split) for split in _SPLITS}
+        shards = {split: self._shards(split) for split in TRAINING_SPLITS}
         size = sum(shard.size for entries in shards.values() for shard in entries)
         progress = TransferProgress("converting", sum(map(len, shards.values())), size)
         try:
@@ -198,7 +196,7 @@ class _Conversion:
         log.info(
             "converted %s of %s rows to .npy files: %s",
             counted(len(self._columns), "column"),
-            " and ".join(f"{self._split(split).rows:,} {split}" for split in _SPLITS),
+            " and ".join(f"{self._split(split).rows:,} {split}" for split in TRAINING_SPLITS),
             progress,
         )
 
@@ -301,7 +299,7 @@ class _Conversion:
 
     def _check_space(self, shard: ManifestObject) -> None:
         """Compare the disk with the bytes of all files, apart from the lists of strings."""
-        rows = sum(self._split(split).rows for split in _SPLITS)
+        rows = sum(self._split(split).rows for split in TRAINING_SPLITS)
         needed = rows * sum(column.dtype.itemsize for column in self._columns)
         free = shutil.disk_usage(self._folder).free
         if needed > free:
@@ -349,7 +347,7 @@ class _Conversion:
         special = {label, weight.name if weight else label}
         entries = {column.name: column.entry for column in self._columns}
         index = {
-            "rows": {split: self._split(split).rows for split in _SPLITS},
+            "rows": {split: self._split(split).rows for split in TRAINING_SPLITS},
             "columns": {name: entry for name, entry in entries.items() if name not in special},
             "label": {"name": label} | entries[label],
         }
