@@ -72,7 +72,14 @@ def prepared(
     if warnings is not None and model_code:
         if not (is_local() or model_code.in_image):
             problems += local_paths({"model_code": values["model_code"]})
-        code, of_code = check_code(step, values)
+        options = values["train_options"]
+        code, of_code = check_code(
+            step,
+            model_code,
+            values["train_image"],
+            options.get("command", ()) if isinstance(options, Mapping) else (),
+            values["model_hyperparameters"],
+        )
         problems += only(of_code, Status.PROBLEM)
         for warning in only(of_code, Status.WARNING):
             log.warning("%s", warning)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +43,8 @@ _STRINGS = (
     *("output_uri", "storage_endpoint", "storage_region", "storage_secret"),
     *("dataset_uri", "model_name", "model_entry", "code_uri"),
 )
+# Keys of `for_result` whose defaults follow from the replicas.
+_BATCH_SIZE, _SYNC_BATCH_NORM = "train_batch_size", "train_options.sync_batch_norm"
 # Variables that the manifest sets itself; a user's own value would break the contract of a replica.
 RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in kinds.KINDS))
 
@@ -81,6 +83,7 @@ class JobSpec:
         options: The dict train_options.
         pod: The dict pod.
         kind: The kind of the job.
+        automatic: The keys of `for_result` whose values are defaults that follow from the replicas.
     """
 
     output_uri: str
@@ -101,6 +104,7 @@ class JobSpec:
     options: TrainOptions
     pod: PodOptions
     kind: JobKind
+    automatic: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def replicas(self) -> int:
@@ -199,26 +203,51 @@ class JobSpec:
             pod=typed(PodOptions, "pod"),
             kind=kinds.DEFAULT if options.job == "auto" else kinds.kind_named(options.job),
         )
-        resolved = spec._resolved(trained)
+        resolved = spec._resolved()._with_values_of(trained)
         if not problems:
-            problems += resolved._wrong_batch(requested=spec.batch_size)
+            problems += resolved._wrong_batch()
         ConfigurationError.raise_if([*problems, *resolved._problems()])
         return resolved
 
-    def _resolved(self, trained: Mapping[str, Any]) -> JobSpec:
-        """Return the job with the batch size and sync_batch_norm that its defaults stand for.
+    def continued(self, trained: Mapping[str, Any]) -> JobSpec:
+        """Return the job of a run that continues an earlier attempt.
+
+        The defaults that follow from the replicas are those of the attempt, even if the run now has
+        other replicas or another version has other defaults.
 
         Args:
-            trained: `for_result` of an earlier attempt, which takes precedence over the defaults.
+            trained: `for_result` of that attempt; empty if the run has not trained.
+
+        Raises:
+            ConfigurationError: The replicas cannot divide the attempt's batch.
         """
-        rows_per_rank = ROWS_PER_STEP if self.gpus else -(-ROWS_PER_STEP // self.replicas)
-        batch = self.batch_size or trained.get("train_batch_size") or rows_per_rank * self.ranks
-        synchronizes = self.options.sync_batch_norm
+        spec = self._with_values_of(trained)
+        ConfigurationError.raise_if(spec._wrong_batch())
+        return spec
+
+    def _resolved(self) -> JobSpec:
+        """Return the job with the batch size and sync_batch_norm that its defaults stand for."""
+        automatic: set[str] = set()
+        batch, synchronizes = self.batch_size, self.options.sync_batch_norm
+        if not batch:
+            rows_per_rank = ROWS_PER_STEP if self.gpus else -(-ROWS_PER_STEP // self.replicas)
+            batch = rows_per_rank * self.ranks
+            automatic.add(_BATCH_SIZE)
         if synchronizes == "auto":
             # A user's own program does not read the option, so its value must not depend on ranks.
-            default = self.options.synchronizes(1 if self.options.command else self.ranks)
-            synchronizes = trained.get("train_options.sync_batch_norm", default)
+            synchronizes = self.options.synchronizes(1 if self.options.command else self.ranks)
+            automatic.add(_SYNC_BATCH_NORM)
         options = self.options.model_copy(update={"sync_batch_norm": synchronizes})
+        return replace(self, batch_size=batch, options=options, automatic=frozenset(automatic))
+
+    def _with_values_of(self, trained: Mapping[str, Any]) -> JobSpec:
+        """Return the job with an earlier attempt's values instead of its own defaults."""
+        batch, options = self.batch_size, self.options
+        if _BATCH_SIZE in self.automatic:
+            batch = trained.get(_BATCH_SIZE) or batch
+        if _SYNC_BATCH_NORM in self.automatic and _SYNC_BATCH_NORM in trained:
+            update = {"sync_batch_norm": trained[_SYNC_BATCH_NORM]}
+            options = options.model_copy(update=update)
         return replace(self, batch_size=batch, options=options)
 
     def _problems(self) -> Iterator[Problem | str]:
@@ -323,7 +352,7 @@ class JobSpec:
                 suggestion="true",
             )
 
-    def _wrong_batch(self, requested: int) -> Iterator[Problem]:
+    def _wrong_batch(self) -> Iterator[Problem]:
         """Yield the problem of a batch size that does not divide; a default of 0 always does."""
         if self.options.command or self.batch_size % self.ranks == 0:
             return
@@ -331,7 +360,7 @@ class JobSpec:
             f"a multiple of {self.ranks} = (1 chief + {self.workers} workers)"
             f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}"
         )
-        if not requested:
+        if _BATCH_SIZE in self.automatic:
             yield Problem(
                 "this run began with a batch that its replicas now cannot divide",
                 received=f"train_batch_size {self.batch_size}",

@@ -67,7 +67,7 @@ def doctor(
     Exit codes: 0 no problem; 1 problems; 2 wrong run parameters.
     """
     began = time.monotonic()
-    from kfp_tfjob.components.preflight.parameters import job_spec
+    from kfp_tfjob.components.preflight.plan import job_spec
     from kfp_tfjob.pipelines.doctor import Request, examine
     from kfp_tfjob.pipelines.kubeflow.package import from_file
 

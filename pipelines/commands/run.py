@@ -54,7 +54,7 @@ def run(home: Path, run_id: str | None, tick: str | None, verbose: bool, **argum
     code; 3 wrong data; 6 another run was promoted first; 128+N stopped by signal N; any other
     code: another failure. The last lines give the reason.
     """
-    from kfp_tfjob.components.preflight.parameters import check
+    from kfp_tfjob.components.preflight.plan import RunPlan
     from kfp_tfjob.pipelines.local.run import run as run_here
     from kfp_tfjob.storage.run_folder import full_id
 
@@ -65,7 +65,7 @@ def run(home: Path, run_id: str | None, tick: str | None, verbose: bool, **argum
         earlier = _read_parameters(place, run_id) if run_id else None
     # The environment of today must not change a run of yesterday.
     values = parameters_of(arguments, earlier, environment={} if earlier else os.environ).values
-    check(values)
+    RunPlan.parse(values)
     ConfigurationError.raise_if(_missing_secrets(values))
     embedded = not values["storage_endpoint"]
     _require("tensorflow", *(["swift"] if embedded else []))

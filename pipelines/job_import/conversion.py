@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.components.preflight.parameters import defaults, job_spec
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.preflight.plan import job_spec
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.labels import QUEUE_LABEL

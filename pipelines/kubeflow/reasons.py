@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.components.finish.workflow import FailedTask, cause
-from kfp_tfjob.components.preflight.parameters import defaults, job_spec
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.preflight.plan import job_spec
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.options.pipeline import PARAMETERS, completed

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.preflight.plan import RunPlan
 from kfp_tfjob.components.prepare_data import dataset, report, row_requirements, scan
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
@@ -124,8 +125,7 @@ def _manifest(data: bytes, folder: Path) -> None:
 
 
 def _options(values: dict[str, Any], folder: Path) -> None:
-    run_parameters.check(values)
-    spec = run_parameters.job_spec(values)
+    spec = RunPlan.parse(values).job
     run_parameters.table(values, spec).encode()
     to_yaml(build_job(spec, Identity("run", 1))).encode()
     parse(DataOptions, "data_options", values["data_options"]).dataset_digest("d", "label")

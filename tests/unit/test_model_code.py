@@ -544,7 +544,7 @@ def test_what_this_python_cannot_parse_is_wrong_where_it_runs(
     values = defaults() | {"model_code": f"{tmp_path}/train.py:f", "train_image": image}
     values |= {"train_options": {"command": command}} if command else {}
     step = Step("preflight", "r", Layout(S3Address("bucket")), STORE)
-    code, (finding,) = check_code(step, values)
+    code, (finding,) = check_code(step, ModelCode.of_run(values), image, command, {})
     assert code.files and finding.status == status
     assert "line 2: U+00A0" in str(finding.received)
     # `submit` says the same before it copies the code.
@@ -760,7 +760,5 @@ def test_another_image_may_contain_what_lies_beside_the_code(beside: Path, tmp_p
     Path("net.py").write_text("import layers2" + BUILD.format("pass"))
     step = Step("preflight", "r", Layout(S3Address("test")), STORE)
     for image, status in ((TRAIN, Status.PROBLEM), ("own:1", Status.WARNING)):
-        _, (finding,) = check_code(
-            step, {**completed(defaults()), "model_code": "net.py:build", "train_image": image}
-        )
+        _, (finding,) = check_code(step, ModelCode("net.py", "build"), image, (), {})
         assert finding.status == status

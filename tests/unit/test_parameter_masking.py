@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.components.finish.engine import run_as_exit_task
-from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
+from kfp_tfjob.components.preflight.parameters import defaults, table
+from kfp_tfjob.components.preflight.plan import RunPlan, job_spec
 from kfp_tfjob.jobs import log_masking
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
@@ -142,7 +143,7 @@ def test_an_endpoint_with_a_password_is_refused_without_repeating_it(
     for refuse in (
         lambda: check_endpoint(endpoint),
         lambda: Store(endpoint),
-        lambda: check(defaults() | GOOD | {"storage_endpoint": endpoint}),
+        lambda: RunPlan.parse(defaults() | GOOD | {"storage_endpoint": endpoint}),
     ):
         with pytest.raises(ConfigurationError, match="contains a ") as refused:
             refuse()

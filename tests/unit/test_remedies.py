@@ -35,7 +35,7 @@ from kfp_tfjob.components import code_copy
 from kfp_tfjob.components.launch_tfjob import records, standalone
 from kfp_tfjob.components.launch_tfjob.task import apply as apply_task
 from kfp_tfjob.components.preflight import engine as preflight
-from kfp_tfjob.components.preflight import parameters as run_parameters
+from kfp_tfjob.components.preflight.plan import RunData, RunPlan
 from kfp_tfjob.components.prepare_data import (
     column_profile,
     contracts,
@@ -79,6 +79,7 @@ from kfp_tfjob.storage.names import check_task_key
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.config import Config
+from kfp_tfjob.user_code.model_code import ModelCode
 from tests.fuzz.targets import FolderStore
 from tests.typed_schema import typed as schema_of
 from tests.unit import launch_parameters
@@ -116,17 +117,19 @@ COMMAND = ["python3", "train.py"]
 
 def params(given: Values) -> list[Problem]:
     """Return what preflight says of the run parameters alone."""
-    return problems_of(lambda: run_parameters.check(given))
+    return problems_of(lambda: RunPlan.parse(given))
 
 
 def at_tick(given: Values) -> list[Problem]:
     """Return what preflight says of a time of the back end and of data for it."""
 
     def read() -> None:
-        tick = preflight._tick(given, given["tick"])
+        dated = {name: given[name] for name in ("data_uri", "output_uri")}
+        tick = preflight._tick(dated, given["tick"])
         uri = address_fields.fill(str(given["data_uri"]), tick)
         step: Any = SimpleNamespace(store=None)
-        _, problems = preflight._check_data(step, given | {"data_uri": uri}, tick)
+        run_data = RunData(uri, given["data_label"], DataOptions())
+        _, problems = preflight._check_data(step, run_data, tick)
         ConfigurationError.raise_if(problems)
 
     return problems_of(read)
@@ -186,7 +189,12 @@ def code(given: Values) -> list[Problem]:
     found: list[Any] = []
 
     def check() -> None:
-        _, problems = code_copy.check_code(step, given)
+        model_code = ModelCode.of_run(given)
+        command = given["train_options"].get("command", ())
+        hyperparameters = given["model_hyperparameters"]
+        _, problems = code_copy.check_code(
+            step, model_code, given["train_image"], command, hyperparameters
+        )
         found.extend(problems)
 
     return [*problems_of(check), *found]
@@ -305,9 +313,14 @@ def stored(given: Any) -> list[Problem]:
 JOB = launch_parameters.DEFAULTS
 MOUNTED = {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]}
 PARAMETERS = [
-    Case("components/preflight/parameters:check", params, values(model_name=""), typed("churn")),
     Case(
-        "components/preflight/parameters:_check_output",
+        "components/preflight/plan:_missing_parameters",
+        params,
+        values(model_name=""),
+        typed("churn"),
+    ),
+    Case(
+        "components/preflight/plan:_check_output",
         params,
         values(output_uri="s3://bucket/p/runs/{user}"),
         typed("s3://bucket/p/runs/ann"),

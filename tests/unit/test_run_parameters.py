@@ -9,7 +9,8 @@ from markdown_it import MarkdownIt
 from kfp_tfjob.components.evaluate.component import evaluate
 from kfp_tfjob.components.finish.component import finish
 from kfp_tfjob.components.preflight.component import preflight
-from kfp_tfjob.components.preflight.parameters import check, defaults, evaluates, job_spec, table
+from kfp_tfjob.components.preflight.parameters import defaults, table
+from kfp_tfjob.components.preflight.plan import RunPlan, job_spec
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
@@ -76,7 +77,7 @@ def test_preflight_takes_every_parameter() -> None:
     ],
 )
 def test_each_problem_names_its_parameter(changed: dict, path: str, suggestion: str) -> None:
-    problem = problem_of(check, values(**changed))
+    problem = problem_of(RunPlan.parse, values(**changed))
     assert (problem.path, problem.suggestion) == (path, suggestion)
 
 
@@ -91,13 +92,12 @@ PROGRAM = {"data_uri": "", "data_label": "", "train_options": {"command": ["pyth
 
 def test_a_program_needs_no_data() -> None:
     given = values(**PROGRAM)
-    check(given)
-    assert not evaluates(given, job_spec(given))
-    assert evaluates(values(), job_spec(values()))
+    assert not RunPlan.parse(given).evaluates
+    assert RunPlan.parse(values()).evaluates
     given = values(train_options={"evaluate": False})
-    assert not evaluates(given, job_spec(given))
+    assert not RunPlan.parse(given).evaluates
     explicit = PROGRAM["train_options"] | {"evaluate": False, "when_unchanged": "train"}
-    check(values(**PROGRAM | {"train_options": explicit}))
+    RunPlan.parse(values(**PROGRAM | {"train_options": explicit}))
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,16 @@ def test_a_program_needs_no_data() -> None:
 def test_what_needs_data_is_refused_without_it(changed: dict, path: str) -> None:
     given = PROGRAM | changed
     given["train_options"] = PROGRAM["train_options"] | given["train_options"]
-    problem = problem_of(check, values(**given))
+    problem = problem_of(RunPlan.parse, values(**given))
     assert problem.path == path and problem.fix
-    check(values(**given | {"data_uri": "d.csv"}))
+    RunPlan.parse(values(**given | {"data_uri": "d.csv"}))
 
 
 def test_without_data_and_a_program_there_is_one_problem() -> None:
-    assert problem_of(check, values(data_uri="", data_options={"drop": ["a"]})).path == "data_uri"
+    assert (
+        problem_of(RunPlan.parse, values(data_uri="", data_options={"drop": ["a"]})).path
+        == "data_uri"
+    )
 
 
 def test_a_value_stays_in_its_paragraph() -> None:
