@@ -18,14 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.components.webhook import Webhook, call_with_timeout
 from kfp_tfjob.jobs.attempt_record import gpu_hours
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 

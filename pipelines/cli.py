@@ -11,6 +11,9 @@ from typing import Any
 
 import click
 
+from kfp_tfjob.common.docs_page import address_of
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.escaping import log_to
 from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.pipelines.commands.cancel import cancel
 from kfp_tfjob.pipelines.commands.compile import compile_
@@ -34,9 +37,6 @@ from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
 from kfp_tfjob.pipelines.commands.watch import watch
 from kfp_tfjob.pipelines.commands.why import why
 from kfp_tfjob.pipelines.hints import with_hints
-from kfp_tfjob.storage.docs_page import address_of
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import log_to
 
 
 class _Group(Group):

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from kfp_tfjob.common.docs_page import SITE_VARIABLE
 from kfp_tfjob.options.images import (
     RUN_AS_USER_VARIABLE,
     TOOLS_VARIABLE,
@@ -27,7 +28,6 @@ from kfp_tfjob.options.images import (
     is_placeholder,
 )
 from kfp_tfjob.pipelines import step_resources as step_settings
-from kfp_tfjob.storage.docs_page import SITE_VARIABLE
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # The committed YAML of a checkout; an installed package may be read-only.

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.local.embedded_store import embedded_store, is_held, store_of
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
+from kfp_tfjob.registry.run_folder import find, full_id
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import OUTPUT, RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import find, full_id
 from kfp_tfjob.storage.store import Store
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 from kfp import dsl, kubernetes
 from kfp.dsl.structures import ResourceSpec
 
+from kfp_tfjob.common.docs_page import SITE_VARIABLE
 from kfp_tfjob.options.images import (
     RUN_AS_USER,
     TOOLS,
@@ -23,7 +24,6 @@ from kfp_tfjob.options.images import (
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
 from kfp_tfjob.storage.credentials import MOUNT
-from kfp_tfjob.storage.docs_page import SITE_VARIABLE
 
 # The launcher's own pod may be drained while the job runs; the next one takes the job over.
 _RETRIES = {"launch-tfjob": 2}

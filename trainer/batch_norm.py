@@ -11,9 +11,9 @@ import logging
 
 import keras
 
+from kfp_tfjob.common.errors import Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.formatting import listed
 
 log = logging.getLogger(__name__)
 

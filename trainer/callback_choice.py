@@ -13,8 +13,8 @@ from typing import Any
 
 import keras
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, KERAS_MODEL, MODEL, PROGRESS, UPLOADER
 from kfp_tfjob.trainer import callback_state
 

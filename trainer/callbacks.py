@@ -18,8 +18,8 @@ import keras
 import numpy as np
 from tensorflow.python.distribute.values import DistributedVariable
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.trainer import callback_state
 from kfp_tfjob.trainer.callback_state import CallbackState
 from kfp_tfjob.trainer.checkpoint import Position

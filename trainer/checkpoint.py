@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.storage import files
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
 from kfp_tfjob.trainer.errors import NotStartedError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE
 from kfp_tfjob.trainer.checkpoint import Checkpoint, remove, steps
 from kfp_tfjob.trainer.replicas import parts_of

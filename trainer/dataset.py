@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.names import below
 from kfp_tfjob.features.coding import Coding, Column
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
@@ -25,9 +27,7 @@ from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
-from kfp_tfjob.storage.names import below
 from kfp_tfjob.trainer.encoding import EncodedTable, PackedColumn, encode_table
 
 if TYPE_CHECKING:

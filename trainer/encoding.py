@@ -27,17 +27,17 @@ import pyarrow as pa
 import tensorflow as tf
 from pyarrow import parquet
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import listed, sized
+from kfp_tfjob.common.names import below
+from kfp_tfjob.common.progress import ProgressReport, report
 from kfp_tfjob.features.moments import Moments
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import TRAINING_SPLITS
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import listed, sized
 from kfp_tfjob.storage.layout import ENCODED_DOCUMENT
-from kfp_tfjob.storage.names import below
-from kfp_tfjob.storage.progress import ProgressReport, report
 from kfp_tfjob.trainer.errors import StoppedError
 from kfp_tfjob.trainer.packing import Packing, chunk_of
 

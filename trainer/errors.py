@@ -1,4 +1,4 @@
-"""Errors that end a training, besides `storage.errors` (docs/failures.md, "Exit codes")."""
+"""Errors that end a training, besides `common.errors` (docs/failures.md, "Exit codes")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import suppress
 
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.common.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.supervisor import exit_codes, termination_message
 
 

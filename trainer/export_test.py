@@ -19,12 +19,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.escaping import uncolored
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.escaping import uncolored
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
 from kfp_tfjob.supervisor.kernel import memory_left
 

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend import compute_output_spec  # traces without creating or changing variables
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.inputs import first_rows
 from kfp_tfjob.trainer.prediction import output_spec

@@ -17,8 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.features.records import evaluation_slices, train_batch_size, train_slices
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINTS, LOGS
 from kfp_tfjob.trainer import randomness, supervised
 from kfp_tfjob.trainer.callback_choice import choose

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import keras
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.coding import Column
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 
 # Units of the hidden layers, dropout, learning rate (benchmarks/tables.py).

@@ -15,9 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.served_model import not_probabilities
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.inputs import first_rows
 from kfp_tfjob.trainer.label_test import is_code_of_keras, loss_of

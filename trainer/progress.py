@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfp_tfjob.storage import files
+from kfp_tfjob.common import files
 from kfp_tfjob.storage.layout import LOGS, PROGRESS
 from kfp_tfjob.trainer.checkpoint import Position
 from kfp_tfjob.trainer.replicas import Replicas

@@ -16,8 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import holder_of
 from kfp_tfjob.trainer.inputs import first_rows

@@ -10,9 +10,9 @@ import os
 import resource
 from pathlib import Path
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import is_for_training, is_shard_of
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store

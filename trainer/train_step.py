@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.trainer import untracked_state
 from kfp_tfjob.trainer.prediction import predict
 from kfp_tfjob.trainer.replicas import Replicas

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from kfp_tfjob.storage import files
+from kfp_tfjob.common import files
 from kfp_tfjob.trainer import checkpoint, randomness
 from kfp_tfjob.trainer.callback_state import CallbackState
 from kfp_tfjob.trainer.callbacks import Callbacks

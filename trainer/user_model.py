@@ -23,9 +23,9 @@ import keras
 import tensorflow as tf
 from keras.src.backend import compute_output_spec  # traces without creating or changing variables
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.trainer import batch_norm, label_test, randomness
 from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
 from kfp_tfjob.trainer.prediction import output_spec

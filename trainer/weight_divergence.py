@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.trainer.replicas import Replicas, parts_of
 
 _DIFFERENT = 0  # the checksum of a weight that differs between the GPUs of a process

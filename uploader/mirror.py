@@ -21,14 +21,14 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectNotFoundError,
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.storage.layout import (
     CHECKPOINT_STATE,
     CHECKPOINTS,

@@ -20,9 +20,9 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from kfp_tfjob.common.errors import ObjectExistsError, StepError
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectExistsError, StepError
-from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import CHECKPOINTS, CHIEF_END, UPLOADER, RunLayout
 from kfp_tfjob.supervisor import exit_codes, termination_message
 from kfp_tfjob.supervisor.files import read_json

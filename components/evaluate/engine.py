@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.components.evaluate.wrong_images import WrongImages
@@ -22,11 +24,9 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import suspicious_columns
 from kfp_tfjob.judging.judge import EvaluationRequest, judge
 from kfp_tfjob.registry.champion_records import record_of
+from kfp_tfjob.registry.training_cache import TrainedRun, remember
+from kfp_tfjob.registry.verdict_record import ModelVerdict
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.training_cache import TrainedRun, remember
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 
 log = logging.getLogger(__name__)
 

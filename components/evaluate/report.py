@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.components.evaluate.plots import BASELINE, Plot, confusions, curves
 from kfp_tfjob.components.evaluate.verdict_plots import (
     MetricRow,
@@ -32,8 +33,7 @@ from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import ONLY_THRESHOLDS, PER_CLASS, is_own, meaning
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
+from kfp_tfjob.registry.verdict_record import Check, ModelVerdict
 
 _MOST_SLICES = 100  # rows of the table; verdict.json contains all slices
 # Test rows with which every gain has bounds: the bounds of all metrics take as long as the metrics.

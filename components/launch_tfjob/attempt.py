@@ -19,6 +19,7 @@ from kfp_tfjob.checks.remedies import remedy, secret_remedy
 from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
@@ -29,7 +30,6 @@ from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor.exit_codes import MEANING
 
 log = logging.getLogger(__name__)

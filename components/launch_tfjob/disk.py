@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from kfp_tfjob.common.errors import ObjectNotFoundError
+from kfp_tfjob.common.formatting import sized
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pod import DEFAULTS, bytes_of
 from kfp_tfjob.options.train import NPY
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectNotFoundError
-from kfp_tfjob.storage.formatting import sized
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MANIFEST, SCHEMA, is_for_training
 from kfp_tfjob.storage.manifest import Manifest
 

@@ -19,6 +19,8 @@ from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import Backend, JobExistsError, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems, StepError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.components.cards import TrainedModelCard
 from kfp_tfjob.components.launch_tfjob import earlier_job
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
@@ -40,8 +42,6 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.options import images
 from kfp_tfjob.options.parameter_masking import secrets_in
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems, StepError
-from kfp_tfjob.storage.formatting import counted
 
 log = logging.getLogger(__name__)
 

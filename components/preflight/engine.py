@@ -20,6 +20,15 @@ from kfp_tfjob.checks.finding import Finding, Status, local_paths, only, warning
 from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.backend import is_local
+from kfp_tfjob.common.errors import (
+    ConfigurationError,
+    DataError,
+    Problem,
+    StepError,
+    StoreUnavailableError,
+)
+from kfp_tfjob.common.escaping import code as code_span
+from kfp_tfjob.common.escaping import prose
 from kfp_tfjob.components.code_copy import check_code, code_of_run, save_code
 from kfp_tfjob.components.launch_tfjob.records import Records, require_same
 from kfp_tfjob.components.preflight import parameters as run_parameters
@@ -41,20 +50,11 @@ from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import NPY, images_as_npy
-from kfp_tfjob.storage.errors import (
-    ConfigurationError,
-    DataError,
-    Problem,
-    StepError,
-    StoreUnavailableError,
-)
-from kfp_tfjob.storage.escaping import code as code_span
-from kfp_tfjob.storage.escaping import prose
+from kfp_tfjob.registry.run_folder import claim
+from kfp_tfjob.registry.training_cache import TrainedRun
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.training_cache import TrainedRun
 from kfp_tfjob.user_code.own_code import place_of
 
 log = logging.getLogger(__name__)

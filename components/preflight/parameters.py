@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from kfp_tfjob.common.escaping import code
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters, completed
-from kfp_tfjob.storage.escaping import code
-from kfp_tfjob.storage.formatting import counted
 
 
 def defaults() -> RunParameters:

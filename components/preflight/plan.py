@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.address_fields import Tick
@@ -28,9 +30,7 @@ from kfp_tfjob.options.no_data import has_data, run_problems
 from kfp_tfjob.options.parameter_masking import plain_secrets
 from kfp_tfjob.options.parse import parse, unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import check_endpoint
 from kfp_tfjob.user_code.model_code import ModelCode
 

@@ -14,18 +14,18 @@ import logging
 from hashlib import sha256
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.gate import GateOptions, parse_gate
+from kfp_tfjob.registry.champion import ROLLBACK, Champion
 from kfp_tfjob.registry.champion_records import champions
+from kfp_tfjob.registry.training_cache import TrainedRun, newest
+from kfp_tfjob.registry.verdict_record import ModelVerdict, verdict_in_force
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
-from kfp_tfjob.storage.training_cache import TrainedRun, newest
-from kfp_tfjob.storage.verdict_record import ModelVerdict, verdict_in_force
 from kfp_tfjob.user_code.model_code import Code
 
 log = logging.getLogger(__name__)

@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.escaping import short
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.components.prepare_data import contracts, leaks, reference, sample
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.distributions import (
@@ -30,9 +33,6 @@ from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, SUSPICIOUS
 from kfp_tfjob.storage.store import Store
 

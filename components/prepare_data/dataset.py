@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.components.prepare_data import fit_encoding
 from kfp_tfjob.components.prepare_data.buckets import (
     BucketFile,
@@ -60,8 +62,6 @@ from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import (
     CODEC_VERSION,
     DISTRIBUTIONS,

@@ -17,6 +17,15 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from kfp_tfjob.common.errors import (
+    ConfigurationError,
+    DataError,
+    ObjectNotFoundError,
+    Problem,
+    Problems,
+    StepError,
+)
+from kfp_tfjob.common.formatting import counted, listed, sized
 from kfp_tfjob.components.prepare_data import dataset, row_requirements, scan
 from kfp_tfjob.components.prepare_data.bucket_folder import BucketPrefix
 from kfp_tfjob.components.prepare_data.dataset import Prepared
@@ -35,15 +44,6 @@ from kfp_tfjob.options.parse import parse
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.registry.prune_runs import use_dataset
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import (
-    ConfigurationError,
-    DataError,
-    ObjectNotFoundError,
-    Problem,
-    Problems,
-    StepError,
-)
-from kfp_tfjob.storage.formatting import counted, listed, sized
 from kfp_tfjob.storage.layout import WORK
 
 _LARGE = 1 << 30  # bytes of a source whose rows do not go to the disk of a node

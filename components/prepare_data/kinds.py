@@ -29,6 +29,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from kfp_tfjob.common.errors import Example, Problem, first
+from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.components.prepare_data.column_profile import (
     LONG,
     MOST_OTHERS,
@@ -43,8 +45,6 @@ from kfp_tfjob.features.schema import LeftOut
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
 from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
-from kfp_tfjob.storage.errors import Example, Problem, first
-from kfp_tfjob.storage.formatting import listed, setting
 
 _HASHED = next(column_type.kind for column_type in TYPES.values() if column_type.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log

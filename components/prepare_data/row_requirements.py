@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.components.prepare_data.column_warnings import plain_spelling
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.labels import Label, number_fix
@@ -15,8 +17,6 @@ from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source.header import no_rows
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import counted, listed
 
 log = logging.getLogger(__name__)
 

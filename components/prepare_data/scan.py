@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.prepare_data import kinds as columns_kinds
 from kfp_tfjob.components.prepare_data import split_rules
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
@@ -34,7 +35,6 @@ from kfp_tfjob.components.prepare_data.source.resolve import first_block
 from kfp_tfjob.components.prepare_data.tasks import Job, RowSummary
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
 
 _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
 

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
 from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
 from kfp_tfjob.components.prepare_data.hashes import (
@@ -37,8 +39,6 @@ from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.date import parse_forms
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import setting
 from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
@@ -34,8 +36,6 @@ from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRu
 from kfp_tfjob.components.prepare_data.weights import read as read_weights
 from kfp_tfjob.features.types.base import CODES, FIELDS, FLOATS, WHOLES
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import setting
 
 _MOST_NAMED = 10  # columns
 

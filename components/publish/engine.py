@@ -21,20 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from kfp_tfjob.components.publish.version import complete
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.registry import mirror
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.promotion import promote, surpassed
-from kfp_tfjob.registry.servable import publish_newest
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import (
-    PROMOTE,
-    Champion,
-    read_champion,
-    read_record,
-)
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectNotFoundError,
@@ -42,17 +29,30 @@ from kfp_tfjob.storage.errors import (
     Problems,
     SurpassedError,
 )
-from kfp_tfjob.storage.escaping import code, prose
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
-from kfp_tfjob.storage.names import check_model_name
-from kfp_tfjob.storage.verdict_record import (
+from kfp_tfjob.common.escaping import code, prose
+from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.common.names import check_model_name
+from kfp_tfjob.components.publish.version import complete
+from kfp_tfjob.components.step import Step
+from kfp_tfjob.registry import mirror
+from kfp_tfjob.registry.champion import (
+    PROMOTE,
+    Champion,
+    read_champion,
+    read_record,
+)
+from kfp_tfjob.registry.champion_records import champions
+from kfp_tfjob.registry.promotion import promote, surpassed
+from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.registry.verdict_record import (
     LostRace,
     ModelVerdict,
     save_lost_race,
     save_second,
     second_verdict,
 )
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from kfp_tfjob.checks import cluster, namespace, placement
 from kfp_tfjob.checks.finding import Finding, Status, only, unknown
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.errors import ForbiddenError
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.common.errors import Problem, StepError
 
 
 class At(Flag):

@@ -16,6 +16,7 @@ from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
@@ -23,7 +24,6 @@ from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options import images
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _OWN_KEYS = "so pods use the keys of their node or service account instead"

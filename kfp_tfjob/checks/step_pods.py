@@ -15,10 +15,10 @@ from kubernetes.utils.quantity import parse_quantity
 
 from kfp_tfjob.checks.step_memory import KEYS
 from kfp_tfjob.cluster import capacity
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options import images
 from kfp_tfjob.options.pod import DEFAULTS, EvaluatePodSettings, PodOptions, StepPodSettings
-from kfp_tfjob.storage.errors import Problem
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from kfp_tfjob.cluster.errors import (
     NotFoundError,
     webhook_is_away,
 )
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import AUTOMATIC
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,10 @@ from kfp_tfjob.cluster.errors import (
     translate,
 )
 from kfp_tfjob.cluster.log_lines import last_state
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.retry import Patience
 
 log = logging.getLogger(__name__)

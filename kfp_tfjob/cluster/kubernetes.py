@@ -37,9 +37,9 @@ from kfp_tfjob.cluster.own_task import POD_NAME
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from kfp_tfjob.cluster.run_watch import WorkflowWatcher, was_terminated
 from kfp_tfjob.cluster.stopping import RunningJob, chief_of, stop_requests
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.retry import Patience
 
 log = logging.getLogger(__name__)

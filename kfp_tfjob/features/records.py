@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.common.errors import DataError, Problem
 
 _LENGTH = struct.Struct("<Q")
 _BEFORE, _AFTER = 12, 4  # bytes around a record: its length and the two checksums

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types import BY_SCHEMA_TYPE
 from kfp_tfjob.features.types.base import ColumnType, Learned
 from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import CODEC_VERSION, SCHEMA_FORMAT
 
 _OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")

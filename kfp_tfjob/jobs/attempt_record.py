@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.jobs.job_end import ChiefEnd, judge_chief
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import KEY_LABEL, SETUP, UPLOADER
@@ -24,7 +25,6 @@ from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.jobs.verdict import Judgement
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 
 if TYPE_CHECKING:

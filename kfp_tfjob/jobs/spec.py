@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.options import images
@@ -31,7 +32,6 @@ from kfp_tfjob.options.pod import (
 from kfp_tfjob.options.train import NPY, TrainOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.supervisor.environment import VARIABLES
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

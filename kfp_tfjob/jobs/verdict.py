@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from kfp_tfjob.common.errors import Problem, StepError
+from kfp_tfjob.common.escaping import lines
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.labels import SETUP, UPLOADER
-from kfp_tfjob.storage.errors import Problem, StepError
-from kfp_tfjob.storage.escaping import lines
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.supervisor import exit_codes
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, Problems
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.judging.champion_scoring import ChampionScorer
@@ -33,15 +35,13 @@ from kfp_tfjob.judging.train_test_overlap import leaked_rows, overlap_checks
 from kfp_tfjob.judging.verdict import build_verdict
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.metric_names import is_own
+from kfp_tfjob.registry.champion import Champion, read_champion
 from kfp_tfjob.registry.rollback import taken_back
+from kfp_tfjob.registry.verdict_record import Check, EvaluatedModel, ModelVerdict
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems
 from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import Check, EvaluatedModel, ModelVerdict
 from kfp_tfjob.uploader import pull
 
 log = logging.getLogger(__name__)

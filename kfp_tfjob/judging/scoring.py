@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.statistics import WeightedLabel
 from kfp_tfjob.judging.champion_scoring import ChampionScorer
@@ -16,7 +17,6 @@ from kfp_tfjob.judging.own_metrics import Evaluator
 from kfp_tfjob.judging.predictions import Predictions, joined
 from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.judging.slices import Slices
-from kfp_tfjob.storage.errors import DataError, Problem
 
 _CHECKED_ROWS = 4  # one row may be the same in any batch by chance; each takes two predictions
 # Of the range of the outputs. TensorFlow uses other kernels for another batch size, which round

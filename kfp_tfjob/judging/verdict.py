@@ -14,8 +14,8 @@ from kfp_tfjob.judging.gate import ChampionResult, GateDecision
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.ranking_metrics import BINS
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.verdict_record import (
+from kfp_tfjob.registry.champion import Champion
+from kfp_tfjob.registry.verdict_record import (
     EvaluatedModel,
     Interval,
     MetChampion,

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.options.metric_names import (
     CLASSIFICATION,
     ONLY_THRESHOLDS,
@@ -22,8 +24,6 @@ from kfp_tfjob.options.metric_names import (
     top_k,
 )
 from kfp_tfjob.options.parse import Group, NotOneOfError, Text, option, parse
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 # The default in the form. An empty gate, which a user can set, blesses no model.
 DEFAULT_GATE: dict[str, Any] = {

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
 
 VERSION = "0.2.0"
 # RFC 2606 reserves `.invalid`, so no node can ever pull such an image.

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.options.parse import Group, option
-from kfp_tfjob.storage.errors import Problem
 from kfp_tfjob.supervisor.flags import REFERENCE
 
 DAY = 24 * 3600  # seconds

@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import islice
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import counted, listed
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.registry.champion import Champion, no_champion, read_champion
 from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.serving.column_names import check_columns
 from kfp_tfjob.serving.request_counts import Monitored, RequestCounts, iso_utc
 from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
 # Files that are read in parallel, and files that are in memory at the same time.

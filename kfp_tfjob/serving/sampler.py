@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.features.cells import LONGEST
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.serving.body_type import REQUEST, BodyType, not_json
 from kfp_tfjob.serving.column_names import check_columns
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
 GRACE = 30  # seconds for open requests after SIGTERM, as in deploy/serving

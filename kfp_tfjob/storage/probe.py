@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kfp_tfjob.common.errors import Problem, StepError, StoreUnavailableError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.errors import Problem, StepError, StoreUnavailableError
 from kfp_tfjob.storage.s3_errors import (
     MISMATCH,
     RENEWABLE,

@@ -13,9 +13,9 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+from kfp_tfjob.common.errors import ObjectExistsError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.errors import ObjectExistsError
 from kfp_tfjob.storage.store import Store
 
 CREATORS = 8  # at once; each is a thread, and fewer meet less often

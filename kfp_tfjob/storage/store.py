@@ -20,13 +20,8 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 from botocore.utils import is_valid_endpoint_url, is_valid_ipv6_endpoint_url
 
-from kfp_tfjob.storage import files
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body, FileChangedError, open_file
-from kfp_tfjob.storage.checksum import crc64nvme, of_all_bytes
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.documents import LONGEST
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
@@ -34,8 +29,13 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
+from kfp_tfjob.common.names import below
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body, FileChangedError, open_file
+from kfp_tfjob.storage.checksum import crc64nvme, of_all_bytes
+from kfp_tfjob.storage.credentials import SecretVolume
+from kfp_tfjob.storage.documents import LONGEST
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
-from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.parts import PART, OpenFile, PartsUpload, read_ranges
 from kfp_tfjob.storage.probe import Probed, probe
 from kfp_tfjob.storage.retry import Patience

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from kfp_tfjob.storage import names
+from kfp_tfjob.common import names
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)

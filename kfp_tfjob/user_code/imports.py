@@ -13,8 +13,8 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code.syntax import OfImage, Reached
 

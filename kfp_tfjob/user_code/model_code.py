@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import choices, did_you_mean, listed, nearest
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import choices, did_you_mean, listed, nearest
 from kfp_tfjob.storage.layout import CODE
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files

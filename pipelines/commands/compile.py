@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 
 @click.command("compile")

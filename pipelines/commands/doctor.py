@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.common.errors import LABELS, ConfigurationError
 from kfp_tfjob.pipelines.commands.connection import with_connection
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.storage.errors import LABELS, ConfigurationError
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.doctor import Report

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.job_import.conversion import ImportedJob
@@ -38,10 +38,10 @@ def import_(file: Path, command: str, output: Path | None) -> None:
 
     Start the run with kfp-tfjob submit --params FILE.
     """
+    from kfp_tfjob.common.errors import Problems
     from kfp_tfjob.options.address_fields import safe
     from kfp_tfjob.pipelines.job_import.conversion import convert
     from kfp_tfjob.pipelines.job_import.documents import read
-    from kfp_tfjob.storage.errors import Problems
 
     program = _program(command)
     documents = read(file)

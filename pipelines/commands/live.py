@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.progress import ProgressReport
+from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.common.progress import ProgressReport
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.live import LiveLines

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kfp_tfjob.common.errors import ConfigurationError
+from kfp_tfjob.common.escaping import lines as safe
 from kfp_tfjob.pipelines.commands.connection import with_connection, with_home
 from kfp_tfjob.pipelines.local.home import DEFAULT
-from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.escaping import lines as safe
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection
@@ -51,9 +51,9 @@ def logs(
     Credentials come from the AWS environment. For each replica and attempt, the last 8 MiB of text
     are kept.
     """
+    from kfp_tfjob.common.names import check_task_key
     from kfp_tfjob.pipelines.logs import read
     from kfp_tfjob.pipelines.stored_run import stored_run
-    from kfp_tfjob.storage.names import check_task_key
 
     ConfigurationError.raise_if(check_task_key(task))
     last_attempt = 0

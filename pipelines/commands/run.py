@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.pipeline import RunParameters
@@ -22,7 +23,6 @@ from kfp_tfjob.pipelines.commands.output import show
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
 from kfp_tfjob.pipelines.local.home import PARAMETERS as PARAMETERS_FILE
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 
 @click.command()
@@ -56,7 +56,7 @@ def run(home: Path, run_id: str | None, tick: str | None, verbose: bool, **argum
     """
     from kfp_tfjob.components.preflight.plan import RunPlan
     from kfp_tfjob.pipelines.local.run import run as run_here
-    from kfp_tfjob.storage.run_folder import full_id
+    from kfp_tfjob.registry.run_folder import full_id
 
     place = Home(home.absolute())
     with place.translate_errors():

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kfp_tfjob.common.formatting import counted, minutes, sized
 from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.group import Group
 from kfp_tfjob.pipelines.commands.live import DeletionProgress
 from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
 from kfp_tfjob.pipelines.commands.store import Models, with_models
-from kfp_tfjob.storage.formatting import counted, minutes, sized
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.client import Client

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.pipelines.commands.connection import (
     open_client,
     with_connection,
@@ -28,7 +29,6 @@ from kfp_tfjob.pipelines.commands.output import (
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
 from kfp_tfjob.pipelines.commands.submit import show_plan
-from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection

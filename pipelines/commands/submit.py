@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kfp_tfjob.checks.finding import Status
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.pipelines.commands.connection import (
     open_client,
     with_connection,
@@ -25,7 +26,6 @@ from kfp_tfjob.pipelines.commands.output import (
     without_asking,
 )
 from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.storage.formatting import counted
 
 if TYPE_CHECKING:
     from kfp_tfjob.pipelines.kubeflow.connection import Connection

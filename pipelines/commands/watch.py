@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kfp_tfjob.common.formatting import minutes
 from kfp_tfjob.pipelines.commands.connection import with_runs
 from kfp_tfjob.pipelines.commands.live import is_live, with_verbose
 from kfp_tfjob.pipelines.commands.output import as_json, show, show_json_line
-from kfp_tfjob.storage.formatting import minutes
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.preflight.plan import job_spec
 from kfp_tfjob.jobs.jobset import JOBSET
@@ -42,8 +44,6 @@ from kfp_tfjob.pipelines.job_import.program import (
 )
 from kfp_tfjob.pipelines.job_import.report import Note, Report
 from kfp_tfjob.pipelines.job_import.source_job import SourceJob, read_job
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.names import check_model_name
 
 _ADDRESSES = {"output_uri": "s3://bucket", "model_name": "model"}  # if the job names none
 

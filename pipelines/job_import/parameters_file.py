@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from kfp_tfjob.common.escaping import line
 from kfp_tfjob.pipelines.job_import.report import Note, Path
-from kfp_tfjob.storage.escaping import line
 
 _WIDTH = 100  # characters of a comment's line
 _UNFOLDED = 1 << 20  # characters of a line: folded strings are hard to edit

@@ -13,6 +13,7 @@ from typing import Any
 
 import pydantic
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.kinds import kind_named
@@ -20,7 +21,6 @@ from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL, SETUP
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pods import Metadata, Template
 from kfp_tfjob.pipelines.job_import.report import Report
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _ROLES = {
     "chief": "chief",

@@ -10,9 +10,9 @@ import logging
 from dataclasses import replace
 
 from kfp_tfjob.checks.finding import Finding, Status, unknown
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.pipelines.kubeflow.pods import INSTALLATION
-from kfp_tfjob.storage.errors import StepError
 
 _SECONDS = 2.0  # of retries; an optional check must not hold up a person
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.pipelines.kubeflow.errors import (
     CA_FILE,
     ENDPOINT,
@@ -34,8 +36,6 @@ from kfp_tfjob.pipelines.kubeflow.errors import (
     translate,
 )
 from kfp_tfjob.pipelines.local.home import DEFAULT, Home
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.retry import Patience
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.images import is_placeholder, reference_problems
 from kfp_tfjob.pipelines import compilation
 from kfp_tfjob.pipelines.kubeflow.runs import defaults_of
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 _NAME = "tfjob-training"
 

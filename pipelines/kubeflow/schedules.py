@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.pipeline import RunParameters
 from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
@@ -30,8 +32,6 @@ from kfp_tfjob.pipelines.kubeflow.runs import (
     raw_runs,
     run_of,
 )
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import counted
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 
 from kfp_tfjob.checks.finding import local_paths
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.components.preflight.plan import RunPlan
 from kfp_tfjob.options.no_data import has_data
 from kfp_tfjob.options.pipeline import RunParameters
@@ -19,7 +20,6 @@ from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
 from kfp_tfjob.pipelines.kubeflow.errors import BackEndAwayError
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.kubeflow.runs import Run, named, read_run
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 log = logging.getLogger(__name__)
 

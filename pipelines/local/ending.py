@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kfp_tfjob import uploader
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.escaping import code
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.notify_end import send_end_notice
 from kfp_tfjob.components.step import WHOLE_RUN, Step, keeps_result
 from kfp_tfjob.components.summary import read_outcome, suspicious_columns
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.pipelines.local.home import LOG, Home
+from kfp_tfjob.registry.champion import Champion, read_champion
 from kfp_tfjob.registry.outcome import Outcome
+from kfp_tfjob.registry.run_folder import newest_checkpoint
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import code
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, REPORT
-from kfp_tfjob.storage.run_folder import newest_checkpoint
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
 _REPORTS = {

@@ -26,7 +26,10 @@ from typing import IO
 
 from kfp_tfjob.cluster import backend
 from kfp_tfjob.cluster.local import backend as local_backend
+from kfp_tfjob.common import files, progress
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StoreUnavailableError
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Step
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import masked, secrets_in
@@ -44,10 +47,7 @@ from kfp_tfjob.pipelines.local.home import (
 )
 from kfp_tfjob.pipelines.local.output import PlainSteps, Relay, Steps
 from kfp_tfjob.pipelines.local.s3_server import Server, locked, pass_no_proxy
-from kfp_tfjob.storage import files, progress
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store

@@ -20,9 +20,11 @@ from typing import Any
 
 import psutil
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import RUN_ID, WHOLE_RUN
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.pipelines.kubeflow import ending, following, reasons
 from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
 from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, Records
@@ -33,8 +35,6 @@ from kfp_tfjob.pipelines.local.home import LOG, PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.pipeline_log import PipelineLog
 from kfp_tfjob.pipelines.stored_run import local_folder
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON
 from kfp_tfjob.storage.store import Store
 

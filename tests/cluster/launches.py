@@ -24,6 +24,7 @@ from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.components.launch_tfjob import engine, launch
 from kfp_tfjob.components.launch_tfjob.engine import Launched
 from kfp_tfjob.components.step import Step
@@ -34,7 +35,6 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options import images
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.cluster import workloads

@@ -13,6 +13,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kfp_tfjob.common import names
+from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.preflight.plan import RunPlan
@@ -24,9 +26,7 @@ from kfp_tfjob.jobs.manifest import Identity, build_job, to_yaml
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Listed
 from kfp_tfjob.uploader import pull

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
 from kfp_tfjob.pipelines.local.output import PlainSteps, Relay
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import SUSPICIOUS, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.local_run import token_of

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.failure_record import Failure
+from kfp_tfjob.jobs.failure_record import Failure
+from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.options import WEBHOOK_KEY

@@ -10,6 +10,7 @@ from pathlib import Path
 import dask
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Example, Problem, StepError
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors import distributed
 from kfp_tfjob.components.prepare_data.executors.distributed import Distributed, code_version
@@ -17,7 +18,6 @@ from kfp_tfjob.components.prepare_data.executors.executor import Context, Execut
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Example, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.cluster.pki import Authority

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
@@ -18,7 +19,6 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import SchemaFeature, SchemaLabel
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import ENCODED_DOCUMENT, MANIFEST, SCHEMA
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer import packing

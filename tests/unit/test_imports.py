@@ -13,7 +13,7 @@ SOURCES = ROOT / "kfp_tfjob"
 # A module imports from its own package and from those to the right of it.
 GRAPH = (
     "pipelines > serving > components > trainer > judging > features > user_code > checks"
-    " > cluster > pages > jobs > options > registry > uploader > storage > supervisor"
+    " > cluster > pages > jobs > options > registry > uploader > storage > common > supervisor"
 )
 PACKAGES = GRAPH.split(" > ")
 PACKAGE = "kfp_tfjob"

@@ -15,6 +15,7 @@ import pytest
 
 from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.components.code_copy import check_code
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
@@ -24,7 +25,6 @@ from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow.code_upload import check_code as check_code_here
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files

@@ -9,6 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.components.finish.engine import run_as_exit_task
 from kfp_tfjob.components.preflight.parameters import defaults, table
 from kfp_tfjob.components.preflight.plan import RunPlan, job_spec
@@ -30,7 +31,6 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.registry import mirror
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
 from tests.problems import problem_of
 from tests.unit.cluster_objects import manifest

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.prepare_data import row_requirements
 from kfp_tfjob.components.prepare_data.kinds import INDEX
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.problems import problems_of
 from tests.unit.picture_files import animals, tree

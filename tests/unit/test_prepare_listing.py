@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.components.prepare_data.source.digest import copies
 from kfp_tfjob.components.prepare_data.source.listing import addresses_of
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.store import Store
 from tests.problems import problem_of
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.components.prepare_data import row_requirements
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.row_requirements import decide
@@ -21,7 +22,6 @@ from kfp_tfjob.components.prepare_data.split_rules import (
     place,
     time_limits,
 )
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.problems import problem_of, problems_of
 from tests.unit.prepared_files import check, names_of, options, read, rows_of, write_table

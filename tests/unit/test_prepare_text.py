@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, names_of, options, read

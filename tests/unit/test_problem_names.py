@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.docs_page import SITE_VARIABLE, address_of
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.components.finish import page
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.pipelines.compilation import compile_all, parse
-from kfp_tfjob.storage.docs_page import SITE_VARIABLE, address_of
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.supervisor import exit_codes
 from tests.docs.test_docs_site import anchors
 from tests.local.laptop import kfp_tfjob

@@ -31,6 +31,8 @@ from kubernetes.client import ApiClient
 
 from kfp_tfjob.checks import step_pods
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
+from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
+from kfp_tfjob.common.names import check_task_key
 from kfp_tfjob.components import code_copy
 from kfp_tfjob.components.launch_tfjob import records, standalone
 from kfp_tfjob.components.launch_tfjob.task import apply as apply_task
@@ -73,9 +75,7 @@ from kfp_tfjob.serving.column_names import check_columns
 from kfp_tfjob.serving.limits import Limits
 from kfp_tfjob.serving.request_columns import RequestColumns
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.names import check_task_key
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.config import Config
@@ -577,13 +577,13 @@ PARAMETERS = [
         typed("s3://bucket/p/runs/{model_name}/{date}"),
     ),
     Case(
-        "storage/names:check_model_name",
+        "common/names:check_model_name",
         params,
         values(model_name="a b"),
         lambda given, problem: typed(problem.fix.rpartition(" ")[2])(given, problem),
     ),
     Case(
-        "storage/names:check_task_key",
+        "common/names:check_task_key",
         lambda given: check_task_key(given["task_key"]),
         {"task_key": "A"},
         lambda given, problem: {"task_key": problem.fix.rpartition(" ")[2]},
@@ -1979,9 +1979,9 @@ NOT_HERE = {
 }
 WITHOUT_REMEDY = {
     "serving/request_columns:_describe_invalid[1]": "it counts others",
-    "storage/errors:first": "it counts others",
-    "storage/errors:as_problems": "a text that another error has",
-    "storage/failure_record:reason": "its remedy is shown beside it",
+    "common/errors:first": "it counts others",
+    "common/errors:as_problems": "a text that another error has",
+    "jobs/failure_record:reason": "its remedy is shown beside it",
 }
 
 

@@ -12,16 +12,16 @@ from unittest.mock import Mock
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import report
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage.checksum import crc64nvme
-from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, Layout, attempt_record
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.trainer import checkpoint

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.trainer.__main__ import _translate_error
 from kfp_tfjob.trainer.errors import (
     NotFiniteError,

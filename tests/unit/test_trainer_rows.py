@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.features.records import (
     TFRecords,
     epoch_order,
@@ -14,7 +15,6 @@ from kfp_tfjob.features.records import (
     train_batch_size,
     train_slices,
 )
-from kfp_tfjob.storage.errors import DataError
 
 
 def _framed(*records: bytes) -> bytes:

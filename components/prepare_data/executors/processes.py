@@ -31,13 +31,13 @@ from typing import Any
 import numpy  # noqa: F401 - it starts threads
 import pyarrow  # noqa: F401 - it starts threads
 
+from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.components.prepare_data.executors.executor import (
     Context,
     Executor,
     answer,
     result_of,
 )
-from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.supervisor.kernel import memory_left
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.components.prepare_data import dataset, row_requirements
 from kfp_tfjob.components.prepare_data.bucket_folder import damaged
 from kfp_tfjob.components.prepare_data.column_warnings import alike_classes
@@ -45,7 +46,6 @@ from kfp_tfjob.features.types.image import ImageStatistics, PictureInput, Span
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE, Pictures
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.manifest import ManifestObject
 
 READ = f"{__name__}:read"

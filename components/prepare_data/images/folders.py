@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.components.prepare_data.faults import Fault, Faults
 from kfp_tfjob.components.prepare_data.images.header import Unusable, check
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, Folders, Source, SourceFile
@@ -25,8 +27,6 @@ from kfp_tfjob.components.prepare_data.source.listing import Listing
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions, suffixes
 from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.store import Store
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream, Starts
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
 from kfp_tfjob.components.prepare_data.source.header import (
     aligned_with_blanks,
@@ -26,7 +27,6 @@ from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import Votes
 from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import Problem
 
 _COLUMNS = 500  # that are parsed at once; the first field that is no value ends the search
 

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import BLANKS, EVERY_COLUMN, IMPUTING, DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
 _LONGEST_COLUMN = 1000  # characters of a name

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
@@ -38,8 +40,6 @@ from kfp_tfjob.components.prepare_data.source.unread_files import no_label_besid
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.features.cells import matches
 from kfp_tfjob.options.data import DataOptions, suffixes
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
 from kfp_tfjob.storage.store import Store
 

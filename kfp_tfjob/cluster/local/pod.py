@@ -21,9 +21,9 @@ from kfp_tfjob.cluster.local.container import (
     expand,
     place,
 )
+from kfp_tfjob.common import files
 from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage import files
 
 log = logging.getLogger(__name__)
 

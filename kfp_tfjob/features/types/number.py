@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.cells import Cells, Parsed, cast_all, matches
 from kfp_tfjob.features.types.base import (
     FLOATS,
@@ -28,7 +29,6 @@ from kfp_tfjob.features.types.base import (
     named,
 )
 from kfp_tfjob.options.value_format import separators_of
-from kfp_tfjob.storage.formatting import listed, setting
 
 LARGEST = float(np.finfo(np.float32).max)
 _JSON = {int, float}

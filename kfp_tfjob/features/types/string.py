@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import (
     ColumnStatistics,
@@ -23,7 +24,6 @@ from kfp_tfjob.features.types.base import (
 )
 from kfp_tfjob.features.types.category import MOST_CODES
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.formatting import counted
 
 _KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import setting
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import (
     MOST_COLUMNS,
@@ -28,8 +30,6 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.features.cells import Cells, matches, numeric, temporal, textual
 from kfp_tfjob.features.types.number import is_number, parse_all
 from kfp_tfjob.options.data import NULL_VALUES, DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import setting
 
 # pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")

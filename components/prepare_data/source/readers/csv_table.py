@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.decompression import Pieces
 from kfp_tfjob.components.prepare_data.source.header import (
@@ -53,8 +55,6 @@ from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
 )
 from kfp_tfjob.features.cells import shown
 from kfp_tfjob.options.data import BLANKS, DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import counted
 
 _REPEATED = pa.dictionary(pa.int32(), pa.binary())
 _LOOKED_BYTES = 1 << 20

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.prepare_data.source import foreign_files
 from kfp_tfjob.components.prepare_data.source.decompression import text_of, unpacked
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
@@ -25,7 +26,6 @@ from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, S
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
 from kfp_tfjob.options import data
 from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
-from kfp_tfjob.storage.errors import DataError, Problem
 
 PART_BYTES = 32 << 20
 

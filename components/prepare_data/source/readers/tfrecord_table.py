@@ -21,6 +21,8 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
@@ -30,8 +32,6 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import LONGEST_RECORD, Span
 from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 
 _LOOKED = 1_000  # records in which every feature occurs
 _MOST_BYTES = 16 << 20  # of the records of a chunk
