@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.common.escaping import short
-from kfp_tfjob.components.webhook import Webhook, call_with_timeout
 from kfp_tfjob.jobs.attempt_record import gpu_hours
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
@@ -28,6 +27,8 @@ from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
+
+from .webhook import Webhook, call_with_timeout
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -309,7 +309,7 @@ def _notify(failure: Failure, context: Step | None, stored: bool) -> None:
     A local run sends it when its process ends. After a failure that could not be stored, the store
     is not asked for addresses and GPU hours.
     """
-    from kfp_tfjob.components import notify
+    from . import notify
 
     if not is_local() and not notify.will_be_retried():
         run_id = context.run_id if context else ""

@@ -22,8 +22,9 @@ from kfp_tfjob.options.images import (
     TRAINER_VARIABLE,
 )
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
 from kfp_tfjob.storage.credentials import MOUNT
+
+from .step_resources import PLAIN, resources_of
 
 # The launcher's own pod may be drained while the job runs; the next one takes the job over.
 _RETRIES = {"launch-tfjob": 2}

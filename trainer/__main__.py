@@ -26,9 +26,10 @@ from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.layout import CODE, ENCODED_ROWS, MODEL, dataset_digest
 from kfp_tfjob.storage.options import MLFLOW_KEY
 from kfp_tfjob.supervisor.cores import available_cores
-from kfp_tfjob.trainer import supervised
-from kfp_tfjob.trainer.config import VARIABLES, Config
-from kfp_tfjob.trainer.errors import (
+
+from . import supervised
+from .config import VARIABLES, Config
+from .errors import (
     NotFiniteError,
     NotStartedError,
     PeerLostError,
@@ -37,12 +38,13 @@ from kfp_tfjob.trainer.errors import (
     to_message,
     write_termination_message,
 )
-from kfp_tfjob.trainer.user_errors import FAILURES, where
+from .user_errors import FAILURES, where
 
 if TYPE_CHECKING:
     from kfp_tfjob.features.schema import Schema
-    from kfp_tfjob.trainer.encoding import EncodedTable
-    from kfp_tfjob.trainer.replicas import Replicas
+
+    from .encoding import EncodedTable
+    from .replicas import Replicas
 
 log = logging.getLogger("kfp_tfjob.trainer")
 # Errors that TensorFlow raises when another process of the cluster is gone, and those that it also
@@ -106,12 +108,13 @@ def train(config: Config, started: float) -> None:
 
     from kfp_tfjob.storage.credentials import SecretVolume
     from kfp_tfjob.storage.store import Store
-    from kfp_tfjob.trainer import export_test, label_test, probabilities, self_test, user_model
-    from kfp_tfjob.trainer.dataset import Dataset
-    from kfp_tfjob.trainer.export import export, settle
-    from kfp_tfjob.trainer.loop import Training
-    from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.staging import stage, work_in
+
+    from . import export_test, label_test, probabilities, self_test, user_model
+    from .dataset import Dataset
+    from .export import export, settle
+    from .loop import Training
+    from .replicas import Replicas
+    from .staging import stage, work_in
 
     store = Store()
     replicas = mlflow = None
@@ -165,7 +168,7 @@ def train(config: Config, started: float) -> None:
         _log_info()
         has_mlflow = os.environ.get(MLFLOW_KEY) or SecretVolume.from_environment().get(MLFLOW_KEY)
         if has_mlflow and replicas.chief:
-            from kfp_tfjob.trainer.mlflow_process import MlflowProcess
+            from .mlflow_process import MlflowProcess
 
             mlflow = MlflowProcess(config, dataset_digest(config.dataset_uri, manifest))
         ready = time.monotonic()
@@ -208,8 +211,8 @@ def _encode(
     config: Config, schema: Schema, digest: str, replicas: Replicas, signals: _Signals
 ) -> EncodedTable:
     """Encode the rows of a table; every replica gets the moments of the chief."""
-    from kfp_tfjob.trainer.encoding import EncodedDocument, encode_table
-    from kfp_tfjob.trainer.staging import not_writable
+    from .encoding import EncodedDocument, encode_table
+    from .staging import not_writable
 
     try:
         table = encode_table(
@@ -260,7 +263,7 @@ def _translate_error(error: Exception | SystemExit, processes: int, output: Path
         )
     message = str(error)
     if _DISK_FULL in message:
-        from kfp_tfjob.trainer.staging import not_writable
+        from .staging import not_writable
 
         return not_writable(output, "the output", OSError(errno.ENOSPC, _DISK_FULL))
     if _DATA_ERROR_PREFIX in message:

@@ -16,7 +16,8 @@ import keras
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, KERAS_MODEL, MODEL, PROGRESS, UPLOADER
-from kfp_tfjob.trainer import callback_state
+
+from . import callback_state
 
 Callback = keras.callbacks.Callback
 

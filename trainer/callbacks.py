@@ -20,12 +20,13 @@ from tensorflow.python.distribute.values import DistributedVariable
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.trainer import callback_state
-from kfp_tfjob.trainer.callback_state import CallbackState
-from kfp_tfjob.trainer.checkpoint import Position
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.train_step import innermost
-from kfp_tfjob.trainer.user_errors import FAILURES, where
+
+from . import callback_state
+from .callback_state import CallbackState
+from .checkpoint import Position
+from .replicas import Replicas
+from .train_step import innermost
+from .user_errors import FAILURES, where
 
 log = logging.getLogger(__name__)
 _TRAIN_BATCH = {"on_train_batch_begin", "on_train_batch_end"}

@@ -24,7 +24,8 @@ from kfp_tfjob.common import files
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
-from kfp_tfjob.trainer.errors import NotStartedError
+
+from .errors import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"

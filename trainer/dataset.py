@@ -28,7 +28,8 @@ from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
-from kfp_tfjob.trainer.encoding import EncodedTable, PackedColumn, encode_table
+
+from .encoding import EncodedTable, PackedColumn, encode_table
 
 if TYPE_CHECKING:
     import keras

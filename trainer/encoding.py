@@ -38,8 +38,9 @@ from kfp_tfjob.features.statistics import TRAINING_SPLITS
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import ENCODED_DOCUMENT
-from kfp_tfjob.trainer.errors import StoppedError
-from kfp_tfjob.trainer.packing import Packing, chunk_of
+
+from .errors import StoppedError
+from .packing import Packing, chunk_of
 
 log = logging.getLogger(__name__)
 

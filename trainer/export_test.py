@@ -51,8 +51,8 @@ def check_graph(model: Any, dataset: Any, logits: bool) -> None:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
     from tensorflow.python.saved_model.save import export_meta_graph  # a SavedModel without weights
 
-    from kfp_tfjob.trainer.export import readable_alone, with_signatures
-    from kfp_tfjob.trainer.user_errors import where
+    from .export import readable_alone, with_signatures
+    from .user_errors import where
 
     try:
         with TemporaryDirectory() as folder:  # tracing a model does not change its variables
@@ -102,7 +102,7 @@ def check_answer(model: Any, dataset: Any, logits: bool) -> None:
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.export import export
+    from .export import export
 
     if tf.config.list_logical_devices("GPU"):
         return  # the other process would need GPU memory

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
-from kfp_tfjob.trainer.config import Config
+
+from .config import Config
 
 _T = TypeVar("_T")
 

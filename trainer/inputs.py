@@ -15,9 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from kfp_tfjob.features.records import train_batch_size
-from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.picture_rows import PictureRows
-from kfp_tfjob.trainer.rows import Rows
+
+from .dataset import Dataset
+from .picture_rows import PictureRows
+from .rows import Rows
 
 # Options of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3

@@ -20,11 +20,12 @@ from keras.src.backend import compute_output_spec  # traces without creating or 
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.prediction import output_spec
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.user_errors import last_line
+
+from .dataset import CLASSIFICATION, Dataset
+from .inputs import first_rows
+from .prediction import output_spec
+from .replicas import Replicas
+from .user_errors import last_line
 
 # Rotations of the labels: a metric that counts rows may be equal after some of them by chance.
 _SHIFTS = range(1, 8)

@@ -13,7 +13,8 @@ import keras
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.coding import Column
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+
+from .dataset import CLASSIFICATION, Dataset
 
 # Units of the hidden layers, dropout, learning rate (benchmarks/tables.py).
 _PLAIN = ((64, 64), 0.0, 1e-3)

@@ -11,7 +11,8 @@ import numpy as np
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.records import TFRecords, prepare_again
 from kfp_tfjob.options.pictures import PICTURE
-from kfp_tfjob.trainer.dataset import Dataset
+
+from .dataset import Dataset
 
 _SCAN_ROWS = 1024  # images in memory at a time while all labels are read
 

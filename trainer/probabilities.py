@@ -18,12 +18,13 @@ import tensorflow as tf
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.served_model import not_probabilities
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.label_test import is_code_of_keras, loss_of
-from kfp_tfjob.trainer.prediction import predict, to_probabilities
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.self_test import as_step, unchanged
+
+from .dataset import CLASSIFICATION, Dataset
+from .inputs import first_rows
+from .label_test import is_code_of_keras, loss_of
+from .prediction import predict, to_probabilities
+from .replicas import Replicas
+from .self_test import as_step, unchanged
 
 _ROWS = 64  # enough to tell logits from probabilities; every training begins with this
 # Operations that only change the shape or the type of their input.

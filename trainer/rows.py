@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.encoding import features_of, labels_of, weights_of
+from .dataset import Dataset
+from .encoding import features_of, labels_of, weights_of
 
 
 class Rows:

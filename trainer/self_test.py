@@ -18,14 +18,15 @@ import tensorflow as tf
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.export import holder_of
-from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.label_test import is_own_loss, is_weighted, tolerance_of
-from kfp_tfjob.trainer.prediction import predict
-from kfp_tfjob.trainer.replicas import Replicas, parts_of
-from kfp_tfjob.trainer.train_step import INSTALL, TrainSteps, failed_step, leave_sums_to_us
-from kfp_tfjob.trainer.user_errors import FAILURES, last_line
+
+from .dataset import Dataset
+from .export import holder_of
+from .inputs import first_rows
+from .label_test import is_own_loss, is_weighted, tolerance_of
+from .prediction import predict
+from .replicas import Replicas, parts_of
+from .train_step import INSTALL, TrainSteps, failed_step, leave_sums_to_us
+from .user_errors import FAILURES, last_line
 
 log = logging.getLogger(__name__)
 _ROWS = 8  # few, because each test runs on every replica at every start

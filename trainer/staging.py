@@ -16,8 +16,9 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import is_for_training, is_shard_of
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.encoding import EncodedDocument
 from kfp_tfjob.uploader import pull
+
+from .encoding import EncodedDocument
 
 
 def stage(store: Store, dataset: S3Address, folder: Path, encoded: Path) -> Manifest:

@@ -18,10 +18,11 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.common.formatting import counted
-from kfp_tfjob.trainer import untracked_state
-from kfp_tfjob.trainer.prediction import predict
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.user_errors import FAILURES, where
+
+from . import untracked_state
+from .prediction import predict
+from .replicas import Replicas
+from .user_errors import FAILURES, where
 
 log = logging.getLogger(__name__)
 _REDUCE = "_all_reduce_sum_gradients"

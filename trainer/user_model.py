@@ -26,12 +26,13 @@ from keras.src.backend import compute_output_spec  # traces without creating or 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.common.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.trainer import batch_norm, label_test, randomness
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.prediction import output_spec
-from kfp_tfjob.trainer.train_step import failed_step, innermost
-from kfp_tfjob.trainer.user_errors import FAILURES, last_line, where
 from kfp_tfjob.user_code.arguments import wrong_strings
+
+from . import batch_norm, label_test, randomness
+from .dataset import CLASSIFICATION, Dataset
+from .prediction import output_spec
+from .train_step import failed_step, innermost
+from .user_errors import FAILURES, last_line, where
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.trainer.replicas import Replicas, parts_of
+
+from .replicas import Replicas, parts_of
 
 _DIFFERENT = 0  # the checksum of a weight that differs between the GPUs of a process
 

@@ -24,7 +24,7 @@ from kfp_tfjob.storage.address import S3Address
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from kfp_tfjob.uploader.watch import Settings, run_sidecar
+    from .watch import Settings, run_sidecar
 
     run = S3Address.parse(arguments.address)
     if not arguments.attempt.isdecimal() or int(arguments.attempt) < 1:

@@ -20,8 +20,9 @@ from kfp_tfjob.common.formatting import counted, sized
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
-from kfp_tfjob.uploader.local_files import LocalFile, scan
-from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers_for
+
+from .local_files import LocalFile, scan
+from .parallel import WORKERS, TransferProgress, each, workers_for
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options import images
+
+from ..parameter_docs import with_parameter_docs
 
 # A pipeline's settings of the task are for the replicas. The step's own pod needs the Secret and
 # the images, too; with the other settings, it would wait for the replicas' GPUs.

@@ -11,13 +11,14 @@ from dataclasses import replace
 
 from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.common.formatting import sized
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pod import DEFAULTS, bytes_of
 from kfp_tfjob.options.train import NPY
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MANIFEST, SCHEMA, is_for_training
 from kfp_tfjob.storage.manifest import Manifest
+
+from ..step import Step
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from kfp_tfjob.common.errors import (
     StepError,
 )
 from kfp_tfjob.common.formatting import counted
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.kind import JobKind
@@ -40,6 +39,8 @@ from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL, dataset_digest
 from kfp_tfjob.storage.manifest import Manifest
+
+from ..step import Step
 
 log = logging.getLogger(__name__)
 

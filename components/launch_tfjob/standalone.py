@@ -17,14 +17,15 @@ from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
-from kfp_tfjob.components.code_copy import check_code, code_of_run, save_code
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import images
 from kfp_tfjob.options.train import NPY, images_as_npy
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MANIFEST, SCHEMA
 from kfp_tfjob.user_code.model_code import Code, ModelCode
+
+from ..code_copy import check_code, code_of_run, save_code
+from ..step import Step
 
 log = logging.getLogger(__name__)
 

@@ -29,18 +29,6 @@ from kfp_tfjob.common.errors import (
 )
 from kfp_tfjob.common.escaping import code as code_span
 from kfp_tfjob.common.escaping import prose
-from kfp_tfjob.components.code_copy import check_code, code_of_run, save_code
-from kfp_tfjob.components.launch_tfjob.records import Records, require_same
-from kfp_tfjob.components.preflight import parameters as run_parameters
-from kfp_tfjob.components.preflight import unchanged
-from kfp_tfjob.components.preflight.plan import Output, RunData, RunPlan
-from kfp_tfjob.components.prepare_data.source import resolve as sources
-from kfp_tfjob.components.prepare_data.source.digest import source_digest
-from kfp_tfjob.components.prepare_data.source.readers import own_reader
-from kfp_tfjob.components.step import FailureReport, Step, open_step
-from kfp_tfjob.components.summary import unchanged_summary
-from kfp_tfjob.components.task_claim import claim_task
-from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.options import address_fields
@@ -56,6 +44,19 @@ from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code.own_code import place_of
+
+from ..code_copy import check_code, code_of_run, save_code
+from ..launch_tfjob.records import Records, require_same
+from ..prepare_data.source import resolve as sources
+from ..prepare_data.source.digest import source_digest
+from ..prepare_data.source.readers import own_reader
+from ..step import FailureReport, Step, open_step
+from ..summary import unchanged_summary
+from ..task_claim import claim_task
+from ..webhook import Webhook
+from . import parameters as run_parameters
+from . import unchanged
+from .plan import Output, RunData, RunPlan
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from hashlib import sha256
 from typing import Any
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.gate import GateOptions, parse_gate
@@ -27,6 +26,8 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.user_code.model_code import Code
+
+from ..step import Step
 
 log = logging.getLogger(__name__)
 

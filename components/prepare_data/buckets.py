@@ -29,11 +29,12 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, damaged
-from kfp_tfjob.components.prepare_data.hashes import limits_of
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import FLOATS, Field
 from kfp_tfjob.features.types.string import bins_of
+
+from .bucket_folder import BucketFolder, damaged
+from .hashes import limits_of
 
 FILE_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
 _BIN_BYTES = 2 << 20  # of the source, about

@@ -12,10 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.column_profile import votes_of
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import (
     LONGEST,
     Cells,
@@ -30,6 +26,11 @@ from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
 from kfp_tfjob.features.types.number import is_number, parse_number
 from kfp_tfjob.options.value_format import kind_in, patterns_of
+
+from .column_profile import votes_of
+from .faults import BlockFaults
+from .kinds import Feature, Kinds
+from .source.readers.arrow_table import Chunk
 
 
 @dataclass(frozen=True)

@@ -14,41 +14,6 @@ import numpy as np
 
 from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.common.formatting import counted
-from kfp_tfjob.components.prepare_data import fit_encoding
-from kfp_tfjob.components.prepare_data.buckets import (
-    BucketFile,
-    Sorted,
-    SortedRows,
-    Vocabulary,
-    joined,
-)
-from kfp_tfjob.components.prepare_data.column_warnings import uneven_splits
-from kfp_tfjob.components.prepare_data.distributions import (
-    Distributions,
-    DistributionsDocument,
-)
-from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
-from kfp_tfjob.components.prepare_data.hashes import split_of
-from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.shards import (
-    Plan,
-    Shard,
-    shards_of,
-)
-from kfp_tfjob.components.prepare_data.source.digest import copies
-from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
-from kfp_tfjob.components.prepare_data.split_rules import ignored_folders
-from kfp_tfjob.components.prepare_data.statistics import (
-    SAMPLE_ROWS,
-    Statistics,
-    Train,
-    described,
-    sample_rows,
-)
-from kfp_tfjob.components.prepare_data.tasks import Job
-from kfp_tfjob.components.prepare_data.weights import WeightSums, check
 from kfp_tfjob.features.schema import (
     LeftOut,
     Schema,
@@ -71,6 +36,23 @@ from kfp_tfjob.storage.layout import (
 )
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
+
+from . import fit_encoding
+from .buckets import BucketFile, Sorted, SortedRows, Vocabulary, joined
+from .column_warnings import uneven_splits
+from .distributions import Distributions, DistributionsDocument
+from .executors.executor import ProgressLog
+from .hashes import split_of
+from .labels import Label
+from .scan import Scan
+from .shards import Plan, Shard, shards_of
+from .source.digest import copies
+from .source.files import Source
+from .source.unread_files import large_unread_files
+from .split_rules import ignored_folders
+from .statistics import SAMPLE_ROWS, Statistics, Train, described, sample_rows
+from .tasks import Job
+from .weights import WeightSums, check
 
 _COPIED = 0.1  # of the rows; copies of files with few rows or none do not matter
 _MOST_FILES = 10  # named in the log

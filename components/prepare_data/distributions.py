@@ -25,13 +25,14 @@ from itertools import islice
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import model_values
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import NO_DATE, ColumnType, Field, missing_in
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage import documents
+
+from .buckets import model_values
 
 FORMAT = 1
 MOST_COLUMNS = 1000

@@ -11,11 +11,12 @@ import numpy as np
 
 from kfp_tfjob.common.errors import Example, Problem, first
 from kfp_tfjob.common.formatting import listed, setting
-from kfp_tfjob.components.prepare_data.source.foreign_files import CONVERT
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import FORMATS, NULL_VALUES, DataOptions
+
+from .source.foreign_files import CONVERT
 
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20

@@ -13,8 +13,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import model_values
-from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import (
     CODES,
@@ -25,6 +23,9 @@ from kfp_tfjob.features.types.base import (
     missing_in,
 )
 from kfp_tfjob.options.data import DataOptions
+
+from .buckets import model_values
+from .kinds import Feature, Kinds
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 100_000, 64 << 20
 GROUPS = 2  # rows whose label is a number, and other rows, which are bad in a regression

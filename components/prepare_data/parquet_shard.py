@@ -27,14 +27,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kfp_tfjob.components.prepare_data.buckets import Sorted
-from kfp_tfjob.components.prepare_data.hashes import row_hashes
-from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.cells import sorted_strings
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import CODES, NO_DATE
+
+from .buckets import Sorted
+from .hashes import row_hashes
+from .labels import Label
+from .weights import weights_of
 
 # Of a row group, before it is compressed: what a reader has in memory at a time.
 _GROUP_BYTES = 16 << 20

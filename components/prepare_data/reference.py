@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
-from kfp_tfjob.components.prepare_data.distributions import DistributionsDocument
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.registry.champion import Champion, read_champion
@@ -22,6 +20,9 @@ from kfp_tfjob.storage.layout import (
     Layout,
 )
 from kfp_tfjob.storage.store import Store
+
+from ..step import Step
+from .distributions import DistributionsDocument
 
 T = TypeVar("T")
 

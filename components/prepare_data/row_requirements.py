@@ -10,13 +10,14 @@ import numpy as np
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import counted, listed
-from kfp_tfjob.components.prepare_data.column_warnings import plain_spelling
-from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.labels import Label, number_fix
-from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.source.header import no_rows
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
+
+from .column_warnings import plain_spelling
+from .faults import Faults
+from .labels import Label, number_fix
+from .scan import Scan
+from .source.header import no_rows
 
 log = logging.getLogger(__name__)
 

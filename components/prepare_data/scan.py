@@ -17,24 +17,21 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.components.prepare_data import kinds as columns_kinds
-from kfp_tfjob.components.prepare_data import split_rules
-from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
-from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
-from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
-from kfp_tfjob.components.prepare_data.labels import Label, Labels
-from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
-from kfp_tfjob.components.prepare_data.source.readers.open_table import (
-    PART_BYTES,
-    Part,
-    parts_of,
-)
-from kfp_tfjob.components.prepare_data.source.resolve import first_block
-from kfp_tfjob.components.prepare_data.tasks import Job, RowSummary
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
+
+from . import kinds as columns_kinds
+from . import split_rules
+from .dictionary import Dictionary, TooManyTextsError
+from .executors.executor import Executor, ProgressLog
+from .faults import Faults
+from .kinds import Kinds, LeftOut, all_hashed
+from .labels import Label, Labels
+from .source.files import Source
+from .source.readers.byte_range import BLOCK, Span
+from .source.readers.open_table import PART_BYTES, Part, parts_of
+from .source.resolve import first_block
+from .tasks import Job, RowSummary
 
 _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
 

@@ -9,25 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import (
-    BucketFile,
-    RowRange,
-    Sorted,
-    SortedRows,
-    Vocabulary,
-    joined,
-)
-from kfp_tfjob.components.prepare_data.distributions import Distributions
-from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.parquet_shard import ParquetShard
-from kfp_tfjob.components.prepare_data.statistics import Statistics
-from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
+
+from .buckets import BucketFile, RowRange, Sorted, SortedRows, Vocabulary, joined
+from .distributions import Distributions
+from .executors.executor import Context
+from .labels import Label
+from .parquet_shard import ParquetShard
+from .statistics import Statistics
+from .tasks import Job
 
 SHARD_BYTES = 64 << 20
 

@@ -18,27 +18,21 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
-from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
-from kfp_tfjob.components.prepare_data.hashes import (
-    ROW_HASH_REVISION,
-    limits_of,
-    scaled,
-    split_of,
-)
-from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-)
-from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.features.cells import shown_date
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.date import parse_forms
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
+
+from .bucket_folder import BucketFolder
+from .columns_to_rows import texts_of
+from .hashes import ROW_HASH_REVISION, limits_of, scaled, split_of
+from .source.files import SPLITS as WORDS
+from .source.files import Source, SourceFile
+from .source.header import Columns
+from .source.readers.arrow_table import Chunk
+from .source.readers.open_table import open_table
 
 log = logging.getLogger(__name__)
 

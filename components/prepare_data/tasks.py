@@ -13,29 +13,25 @@ import numpy as np
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import setting
-from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
-from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
-from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
-from kfp_tfjob.components.prepare_data.dictionary import (
-    Dictionary,
-    HashedStrings,
-    TooManyTextsError,
-    too_large,
-)
-from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
-from kfp_tfjob.components.prepare_data.hashes import number_words, row_hashes, split_of
-from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, columns_of
-from kfp_tfjob.components.prepare_data.labels import Labels
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.header import Columns, choose
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
-from kfp_tfjob.components.prepare_data.source.readers.open_table import Part, open_table
-from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules, place
-from kfp_tfjob.components.prepare_data.weights import read as read_weights
 from kfp_tfjob.features.types.base import CODES, FIELDS, FLOATS, WHOLES
 from kfp_tfjob.options.data import DataOptions
+
+from .buckets import BucketFile, BucketWriter, HashBins, kind_of
+from .column_profile import ColumnProfile, DistinctTexts, profile
+from .columns_to_rows import Converter, Rows
+from .dictionary import Dictionary, HashedStrings, TooManyTextsError, too_large
+from .executors.executor import Context
+from .faults import Faults
+from .fit_encoding import GROUPS, Counted
+from .hashes import number_words, row_hashes, split_of
+from .kinds import NO_KINDS, Kinds, columns_of
+from .labels import Labels
+from .source.files import Source, SourceFile
+from .source.header import Columns, choose
+from .source.readers.arrow_table import ArrowTable, Chunk
+from .source.readers.open_table import Part, open_table
+from .split_rules import OverlapWriter, SplitRules, place
+from .weights import read as read_weights
 
 _MOST_NAMED = 10  # columns
 

@@ -32,8 +32,6 @@ from kfp_tfjob.common.errors import (
 from kfp_tfjob.common.escaping import code, prose
 from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.common.names import check_model_name
-from kfp_tfjob.components.publish.version import complete
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry import mirror
 from kfp_tfjob.registry.champion import (
     PROMOTE,
@@ -53,6 +51,9 @@ from kfp_tfjob.registry.verdict_record import (
 )
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
+
+from ..step import Step
+from .version import complete
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,14 @@ from kfp_tfjob.common.errors import (
     Problem,
     SurpassedError,
 )
-from kfp_tfjob.components.publish.version import complete
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.registry.champion import PROMOTE, Champion, read_champion
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.registry.verdict_record import ModelVerdict, verdict_in_force
 from kfp_tfjob.storage.address import S3Address
+
+from ..step import Step
+from .version import complete
 
 
 @dataclass(frozen=True)

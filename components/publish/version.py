@@ -14,9 +14,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.components.publish.card import render, request
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.components.summary import suspicious_columns
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import read as read_arguments
 from kfp_tfjob.features.statistics import StatisticsDocument
@@ -38,6 +35,10 @@ from kfp_tfjob.storage.layout import (
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push
+
+from ..step import Step
+from ..summary import suspicious_columns
+from .card import render, request
 
 _OF_THE_DATASET = (SCHEMA, STATISTICS, DISTRIBUTIONS)  # later data is compared with them
 _LONGEST_WHY = 1000  # characters; every reader of the champions reads this record

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kfp_tfjob.checks.finding import Finding, ok, unknown, waits, warning
-from kfp_tfjob.checks.remedies import secret_fix, secrets_of
-from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import rights
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
@@ -24,6 +21,10 @@ from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options import images
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
+
+from .finding import Finding, ok, unknown, waits, warning
+from .remedies import secret_fix, secrets_of
+from .subject import Subject
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _OWN_KEYS = "so pods use the keys of their node or service account instead"

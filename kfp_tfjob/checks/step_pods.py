@@ -13,12 +13,13 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from kfp_tfjob.checks.step_memory import KEYS
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.options import images
 from kfp_tfjob.options.pod import DEFAULTS, EvaluatePodSettings, PodOptions, StepPodSettings
+
+from .step_memory import KEYS
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.errors import (
@@ -26,6 +25,8 @@ from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
+
+from .step_pods import StepPod
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from kfp_tfjob.common.escaping import line, lines
-from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.supervisor import exit_codes
+
+from .escaping import line, lines
+from .formatting import counted
 
 _T = TypeVar("_T")
 

@@ -18,9 +18,10 @@ from functools import cached_property
 import numpy as np
 
 from kfp_tfjob.common.errors import Problem
-from kfp_tfjob.features.types import BY_SCHEMA_TYPE
-from kfp_tfjob.features.types.base import CODES, FIELDS, ColumnType, Field, Learned
 from kfp_tfjob.storage.documents import InvalidDocumentError, adapter
+
+from .types import BY_SCHEMA_TYPE
+from .types.base import CODES, FIELDS, ColumnType, Field, Learned
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.types import BY_SCHEMA_TYPE
-from kfp_tfjob.features.types.base import ColumnType, Learned
-from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import CODEC_VERSION, SCHEMA_FORMAT
+
+from .coding import Coding
+from .types import BY_SCHEMA_TYPE
+from .types.base import ColumnType, Learned
+from .types.image import PictureInput
 
 _OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")
 

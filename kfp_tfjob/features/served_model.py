@@ -18,8 +18,9 @@ import numpy as np
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.escaping import uncolored
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.schema import Schema
+
+from . import signature_columns
+from .schema import Schema
 
 # A program that overwrites its model file by file may be stopped between two files.
 EXPORT_AGAIN = (

@@ -16,8 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.jobs import kinds
-from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.options import images
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pipeline import ROWS_PER_STEP
@@ -33,6 +31,9 @@ from kfp_tfjob.options.train import NPY, TrainOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT
 from kfp_tfjob.supervisor.environment import VARIABLES
+
+from . import kinds
+from .kind import JobKind
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")

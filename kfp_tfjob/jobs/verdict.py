@@ -12,9 +12,10 @@ from enum import StrEnum
 
 from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.common.escaping import lines
-from kfp_tfjob.jobs.failure_record import Failure
-from kfp_tfjob.jobs.labels import SETUP, UPLOADER
 from kfp_tfjob.supervisor import exit_codes
+
+from .failure_record import Failure
+from .labels import SETUP, UPLOADER
 
 
 class Verdict(StrEnum):

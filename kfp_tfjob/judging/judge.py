@@ -20,19 +20,6 @@ from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, Prob
 from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
-from kfp_tfjob.judging.champion_scoring import ChampionScorer
-from kfp_tfjob.judging.evaluator_code import EvaluatorCode
-from kfp_tfjob.judging.gate import ChampionResult, GateDecision, decide
-from kfp_tfjob.judging.gate_columns import check_gate
-from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.model import exported_weights_sha256
-from kfp_tfjob.judging.own_metrics import Evaluator
-from kfp_tfjob.judging.predictions import Predictions
-from kfp_tfjob.judging.rows import TestData
-from kfp_tfjob.judging.scoring import score, trivial_outputs
-from kfp_tfjob.judging.slices import Slices
-from kfp_tfjob.judging.train_test_overlap import leaked_rows, overlap_checks
-from kfp_tfjob.judging.verdict import build_verdict
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.metric_names import is_own
 from kfp_tfjob.registry.champion import Champion, read_champion
@@ -43,6 +30,20 @@ from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
+
+from .champion_scoring import ChampionScorer
+from .evaluator_code import EvaluatorCode
+from .gate import ChampionResult, GateDecision, decide
+from .gate_columns import check_gate
+from .metrics import Measures
+from .model import exported_weights_sha256
+from .own_metrics import Evaluator
+from .predictions import Predictions
+from .rows import TestData
+from .scoring import score, trivial_outputs
+from .slices import Slices
+from .train_test_overlap import leaked_rows, overlap_checks
+from .verdict import build_verdict
 
 log = logging.getLogger(__name__)
 

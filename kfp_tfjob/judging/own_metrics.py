@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import choices, counted, nearest
 from kfp_tfjob.features.types.base import ColumnType
-from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
-from kfp_tfjob.judging.predictions import Predictions
-from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import OWN, is_own
+
+from .evaluator_code import PATH, EvaluatorCode
+from .predictions import Predictions
+from .rows import Batch, TestData
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
 _MOST = 50  # metrics; each adds a row to the report

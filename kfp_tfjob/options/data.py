@@ -18,12 +18,13 @@ from pydantic import (
     model_validator,
 )
 
-from kfp_tfjob.options import pictures as picture_options
-from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.options.parse import Group, Text, Texts, option
-from kfp_tfjob.options.pictures import Pictures
-from kfp_tfjob.options.value_format import ValueFormat
 from kfp_tfjob.storage.layout import CODEC_VERSION
+
+from . import pictures as picture_options
+from .contract import Contract
+from .parse import Group, Text, Texts, option
+from .pictures import Pictures
+from .value_format import ValueFormat
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b

@@ -16,9 +16,10 @@ import pydantic
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.formatting import SHOWN, choices, did_you_mean, nearest
-from kfp_tfjob.options.parameter_masking import MASK, looks_secret, masked
-from kfp_tfjob.options.removed import REMOVED
-from kfp_tfjob.options.wording import expected
+
+from .parameter_masking import MASK, looks_secret, masked
+from .removed import REMOVED
+from .wording import expected
 
 _PLACEHOLDER = "{{$."  # begins a placeholder of Kubeflow Pipelines
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

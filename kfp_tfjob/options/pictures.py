@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from kfp_tfjob.options.parse import Group, option
+from .parse import Group, option
 
 PICTURE = "picture"  # the column of an image dataset: its type, its name, and its key in a record
 

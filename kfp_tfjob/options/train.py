@@ -8,8 +8,9 @@ import pydantic
 from pydantic import Field
 
 from kfp_tfjob.common.errors import Problem
-from kfp_tfjob.options.parse import Group, option
 from kfp_tfjob.supervisor.flags import REFERENCE
+
+from .parse import Group, option
 
 DAY = 24 * 3600  # seconds
 Number = Annotated[float, Field(allow_inf_nan=False)]

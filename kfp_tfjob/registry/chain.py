@@ -18,10 +18,6 @@ from kfp_tfjob.common.errors import (
     ObjectNotFoundError,
     Problem,
 )
-from kfp_tfjob.registry.champion import PROMOTE, ROLLBACK, Champion, read_champion, read_record
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.verdict_record import ModelVerdict
-from kfp_tfjob.registry.versions import manifest_of
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
@@ -29,6 +25,11 @@ from kfp_tfjob.storage.layout import MANIFEST, MODEL, SAVED_MODEL, VERDICT, Layo
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
+
+from .champion import PROMOTE, ROLLBACK, Champion, read_champion, read_record
+from .champion_records import champions
+from .verdict_record import ModelVerdict
+from .versions import manifest_of
 
 
 @dataclass(frozen=True)

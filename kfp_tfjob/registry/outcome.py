@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kfp_tfjob.common.errors import ObjectNotFoundError
-from kfp_tfjob.registry.champion import Champion
-from kfp_tfjob.registry.champion_records import record_of
-from kfp_tfjob.registry.run_folder import note
-from kfp_tfjob.registry.training_cache import TrainedRun
-from kfp_tfjob.registry.verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
+
+from .champion import Champion
+from .champion_records import record_of
+from .run_folder import note
+from .training_cache import TrainedRun
+from .verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
 
 PUBLISHED, NOT_BLESSED, LOST_RACE = "published", "not blessed", "lost the race"
 BLESSED = "blessed"  # publish has not made it the champion yet, or ended before it did

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from kfp_tfjob.common.errors import DataError
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.run_folder import find
-from kfp_tfjob.registry.verdict_record import ModelVerdict
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.parallel import each
+
+from .champion_records import champions
+from .run_folder import find
+from .verdict_record import ModelVerdict
 
 log = logging.getLogger(__name__)
 

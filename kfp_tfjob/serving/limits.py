@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.common.formatting import sized
-from kfp_tfjob.serving.refusal import RefusedRequest, answer
+
+from .refusal import RefusedRequest, answer
 
 if TYPE_CHECKING:
-    from kfp_tfjob.serving.metrics import Metrics
+    from .metrics import Metrics
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

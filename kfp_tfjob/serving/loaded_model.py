@@ -24,10 +24,11 @@ from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.registry.chain import VerifiedChampion, fetch
 from kfp_tfjob.registry.champion import Champion
-from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
 from kfp_tfjob.storage.store import Store
+
+from .request_columns import RequestColumns, Rows
 
 # Rows that a model predicts at once, so that a large request needs little additional memory.
 _MOST_ROWS_AT_ONCE = 4096

@@ -18,13 +18,14 @@ from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.registry.champion import Champion, no_champion, read_champion
-from kfp_tfjob.serving import requests_sample
-from kfp_tfjob.serving.column_names import check_columns
-from kfp_tfjob.serving.request_counts import Monitored, RequestCounts, iso_utc
-from kfp_tfjob.serving.requests_sample import RequestsSample
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+
+from . import requests_sample
+from .column_names import check_columns
+from .request_counts import Monitored, RequestCounts, iso_utc
+from .requests_sample import RequestsSample
 
 # Files that are read in parallel, and files that are in memory at the same time.
 _READERS, _FILES_IN_MEMORY = 8, 32

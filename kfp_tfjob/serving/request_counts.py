@@ -36,7 +36,8 @@ from kfp_tfjob.features.cells import LONGEST, Texts
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.registry.champion import Champion
-from kfp_tfjob.serving.requests_sample import RequestsSample
+
+from .requests_sample import RequestsSample
 
 _TRAIN = "train"
 FEWEST_ROWS = 100  # with fewer, chance alone exceeds the limits, so none is checked

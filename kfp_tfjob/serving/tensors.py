@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.common.errors import Problem
-from kfp_tfjob.serving.refusal import RefusedRequest
-from kfp_tfjob.serving.request_columns import RequestColumns, Rows
+
+from .refusal import RefusedRequest
+from .request_columns import RequestColumns, Rows
 
 if TYPE_CHECKING:
     from kserve import InferInput

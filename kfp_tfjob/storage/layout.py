@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.supervisor import barrier, termination_message
+
+from .address import S3Address
+from .manifest import Manifest
 
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"

@@ -13,8 +13,9 @@ from hashlib import sha256
 from typing import Any
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.documents import LONGEST
+
+from . import documents
+from .documents import LONGEST
 
 FORMAT = "kfp-tfjob/manifest/1"
 

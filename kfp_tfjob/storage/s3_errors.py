@@ -31,9 +31,10 @@ from kfp_tfjob.common.errors import (
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.aws_chain import is_aws
-from kfp_tfjob.storage.credentials import SecretVolume
+
+from .address import S3Address
+from .aws_chain import is_aws
+from .credentials import SecretVolume
 
 _MISSING = {"NoSuchKey", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}

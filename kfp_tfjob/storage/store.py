@@ -30,17 +30,18 @@ from kfp_tfjob.common.errors import (
     StepError,
 )
 from kfp_tfjob.common.names import below
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body, FileChangedError, open_file
-from kfp_tfjob.storage.checksum import crc64nvme, of_all_bytes
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.documents import LONGEST
-from kfp_tfjob.storage.manifest import Manifest, ManifestObject
-from kfp_tfjob.storage.parts import PART, OpenFile, PartsUpload, read_ranges
-from kfp_tfjob.storage.probe import Probed, probe
-from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.s3_errors import WORDLESS, code_of
-from kfp_tfjob.storage.s3_session import S3Session, setting
+
+from .address import S3Address
+from .body import Body, FileChangedError, open_file
+from .checksum import crc64nvme, of_all_bytes
+from .credentials import SecretVolume
+from .documents import LONGEST
+from .manifest import Manifest, ManifestObject
+from .parts import PART, OpenFile, PartsUpload, read_ranges
+from .probe import Probed, probe
+from .retry import Patience
+from .s3_errors import WORDLESS, code_of
+from .s3_session import S3Session, setting
 
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
 

@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Mapping
 
-from kfp_tfjob.supervisor.barrier import FOLDER
-from kfp_tfjob.supervisor.environment import TERMINATION_LOG, Environment
-from kfp_tfjob.supervisor.files import write_json
-from kfp_tfjob.supervisor.log import log
+from .barrier import FOLDER
+from .environment import TERMINATION_LOG, Environment
+from .files import write_json
+from .log import log
 
 END = "end.json"  # in FOLDER, for the sidecar, which stores it
 _MOST_BYTES = 4096  # Kubernetes keeps no more

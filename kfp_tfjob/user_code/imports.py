@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.user_code.syntax import OfImage, Reached
+
+from .syntax import OfImage, Reached
 
 # Modules that the trainer or a step has loaded before the user's code.
 LIBRARIES = {"boto3", "google", "keras", "kfp", "kfp_tfjob", "kubernetes", "numpy", "pyarrow"}

@@ -26,7 +26,8 @@ from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.escaping import uncolored
 from kfp_tfjob.common.names import below
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.user_code.model_code import Code, ModelCode
+
+from .model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 

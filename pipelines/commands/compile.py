@@ -85,7 +85,8 @@ def compile_(
         tools_in,
         trainer_in,
     )
-    from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, pinned
+
+    from ..compilation import FOLDER, compile_all, pinned
 
     if run_as_user != "none" and not re.fullmatch(r"[1-9][0-9]{0,9}", run_as_user):
         raise ConfigurationError(

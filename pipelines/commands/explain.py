@@ -9,7 +9,8 @@ import click
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.formatting import nearest
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.explanation import explain as keys_of
+
+from ..explanation import explain as keys_of
 
 
 @click.command("explain")

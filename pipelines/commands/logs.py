@@ -10,11 +10,12 @@ import click
 
 from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.common.escaping import lines as safe
-from kfp_tfjob.pipelines.commands.connection import with_connection, with_home
-from kfp_tfjob.pipelines.local.home import DEFAULT
+
+from ..local.home import DEFAULT
+from .connection import with_connection, with_home
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from ..kubeflow.connection import Connection
 
 
 @click.command()
@@ -52,8 +53,9 @@ def logs(
     are kept.
     """
     from kfp_tfjob.common.names import check_task_key
-    from kfp_tfjob.pipelines.logs import read
-    from kfp_tfjob.pipelines.stored_run import stored_run
+
+    from ..logs import read
+    from ..stored_run import stored_run
 
     ConfigurationError.raise_if(check_task_key(task))
     last_attempt = 0

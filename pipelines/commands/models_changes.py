@@ -10,14 +10,10 @@ import click
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.common.formatting import counted, sized
-from kfp_tfjob.pipelines.commands.live import DeletionProgress
-from kfp_tfjob.pipelines.commands.output import (
-    dry_run,
-    proceed,
-    show,
-    without_asking,
-)
-from kfp_tfjob.pipelines.commands.store import Models, with_models
+
+from .live import DeletionProgress
+from .output import dry_run, proceed, show, without_asking
+from .store import Models, with_models
 
 _reason = click.option(
     "--reason", required=True, metavar="TEXT", help="why, for the model's history"

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
+
+from .parameters import parameters_of, with_parameters
 
 _GROUPS = ("output_uri", "storage_", "model_name", "model_hyperparameters", "train_", "pod")
 

@@ -18,11 +18,12 @@ from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.commands.live import is_live, with_verbose
-from kfp_tfjob.pipelines.commands.output import show
-from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
-from kfp_tfjob.pipelines.local.home import PARAMETERS as PARAMETERS_FILE
+
+from ..local.home import DEFAULT, TICK, Home
+from ..local.home import PARAMETERS as PARAMETERS_FILE
+from .live import is_live, with_verbose
+from .output import show
+from .parameters import parameters_of, with_parameters
 
 
 @click.command()
@@ -55,8 +56,9 @@ def run(home: Path, run_id: str | None, tick: str | None, verbose: bool, **argum
     code: another failure. The last lines give the reason.
     """
     from kfp_tfjob.components.preflight.plan import RunPlan
-    from kfp_tfjob.pipelines.local.run import run as run_here
     from kfp_tfjob.registry.run_folder import full_id
+
+    from ..local.run import run as run_here
 
     place = Home(home.absolute())
     with place.translate_errors():

@@ -20,7 +20,8 @@ from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL, SETUP
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pods import Metadata, Template
-from kfp_tfjob.pipelines.job_import.report import Report
+
+from .report import Report
 
 _ROLES = {
     "chief": "chief",

@@ -22,7 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.pipelines.kubeflow.errors import (
+from kfp_tfjob.storage.retry import Patience
+
+from ..local.home import DEFAULT, Home
+from .errors import (
     CA_FILE,
     ENDPOINT,
     FORWARD,
@@ -35,8 +38,6 @@ from kfp_tfjob.pipelines.kubeflow.errors import (
     no_back_end,
     translate,
 )
-from kfp_tfjob.pipelines.local.home import DEFAULT, Home
-from kfp_tfjob.storage.retry import Patience
 
 if TYPE_CHECKING:
     import kfp

@@ -22,11 +22,12 @@ from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.options.pipeline import PARAMETERS, completed
-from kfp_tfjob.pipelines.kubeflow import cluster_checks
-from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
-from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run
 from kfp_tfjob.registry.verdict_record import Check, ModelVerdict
+
+from . import cluster_checks
+from .pods import ClusterSnapshot
+from .records import Progress, Records
+from .runs import Run
 
 _LINES = 12  # of a log, for a terminal; `kfp-tfjob logs` shows all lines
 # The parameters that a pipeline has if its runs decide what the replicas request.

@@ -19,10 +19,11 @@ from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.parse import whole_numbers
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
-from kfp_tfjob.pipelines.kubeflow.errors import UnknownRunError
-from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.storage.layout import Layout
+
+from ..local.home import Home
+from .connection import BackEnd, equals
+from .errors import UnknownRunError
 
 LAST = "last"
 WAITING, RUNNING = ("pending",), ("running", "paused", "canceling")

@@ -15,11 +15,12 @@ from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.components.preflight.plan import RunPlan
 from kfp_tfjob.options.no_data import has_data
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.kubeflow.code_upload import check_code
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.errors import BackEndAwayError
-from kfp_tfjob.pipelines.kubeflow.package import Package
-from kfp_tfjob.pipelines.kubeflow.runs import Run, named, read_run
+
+from .code_upload import check_code
+from .connection import BackEnd
+from .errors import BackEndAwayError
+from .package import Package
+from .runs import Run, named, read_run
 
 log = logging.getLogger(__name__)
 

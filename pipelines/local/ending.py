@@ -23,13 +23,14 @@ from kfp_tfjob.components.summary import read_outcome, suspicious_columns
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
-from kfp_tfjob.pipelines.local.home import LOG, Home
 from kfp_tfjob.registry.champion import Champion, read_champion
 from kfp_tfjob.registry.outcome import Outcome
 from kfp_tfjob.registry.run_folder import newest_checkpoint
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, REPORT
+
+from .home import LOG, Home
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
 _REPORTS = {

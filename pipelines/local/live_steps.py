@@ -16,12 +16,13 @@ from pathlib import Path
 
 from kfp_tfjob.common.progress import ProgressReport, ReportReader
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.pipelines.kubeflow.following import TRAINING
-from kfp_tfjob.pipelines.kubeflow.reasons import training_report
-from kfp_tfjob.pipelines.kubeflow.records import newest
-from kfp_tfjob.pipelines.live import LiveLines
-from kfp_tfjob.pipelines.local.output import Steps, step_line
 from kfp_tfjob.storage.layout import OUTPUT, PROGRESS
+
+from ..kubeflow.following import TRAINING
+from ..kubeflow.reasons import training_report
+from ..kubeflow.records import newest
+from ..live import LiveLines
+from .output import Steps, step_line
 
 _READ_SECONDS = 1.0  # between two reads of progress.jsonl, which gets a line every 2 seconds
 _TAIL = 64 << 10  # bytes at its end: enough for the newest report

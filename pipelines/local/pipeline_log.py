@@ -12,7 +12,8 @@ from pathlib import Path
 
 from kfp_tfjob.common.escaping import lines as safe_lines
 from kfp_tfjob.components import STEPS
-from kfp_tfjob.pipelines.local.output import readable
+
+from .output import readable
 
 _EVENT = re.compile(
     r"(\d\d):(\d\d):(\d\d\.\d+) - \w+ - (?:"

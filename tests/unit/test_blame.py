@@ -294,8 +294,9 @@ def _ours(tree: ast.Module) -> set[str]:
     """Return the names that a module defines, or imports from this project."""
     found = {"self", "cls", "call"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kfp_tfjob"):
-            found |= {it.asname or it.name for it in node.names}
+        if isinstance(node, ast.ImportFrom):
+            if node.level or (node.module or "").startswith("kfp_tfjob"):
+                found |= {it.asname or it.name for it in node.names}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
     return found

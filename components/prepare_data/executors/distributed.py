@@ -23,16 +23,11 @@ from uuid import uuid4
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.common.formatting import counted
-from kfp_tfjob.components.prepare_data.bucket_folder import damaged
-from kfp_tfjob.components.prepare_data.executors.executor import (
-    Context,
-    Executor,
-    answered,
-    result_of,
-    run_task,
-)
 from kfp_tfjob.options.images import VERSION
 from kfp_tfjob.storage.credentials import SecretVolume
+
+from ..bucket_folder import damaged
+from .executor import Context, Executor, answered, result_of, run_task
 
 if TYPE_CHECKING:
     from distributed import Client, Future

@@ -23,9 +23,10 @@ from typing import Any
 from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.common.formatting import minutes
 from kfp_tfjob.common.progress import ProgressReport, report
-from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, BucketPrefix
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
+
+from ..bucket_folder import BucketFolder, BucketPrefix
 
 log = logging.getLogger(__name__)
 

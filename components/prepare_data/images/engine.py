@@ -18,27 +18,6 @@ from uuid import uuid4
 import numpy as np
 
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.components.prepare_data import dataset, row_requirements
-from kfp_tfjob.components.prepare_data.bucket_folder import damaged
-from kfp_tfjob.components.prepare_data.column_warnings import alike_classes
-from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import (
-    Context,
-    Executor,
-    ProgressLog,
-)
-from kfp_tfjob.components.prepare_data.faults import Fault, Faults
-from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
-from kfp_tfjob.components.prepare_data.images.folders import LABEL
-from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES, Unusable, check
-from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import ranges_of
-from kfp_tfjob.components.prepare_data.split_rules import SplitRules, place
-from kfp_tfjob.components.prepare_data.tasks import Job
-from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, is_whole
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
 from kfp_tfjob.features.string_hashes import bytes_hash
@@ -47,6 +26,24 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE, Pictures
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.manifest import ManifestObject
+
+from .. import dataset, row_requirements
+from ..bucket_folder import damaged
+from ..column_warnings import alike_classes
+from ..dataset import Prepared
+from ..executors.executor import Context, Executor, ProgressLog
+from ..faults import Fault, Faults
+from ..hashes import row_hashes, split_of
+from ..labels import Label
+from ..shards import SHARD_BYTES
+from ..source.files import Source, SourceFile
+from ..source.header import Columns
+from ..source.readers.byte_range import ranges_of
+from ..split_rules import SplitRules, place
+from ..tasks import Job
+from ..tfrecord import PictureEncoder, is_whole
+from .folders import LABEL
+from .header import FORMATS, MODES, Unusable, check
 
 READ = f"{__name__}:read"
 WRITE = f"{__name__}:write"

@@ -14,20 +14,16 @@ from dataclasses import replace
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.components.prepare_data.faults import Fault, Faults
-from kfp_tfjob.components.prepare_data.images.header import Unusable, check
-from kfp_tfjob.components.prepare_data.source.files import SPLITS, Folders, Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.foreign_files import (
-    CONVERT,
-    HEAD,
-    READABLE,
-    recognise,
-)
-from kfp_tfjob.components.prepare_data.source.listing import Listing
-from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions, suffixes
 from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
 from kfp_tfjob.storage.store import Store
+
+from ..faults import Fault, Faults
+from ..source.files import SPLITS, Folders, Source, SourceFile
+from ..source.foreign_files import CONVERT, HEAD, READABLE, recognise
+from ..source.listing import Listing
+from ..split_rules import folder_problems
+from .header import Unusable, check
 
 
 def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Folders] | None:

@@ -12,9 +12,10 @@ import warnings
 import zlib
 from typing import NamedTuple
 
-from kfp_tfjob.components.prepare_data.source.files import LARGEST_CONTENT, SourceFile
-from kfp_tfjob.components.prepare_data.source.foreign_files import HEAD, recognise
 from kfp_tfjob.options.pictures import Pictures
+
+from ..source.files import LARGEST_CONTENT, SourceFile
+from ..source.foreign_files import HEAD, recognise
 
 JPEG, PNG = "JPEG", "PNG"
 FORMATS = (JPEG, PNG)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from hashlib import sha256
 
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
+
+from .files import Source, SourceFile
 
 
 def source_digest(source: Source) -> str:

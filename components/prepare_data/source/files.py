@@ -13,10 +13,11 @@ from typing import IO, Any
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream, Starts
+
+from .readers.own_reader import OwnReader
 
 # The folders that mean a split, by name; the same as in Hugging Face's `datasets`, and `holdout`.
 SPLITS = {

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile, mark
 from kfp_tfjob.options.data import FORMAT_WORDS, suffixes
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
+
+from .files import SPLITS, SourceFile, mark
 
 _WILD = re.compile(r"[*?\[]")
 _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})

@@ -21,8 +21,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.features.cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
 from kfp_tfjob.options.data import DataOptions, Gaps
+
+from ..cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
 
 _FLAG_SHARE = 0.01  # with this share of missing values, a column of one value is a flag
 MOST = 0.9  # of the values make a column a number or a date

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.features.types.base import ColumnStatistics, ColumnType, Read, text_of
 from kfp_tfjob.options.pictures import PICTURE
+
+from .base import ColumnStatistics, ColumnType, Read, text_of
 
 LARGEST = 255.0  # of the values of a pixel, which begin with 0
 HALF = LARGEST / 2

@@ -19,17 +19,13 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import setting
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import (
-    MOST_COLUMNS,
-    Columns,
-    Header,
-    too_many_columns,
-)
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.features.cells import Cells, matches, numeric, temporal, textual
 from kfp_tfjob.features.types.number import is_number, parse_all
 from kfp_tfjob.options.data import NULL_VALUES, DataOptions
+
+from ...faults import BlockFaults
+from ..header import MOST_COLUMNS, Columns, Header, too_many_columns
+from .byte_range import Span
 
 # pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")

@@ -17,13 +17,10 @@ from typing import IO
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
-    LONGEST_RECORD,
-    ByteRange,
-    too_long,
-)
 from kfp_tfjob.features import cells
+
+from ...faults import BlockFaults
+from .byte_range import LONGEST_RECORD, ByteRange, too_long
 
 LOOKED = 16  # records by which the start of a range, or a column without a name, is found
 PIECE = 1 << 16  # bytes that are read at once where little is needed

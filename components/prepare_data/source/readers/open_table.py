@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.components.prepare_data.source import foreign_files
-from kfp_tfjob.components.prepare_data.source.decompression import text_of, unpacked
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.header import empty
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    ArrowTable,
-    Reader,
-)
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span, ranges_of
-from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
 from kfp_tfjob.options import data
 from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
+
+from .. import foreign_files
+from ..decompression import text_of, unpacked
+from ..files import Source, SourceFile
+from ..header import empty
+from .arrow_table import ArrowTable, Reader
+from .byte_range import BLOCK, Span, ranges_of
+from .own_reader import OwnTable
 
 PART_BYTES = 32 << 20
 

@@ -23,15 +23,13 @@ import pyarrow as pa
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-    Reader,
-)
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import LONGEST_RECORD, Span
-from kfp_tfjob.components.prepare_data.tfrecord import masked
 from kfp_tfjob.options.data import DataOptions
+
+from ...faults import BlockFaults
+from ...tfrecord import masked
+from ..header import Columns
+from .arrow_table import Chunk, Reader
+from .byte_range import LONGEST_RECORD, Span
 
 _LOOKED = 1_000  # records in which every feature occurs
 _MOST_BYTES = 16 << 20  # of the records of a chunk
