@@ -20,7 +20,7 @@ from kfp_tfjob.checks.finding import Finding, Status
 from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.common.names import below
-from kfp_tfjob.options.images import TRAIN, TRAINER
+from kfp_tfjob.options.container_images import TRAIN, TRAINER
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.user_code.model_code import Code, ModelCode
 from kfp_tfjob.user_code.syntax import OfImage

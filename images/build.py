@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.options.images import (
+from kfp_tfjob.options.container_images import (
     PLACEHOLDER,
     Reference,
     registry_problems,

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from kfp_tfjob.common.docs_page import SITE_VARIABLE
-from kfp_tfjob.options.images import (
+from kfp_tfjob.options.container_images import (
     RUN_AS_USER_VARIABLE,
     TOOLS_VARIABLE,
     TRAIN_VARIABLE,

@@ -12,7 +12,7 @@ from kfp import dsl, kubernetes
 from kfp.dsl.structures import ResourceSpec
 
 from kfp_tfjob.common.docs_page import SITE_VARIABLE
-from kfp_tfjob.options.images import (
+from kfp_tfjob.options.container_images import (
     RUN_AS_USER,
     TOOLS,
     TOOLS_VARIABLE,

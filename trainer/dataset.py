@@ -25,7 +25,7 @@ from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnMoments
 from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
-from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.options.image_options import PICTURE
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.records import TFRecords, prepare_again
-from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.options.image_options import PICTURE
 
 from .dataset import Dataset
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 
 from ..parameter_docs import with_parameter_docs
 
@@ -25,7 +25,7 @@ PASSED_ON = [
 
 
 @dsl.component(
-    base_image=images.TOOLS, install_kfp_package=False, task_config_passthroughs=PASSED_ON
+    base_image=container_images.TOOLS, install_kfp_package=False, task_config_passthroughs=PASSED_ON
 )
 @with_parameter_docs
 def launch_tfjob(

@@ -27,7 +27,7 @@ from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.parameter_masking import secrets_in
 
 from ..cards import TrainedModelCard
@@ -279,7 +279,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     hide(secrets_in(arguments["model_hyperparameters"]))
     hide(secrets_in(arguments["pod"]))
     claim_task(step)
-    arguments["train_image"] = arguments["train_image"] or images.TRAIN
+    arguments["train_image"] = arguments["train_image"] or container_images.TRAIN
     decided = arguments.pop("job_kind", "")
     is_checked = bool(arguments["model_entry"])  # which preflight returns
     if not is_checked:

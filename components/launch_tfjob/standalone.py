@@ -18,7 +18,7 @@ from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.train import NPY, images_as_npy
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MANIFEST, SCHEMA
@@ -122,7 +122,7 @@ def _first_checks(
 def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
     """Yield the problems of the images and the dataset; preflight runs before a dataset exists."""
     for name, image in (("train_image", spec.image), ("the image of the steps", spec.tools_image)):
-        if images.is_placeholder(image) and not is_local():
+        if container_images.is_placeholder(image) and not is_local():
             yield Problem(
                 f"{name} is a placeholder, which no node can pull",
                 received=image,

@@ -33,8 +33,8 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.address_fields import Tick
+from kfp_tfjob.options.container_images import TRAIN
 from kfp_tfjob.options.gate import GateOptions
-from kfp_tfjob.options.images import TRAIN
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import NPY, images_as_npy

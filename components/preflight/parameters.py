@@ -11,7 +11,7 @@ from typing import Any
 from kfp_tfjob.common.escaping import code
 from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.container_images import TRAIN
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters, completed
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.options.container_images import TRAINER
 
 from ..parameter_docs import with_parameter_docs
 

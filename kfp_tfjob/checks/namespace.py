@@ -18,7 +18,7 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
 
@@ -177,14 +177,14 @@ def _example_pods(subject: Subject) -> Iterator[tuple[str, Object]]:
     for replica in replicas(subject.job):
         metadata = {"generateName": "kfp-tfjob-doctor-"}
         yield replica.role, kind | {"metadata": metadata, "spec": dict(replica.pod)}
-    step: Object = {"image": images.TOOLS, "command": ["true"]}
-    if images.RUN_AS_USER != "none":
+    step: Object = {"image": container_images.TOOLS, "command": ["true"]}
+    if container_images.RUN_AS_USER != "none":
         # As Kubeflow Pipelines 2.16 and later fill it in for a task with a user id.
         step["securityContext"] = {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             "runAsNonRoot": True,
-            "runAsUser": int(images.RUN_AS_USER),
+            "runAsUser": int(container_images.RUN_AS_USER),
             "seccompProfile": {"type": "RuntimeDefault"},
         }
     common = {"serviceAccountName": subject.account, "restartPolicy": "Never"}

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pipeline import ROWS_PER_STEP
 from kfp_tfjob.options.pod import (
@@ -199,7 +199,7 @@ class JobSpec:
             epochs=whole_number("train_epochs", 1),
             batch_size=whole_number("train_batch_size", 0),
             image=str(parameters["train_image"]).strip(),
-            tools_image=parameters.get("tools_image", images.TOOLS),
+            tools_image=parameters.get("tools_image", container_images.TOOLS),
             options=options,
             pod=typed(PodOptions, "pod"),
             kind=kinds.DEFAULT if options.job == "auto" else kinds.kind_named(options.job),
@@ -274,7 +274,7 @@ class JobSpec:
                 fix="name the Secret with the store's keys; it does not have to exist",
                 path="storage_secret",
             )
-        yield from images.reference_problems(
+        yield from container_images.reference_problems(
             self.image,
             "train_image is not an image reference",
             fix="name the image whose python3 has TensorFlow",
@@ -282,16 +282,17 @@ class JobSpec:
         )
         for role in self.kind.roles:
             if image := getattr(self.pod, role).image:
-                yield from images.reference_problems(
+                yield from container_images.reference_problems(
                     image,
                     f"pod.{role}.image is not an image reference",
                     fix="name the image of this role, or remove the key to use train_image",
                     path=f"pod.{role}.image",
                 )
-        yield from images.reference_problems(
+        yield from container_images.reference_problems(
             self.tools_image,
             "the steps' image is not an image reference",
-            fix=f"correct {images.TOOLS_VARIABLE}, or compile the pipeline with another image",
+            fix=f"correct {container_images.TOOLS_VARIABLE}, or compile the pipeline with another"
+            " image",
         )
 
     def _wrong_model(self) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from kfp_tfjob.common.names import below
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.statistics import StatisticsDocument
-from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.options.image_options import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS, dataset_digest

@@ -20,10 +20,10 @@ from pydantic import (
 
 from kfp_tfjob.storage.layout import CODEC_VERSION
 
-from . import pictures as picture_options
+from . import image_options
 from .contract import Contract
+from .image_options import ImageOptions
 from .parse import Group, Text, Texts, option
-from .pictures import Pictures
 from .value_format import ValueFormat
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
@@ -113,7 +113,7 @@ COLUMN_TYPES = (
     ColumnType("category", "category", "Category", ("fail", "drop")),
     ColumnType("date", "date", "Date", _RULES, "median"),
     ColumnType("text", "string", "String", ("fail", "drop")),
-    ColumnType(picture_options.PICTURE, "image", "Image", ()),
+    ColumnType(image_options.PICTURE, "image", "Image", ()),
 )
 RULES_BY_KIND = {column.name: column.rules for column in COLUMN_TYPES if column.rules}
 KINDS = tuple(RULES_BY_KIND)
@@ -238,7 +238,7 @@ _Type = Annotated[
 class DataOptions(Group):
     """The keys of `data_options`."""
 
-    former_keys: ClassVar[Mapping[str, str]] = {picture_options.FORMER_NAME: "images"}
+    former_keys: ClassVar[Mapping[str, str]] = {image_options.FORMER_NAME: "images"}
 
     task: Literal["auto", "classification", "regression"] = option(
         "auto", "Whether to predict classes or numbers; `auto` decides by the label's values."
@@ -269,7 +269,7 @@ class DataOptions(Group):
         "`true` if the first line of a CSV is its header although it looks like a row; by default,"
         " such a file is rejected.",
     )
-    format: Literal["auto", *_FORMAT_NAMES, picture_options.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
+    format: Literal["auto", *_FORMAT_NAMES, image_options.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",
         "Format of the files. `auto` decides by each file's first bytes; a folder with images and"
         " no table is `images`.",
@@ -330,12 +330,14 @@ class DataOptions(Group):
         " `tls://scheduler:8786`; empty to use processes in the step's pod.",
     )
 
-    images: Pictures = option(Pictures(), "How images are checked and converted for the model.")
+    images: ImageOptions = option(
+        ImageOptions(), "How images are checked and converted for the model."
+    )
 
     @field_validator("format", mode="before")
     @classmethod
     def _format(cls, name: Any) -> Any:
-        return picture_options.FORMAT if name == picture_options.FORMER_NAME else name
+        return image_options.FORMAT if name == image_options.FORMER_NAME else name
 
     @field_validator("columns", "drop", "names")
     @classmethod

@@ -84,7 +84,7 @@ def _training_reference(
     obstacle = f"nothing below {layout.model(model_name).version(champion.version)}"
     if training:
         obstacle = (
-            "pictures" if not training.schema.has_columns else "no distributions of its columns"
+            "images" if not training.schema.has_columns else "no distributions of its columns"
         )
     raise DataError(
         Problem(

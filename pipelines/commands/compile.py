@@ -79,7 +79,7 @@ def compile_(
     takes precedence. Use none if the cluster assigns user ids itself, as OpenShift does. The steps
     work as any user in group 0.
     """
-    from kfp_tfjob.options.images import (
+    from kfp_tfjob.options.container_images import (
         reference_problems,
         registry_problems,
         tools_in,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
-from kfp_tfjob.options.images import is_placeholder, reference_problems
+from kfp_tfjob.options.container_images import is_placeholder, reference_problems
 
 from .. import compilation
 from .runs import defaults_of

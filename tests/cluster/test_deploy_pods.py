@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.options.images import TOOLS
+from kfp_tfjob.options.container_images import TOOLS
 from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout

@@ -10,7 +10,7 @@ from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.pipelines.compilation import FOLDER
 from tests.cluster.compiled import Compiled
 from tests.cluster.launches import LARGE

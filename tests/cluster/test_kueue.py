@@ -21,7 +21,7 @@ from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kinds import AUTOMATIC
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.uploader import push
 from tests.cluster import test_same_weights as same_weights
 from tests.cluster.cluster import SCARCE_NODE

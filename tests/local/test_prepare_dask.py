@@ -144,7 +144,7 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
     (none / "kfp_tfjob").mkdir(parents=True)
     (none / "kfp_tfjob/__init__.py").touch()
     other.mkdir()
-    patch = "import kfp_tfjob.options.images as found\nfound.VERSION = '0.0.1'\n"
+    patch = "import kfp_tfjob.options.container_images as found\nfound.VERSION = '0.0.1'\n"
     (other / "sitecustomize.py").write_text(patch)
     with dask_cluster(tmp_path) as cluster:
         executor = Distributed(Context(str(tmp_path)), cluster.address)  # before the workers

@@ -13,7 +13,7 @@ from images.build import BASE, IMAGES, ROOT, Builder, requirements
 from images.build import main as make_images
 from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.common.errors import ConfigurationError
-from kfp_tfjob.options.images import (
+from kfp_tfjob.options.container_images import (
     PLACEHOLDER,
     VERSION,
     Reference,

@@ -57,8 +57,8 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.address_fields import Tick
+from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.images import TRAINER
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.removed import REMOVED
@@ -108,7 +108,7 @@ DATA_SOURCE, IMAGES = f"{PREPARE}/source", f"{PREPARE}/images/folders"
 HEADER, LISTING = f"{DATA_SOURCE}/header", f"{DATA_SOURCE}/listing"
 ARROW = f"{DATA_SOURCE}/readers/arrow_table"
 ENCODED = f"{DATA_SOURCE}/decompression"
-CODE_ARGUMENTS, REFERENCE = "user_code/arguments", "options/images:reference_problems"
+CODE_ARGUMENTS, REFERENCE = "user_code/arguments", "options/container_images:reference_problems"
 COMMAND = ["python3", "train.py"]
 
 

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.common.formatting import counted
-from kfp_tfjob.options.images import VERSION
+from kfp_tfjob.options.container_images import VERSION
 from kfp_tfjob.storage.credentials import SecretVolume
 
 from ..bucket_folder import damaged

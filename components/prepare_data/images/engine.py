@@ -23,7 +23,7 @@ from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, Stat
 from kfp_tfjob.features.string_hashes import bytes_hash
 from kfp_tfjob.features.types.image import ImageStatistics, PictureInput, Span
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.pictures import PICTURE, Pictures
+from kfp_tfjob.options.image_options import PICTURE, ImageOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.manifest import ManifestObject
 
@@ -310,7 +310,7 @@ class Plan:
             counts[split] = int(np.isin(content[self.split == i], train).sum())
         return counts
 
-    def input(self, options: Pictures) -> PictureInput:
+    def input(self, options: ImageOptions) -> PictureInput:
         """Return the model's input: as the options set it, otherwise as it suits the images."""
         height, width = options.height, options.width
         if not height:

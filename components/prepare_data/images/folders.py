@@ -15,7 +15,7 @@ from dataclasses import replace
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.options.data import DataOptions, suffixes
-from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
+from kfp_tfjob.options.image_options import FORMAT, SUFFIXES
 from kfp_tfjob.storage.store import Store
 
 from ..faults import Fault, Faults

@@ -12,7 +12,7 @@ import warnings
 import zlib
 from typing import NamedTuple
 
-from kfp_tfjob.options.pictures import Pictures
+from kfp_tfjob.options.image_options import ImageOptions
 
 from ..source.files import LARGEST_CONTENT, SourceFile
 from ..source.foreign_files import HEAD, recognise
@@ -84,7 +84,7 @@ class Unusable(NamedTuple):
     value: str
 
 
-def check(file: SourceFile, content: bytes | None, options: Pictures) -> Header | Unusable:
+def check(file: SourceFile, content: bytes | None, options: ImageOptions) -> Header | Unusable:
     """Return a file's header, or why the file cannot be used with these options.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.common.formatting import counted, listed
-from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
+from kfp_tfjob.options.image_options import FORMAT, SUFFIXES
 
 from .files import Source
 

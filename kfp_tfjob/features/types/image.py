@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.options.image_options import PICTURE
 
 from .base import ColumnStatistics, ColumnType, Read, text_of
 

@@ -1,4 +1,4 @@
-"""Defines the images of the compiled pipeline, and the user its steps run as.
+"""Defines the container images of the compiled pipeline, and the user its steps run as.
 
 `kfp-tfjob compile` compiles other values in. Not every Kubeflow Pipelines back end accepts them as
 run parameters, and a run must not depend on a moving tag.

@@ -15,7 +15,7 @@ FORMER_NAME = "pictures"  # of the format, and of this key of data_options
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
 
-class Pictures(Group):
+class ImageOptions(Group):
     """How images are checked, and what the model gets of them."""
 
     height: int = option(
@@ -50,7 +50,7 @@ class Pictures(Group):
     )
 
     @model_validator(mode="after")
-    def _both(self) -> Pictures:
+    def _both(self) -> ImageOptions:
         if bool(self.height) != bool(self.width):
             raise ValueError("height and width together, or neither")
         return self
