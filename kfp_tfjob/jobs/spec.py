@@ -203,6 +203,7 @@ class JobSpec:
             options=options,
             pod=typed(PodOptions, "pod"),
             kind=kinds.DEFAULT if options.job == "auto" else kinds.kind_named(options.job),
+            automatic=frozenset(),
         )
         resolved = spec._resolved()._with_values_of(trained)
         if not problems:
