@@ -41,7 +41,7 @@ from kfp_tfjob.trainer.user_errors import FAILURES, where
 
 if TYPE_CHECKING:
     from kfp_tfjob.features.schema import Schema
-    from kfp_tfjob.trainer.encoding import EncodedTable
+    from kfp_tfjob.trainer.encoding import EncodedRows
     from kfp_tfjob.trainer.replicas import Replicas
 
 log = logging.getLogger("kfp_tfjob.trainer")
@@ -124,7 +124,7 @@ def train(config: Config, started: float) -> None:
         manifest = stage(store, config.dataset_uri, config.job_dir / "data", encoded)
         uri = str(config.dataset_uri)
 
-        def encode(schema: Schema) -> EncodedTable:
+        def encode(schema: Schema) -> EncodedRows:
             return _encode(config, schema, manifest.digest, replicas, signals)
 
         dataset = Dataset.load(config.job_dir / "data", manifest.digest, uri, encode)
@@ -206,13 +206,13 @@ def train(config: Config, started: float) -> None:
 
 def _encode(
     config: Config, schema: Schema, digest: str, replicas: Replicas, signals: _Signals
-) -> EncodedTable:
-    """Encode the rows of a table; every replica gets the moments of the chief."""
-    from kfp_tfjob.trainer.encoding import EncodedDocument, encode_table
+) -> EncodedRows:
+    """Encode the dataset's rows; every replica gets the moments of the chief."""
+    from kfp_tfjob.trainer.encoding import EncodedDocument, encode_rows
     from kfp_tfjob.trainer.staging import not_writable
 
     try:
-        table = encode_table(
+        rows = encode_rows(
             config.job_dir / "data",
             config.job_dir / ENCODED_ROWS,
             schema,
@@ -229,8 +229,8 @@ def _encode(
         replicas.tell(to_message(error, config.cluster.name))
         raise
     # Another kind of processor may round the last digit of a sum in another way.
-    document = EncodedDocument(digest, table.columns).to_bytes()
-    return replace(table, columns=EncodedDocument.from_bytes(replicas.share(document)).columns)
+    document = EncodedDocument(digest, rows.columns).to_bytes()
+    return replace(rows, columns=EncodedDocument.from_bytes(replicas.share(document)).columns)
 
 
 def _translate_error(error: Exception | SystemExit, processes: int, output: Path) -> Exception:

@@ -26,11 +26,7 @@ _LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20
 
 
 def open_rows(dataset: Dataset, split: str) -> Rows | PictureRows:
-    """Return a split's rows.
-
-    Raises:
-        DataError: A shard of images is damaged, or the number of rows differs from schema.json.
-    """
+    """Return a split's rows."""
     return PictureRows(dataset, split) if dataset.picture else Rows(dataset, split)
 
 
@@ -48,7 +44,7 @@ def first_rows(
         (rows, *input_shape) float32 features, (rows,) labels, (rows,) float32 weights.
 
     Raises:
-        DataError: There are no rows, or they are damaged.
+        DataError: There are no rows.
     """
     rows = open_rows(dataset, split)
     train_batch_size(len(rows), 1, 1)  # rejects an empty split

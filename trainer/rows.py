@@ -21,7 +21,6 @@ class Rows:
     """
 
     def __init__(self, dataset: Dataset, split: str) -> None:
-        assert dataset.encoded  # images have rows of their own
         folder = dataset.encoded
         self._labels = np.load(labels_of(folder, split))
         self._weights = np.load(weights_of(folder, split)) if dataset.row_weights else None

@@ -70,5 +70,5 @@ def _encoded_bytes(step: Step, spec: JobSpec, dataset: S3Address, manifest: Mani
         return most
     schema = Schema.from_bytes(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
     if schema.picture:
-        return 0  # images stay as they are
+        return 0  # each shard is deleted once its images are copied
     return count * (schema.encoding.width * _PACKED_VALUE + _LABEL_AND_WEIGHT)

@@ -12,6 +12,8 @@ A bucket consists of *bins*, whose rows are counted. The counts decide which row
 and which rows are added up together, so the result depends neither on the bucket size nor on the
 part size.
 
+The bytes of images are in a file beside each bucket file (contents.py).
+
 Rows whose label is not a number are written as well. Whether they are invalid is known only after
 all labels have been read. If they are, they are skipped when the buckets are read.
 
@@ -30,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, damaged
+from kfp_tfjob.components.prepare_data.contents import PLACE, file_beside, pieces_of
 from kfp_tfjob.components.prepare_data.hashes import limits_of
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import FLOATS, Field
@@ -44,6 +47,8 @@ _BUCKET_BYTES = 4 << 20  # of the source, about
 _FEWEST_BITS, _MOST_BITS = 8, 12
 _GROUP_BYTES = 16 << 20  # of rows that are added up at once; statistics depend on it
 _READ_BYTES = 64 << 20  # of streams that are read at once, from all files: fewer requests to S3
+# The fields of a row that not every source has, and that its stream has.
+_OPTIONAL = ("weight", "group", *(name for name, _ in PLACE if name != "file"))
 # Up to this many strings are all written to every bucket: faster than finding each bucket's own.
 _FEW_STRINGS = 256
 
@@ -55,10 +60,12 @@ def kind_of(
     weighted: bool = False,
     number: type[np.floating] = np.float32,
     grouped: bool = False,
+    with_contents: bool = False,
 ) -> np.dtype:
     """Return the type of a row: its hash, its label and values, its weight and its group's hash.
 
-    `number` is the type of the features that are numbers.
+    `number` is the type of the features that are numbers. With contents, a row also has the fields
+    of contents.PLACE.
     """
     return np.dtype(
         [
@@ -70,21 +77,21 @@ def kind_of(
             ("dates", "<i8", (dates,)),
             *([("weight", "<f4")] if weighted else []),
             *([("group", "<u8")] if grouped else []),
+            *(PLACE if with_contents else []),
         ]
     )
 
 
 def schema_of(kind: np.dtype) -> pa.Schema:
     """Return the columns of a stream: the fields of a row, with strings in place of their codes."""
-    strings = pa.dictionary(pa.int32(), pa.string())
+    strings, names = pa.dictionary(pa.int32(), pa.string()), kind.names or ()
     return pa.schema(
         [
             ("hash", pa.uint64()),
             ("number", pa.float64()),
             ("features", pa.list_(_value_type(kind["features"]), kind["features"].shape[0])),
             ("dates", pa.list_(pa.int64(), kind["dates"].shape[0])),
-            *([("weight", pa.float32())] if "weight" in (kind.names or ()) else []),
-            *([("group", pa.uint64())] if "group" in (kind.names or ()) else []),
+            *((name, _value_type(kind[name])) for name in _OPTIONAL if name in names),
             ("label", strings),
             *((f"string {i}", strings) for i in range(kind["codes"].shape[0])),
         ]
@@ -216,19 +223,40 @@ class Streams:
 
 
 class BucketWriter:
-    """Sorts the rows of a part and writes them as bucket files, whose names start with `name`."""
+    """Sorts the rows of a part and writes them as bucket files, whose names start with `name`.
+
+    Attributes:
+        files: The bucket files.
+        content_bytes: int64 of shape [bins], the bytes of the images in each bin.
+    """
 
     def __init__(self, folder: BucketFolder, name: str, kind: np.dtype, bins: HashBins) -> None:
         self._folder, self._name = folder, name
         self._kind, self._schema, self._bins = kind, schema_of(kind), bins
         self._blocks: list[np.ndarray] = []
+        self._contents: list[memoryview] = []
         self._size = 0
         self.files: list[BucketFile] = []
+        self.content_bytes = np.zeros(len(bins.edges), np.int64)
 
-    def add(self, rows: np.ndarray, string_bytes: int = 0) -> None:
-        """Add rows, whose codes are those that `flush` gets, and the bytes of their new strings."""
+    def add(
+        self,
+        rows: np.ndarray,
+        string_bytes: int = 0,
+        contents: pa.LargeBinaryArray | None = None,
+    ) -> None:
+        """Add rows.
+
+        Args:
+            rows: The rows, whose codes are those that `flush` gets.
+            string_bytes: The bytes of their new strings.
+            contents: The bytes of each row's image; None for tables.
+        """
         self._blocks.append(rows)
         self._size += rows.nbytes + string_bytes
+        if contents is not None:
+            self._contents += pieces_of(contents)
+            self._size += contents.nbytes
 
     @property
     def is_full(self) -> bool:
@@ -247,10 +275,18 @@ class BucketWriter:
         if not len(rows):
             return
         name = f"{self._name}-{len(self.files)}"
-        rows = taken(rows, order_of(np.ascontiguousarray(rows["hash"])))
+        order = order_of(np.ascontiguousarray(rows["hash"]))
+        rows = taken(rows, order)
         hashes = np.ascontiguousarray(rows["hash"])
         cuts = self._bins.cuts(hashes)
         counts = np.diff(cuts)
+        if self._contents:
+            ends = np.append(0, np.cumsum(rows["size"], dtype=np.int64))
+            rows["start"] = ends[:-1]
+            self.content_bytes += np.diff(ends[cuts])
+            pieces = (self._contents[row] for row in order.tolist())
+            self._folder.write(file_beside(name), b"".join(pieces))
+            self._contents = []
         numbers = np.diff(self._bins.cuts(hashes[~np.isnan(rows["number"])]))
         body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
         self._folder.write(name, body)
@@ -360,11 +396,13 @@ class Sorted:
     Attributes:
         labels: Class indices, or numbers as float32, of shape [rows].
         strings: Each column of strings, as a dictionary; null if missing.
+        contents: The bytes of the images, once they are read; None for tables.
     """
 
     rows: np.ndarray
     labels: np.ndarray
     strings: tuple[pa.DictionaryArray, ...] = ()
+    contents: pa.LargeBinaryArray | None = None
 
     @classmethod
     def joined(cls, pieces: Sequence[Sorted]) -> Sorted:
@@ -390,12 +428,14 @@ class RowRange:
 
     Attributes:
         counts: int64 of shape [last - first], the rows of each bin.
+        sizes: int64 of the same shape, their bytes.
         streams: Of the buckets with these bins, in all files in the order of the source.
     """
 
     first: int
     last: int
     counts: np.ndarray
+    sizes: np.ndarray
     streams: tuple[Streams, ...]
 
 
@@ -406,13 +446,22 @@ class SortedRows:
 
     Args:
         kind: The type of a row.
+        content_bytes: The bytes of the images in each bin; None for tables, or if only `read` is
+            called.
     """
 
     def __init__(
-        self, folder: BucketFolder, kind: np.dtype, bins: HashBins, vocabulary: Vocabulary
+        self,
+        folder: BucketFolder,
+        kind: np.dtype,
+        bins: HashBins,
+        vocabulary: Vocabulary,
+        content_bytes: np.ndarray | None = None,
     ) -> None:
         self._folder, self._kind, self._bins = folder, kind, bins
         self._vocabulary = vocabulary
+        none = np.zeros(len(bins.edges), np.int64)
+        self._content_bytes = none if content_bytes is None else content_bytes
 
     def counts(self, files: Sequence[BucketFile]) -> np.ndarray:
         """Return the rows of each bin in all files: int64 of shape [bins]."""
@@ -430,7 +479,8 @@ class SortedRows:
             Streams(streams.name, streams.starts[start : end + 1], streams.checksums[start:end])
             for streams in (file.streams for file in files)
         )
-        return RowRange(first, last, counts[first:last], tuple(streams))
+        sizes = counts * self._kind.itemsize + self._content_bytes
+        return RowRange(first, last, counts[first:last], sizes[first:last], tuple(streams))
 
     def read(self, rows: RowRange) -> Iterator[Sorted]:
         """Yield sorted rows, in groups that depend on the dataset alone.
@@ -468,11 +518,11 @@ class SortedRows:
             if bucket == end:
                 begin, end = bucket, self._window_end(rows, bucket, last - first)
                 bodies = [self._body(streams, begin, end) for streams in rows.streams]
-            batches = [
-                batch
-                for streams, body in zip(rows.streams, bodies, strict=True)
+            batches = {
+                number: batch
+                for number, (streams, body) in enumerate(zip(rows.streams, bodies, strict=True))
                 for batch in _batch_of(streams, body, begin, bucket)
-            ]
+            }
             gathered = self._gathered(batches) if batches else None
             if gathered and not bucket:  # it may begin before the rows
                 gathered = gathered.cut(self._place_of(gathered, rows.first), len(gathered.rows))
@@ -495,23 +545,29 @@ class SortedRows:
 
         The bins of a group have their first 8 bits in common, and its size is bounded.
         """
-        most = max(1, _GROUP_BYTES // self._kind.itemsize)
         prefixes = self._bins.edges[rows.first : rows.last] >> np.uint64(56)
         size = 0
-        for i, count in enumerate(rows.counts.tolist()):
-            if i and (prefixes[i] != prefixes[i - 1] or (size and size + count > most)):
+        for i, added in enumerate(rows.sizes.tolist()):
+            if i and (prefixes[i] != prefixes[i - 1] or (size and size + added > _GROUP_BYTES)):
                 yield rows.first + i
                 size = 0
-            size += count
+            size += added
         if rows.last > rows.first:
             yield rows.last
 
-    def _gathered(self, batches: Sequence[pa.RecordBatch]) -> Sorted | None:
-        """Return the good rows of streams, sorted; None without any."""
+    def _gathered(self, batch_of_file: Mapping[int, pa.RecordBatch]) -> Sorted | None:
+        """Return the good rows of streams, sorted; None without any.
+
+        Args:
+            batch_of_file: The rows of each bucket file, by its number.
+        """
+        batches, names = list(batch_of_file.values()), self._kind.names or ()
         rows = np.empty(sum(map(len, batches)), self._kind)
-        for name in ("hash", "number", "features", "dates", "weight", "group"):
-            if name in (self._kind.names or ()):
+        for name in ("hash", "number", "features", "dates", *_OPTIONAL):
+            if name in names:
                 _fill(rows[name], [batch.column(name) for batch in batches])
+        if "file" in names:
+            rows["file"] = np.repeat(list(batch_of_file), list(map(len, batches)))
         classes = self._vocabulary.classes
         if classes is None:
             labels = rows["number"].astype(np.float32)

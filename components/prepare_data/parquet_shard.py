@@ -2,6 +2,7 @@
 
 Any tool reads such a file: pandas, DuckDB, Spark, or a user's own program.
 
+- An image is the bytes of its file.
 - A number is a float64, or a float32 in a table of plain numbers, in which the model takes them as
   they are. A boolean is a bool, a date a timestamp in UTC, and a category or text a string. null is
   a missing value.
@@ -9,6 +10,9 @@ Any tool reads such a file: pandas, DuckDB, Spark, or a user's own program.
 - The weight is a float32, and has its own name, too.
 - If the split is by group, test rows have the hash of their group as a uint64, because evaluate
   needs to know which rows are alike. schema.json names the column.
+
+Images are not compressed again, and have no statistics, which would repeat them. A row group has
+about 16 MiB of values, so a reader has few images in memory.
 
 Equal rows give equal bytes, however the source was divided: a row group begins after a number of
 bytes that depends on the rows alone, and its strings are in alphabetical order in the dictionary.
@@ -34,7 +38,7 @@ from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.cells import sorted_strings
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.string_hashes import string_hashes
-from kfp_tfjob.features.types.base import CODES, NO_DATE
+from kfp_tfjob.features.types.base import CODES, CONTENTS, NO_DATE
 
 # Of a row group, before it is compressed: what a reader has in memory at a time.
 _GROUP_BYTES = 16 << 20
@@ -62,19 +66,28 @@ class ParquetShard:
         group: str = "",
     ) -> None:
         self._coding, self._label, self._weight, self._group = coding, label, weight, group
-        none = self._table(Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings()))
-        # pyarrow's types lack that it may be a list.
+        no_contents = pa.array([], pa.large_binary())
+        none = self._table(
+            Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings(), no_contents)
+        )
+        # pyarrow's types lack that they may be lists.
         strings: Any = [field.name for field in none.schema if pa.types.is_dictionary(field.type)]
+        plain: Any = [field.name for field in none.schema if field.type != no_contents.type]
+        has_contents = len(plain) < len(none.schema)
         self._writer = pq.ParquetWriter(
             path,
             none.schema,
-            compression="zstd",
+            compression={name: "zstd" if name in plain else "none" for name in none.schema.names}
+            if has_contents
+            else "zstd",
+            write_statistics=plain if has_contents else True,
             # A dictionary of floats takes five times as long, and saves nothing.
             use_dictionary=strings,
             # Without Arrow's own schema, tools read strings as strings rather than as categories.
             store_schema=False,
         )
         self._waiting: list[pa.Table] = []
+        self._content_words: list[np.ndarray] = []
         self._bytes = 0
         self._digest = blake2b(digest_size=16)
 
@@ -87,6 +100,9 @@ class ParquetShard:
         """Add rows."""
         self._waiting.append(self._table(rows))
         self._bytes += rows.rows.nbytes + sum(map(_string_bytes, rows.strings))
+        if rows.contents is not None:
+            self._content_words.append(rows.rows["content"])
+            self._bytes += rows.contents.nbytes
         if self._bytes >= _GROUP_BYTES:
             self._flush()
 
@@ -100,6 +116,8 @@ class ParquetShard:
         for feature, (field, place) in zip(self._coding.features, self._coding.places, strict=True):
             if field == CODES:
                 columns[feature.name] = next(strings)
+            elif field == CONTENTS:
+                columns[feature.name] = rows.contents
             else:
                 columns[feature.name] = feature.to_arrow(rows.rows[field.name][:, place])
         if self._weight:
@@ -127,9 +145,15 @@ class ParquetShard:
                 if pa.types.is_dictionary(field.type):
                     table = table.set_column(at, field, _sorted_dictionary(table[at].chunk(0)))
             self._writer.write_table(table, row_group_size=len(table))
-            words = (_words(column.chunk(0)) for column in table.columns)
+            words = (self._words(column.chunk(0)) for column in table.columns)
             self._digest.update(row_hashes(words, len(table), "").tobytes())
-        self._waiting, self._bytes = [], 0
+        self._waiting, self._content_words, self._bytes = [], [], 0
+
+    def _words(self, column: pa.Array) -> np.ndarray:
+        """Return 64 bits for each value of a column: uint64 of shape [rows]."""
+        if column.type == pa.large_binary():
+            return np.concatenate(self._content_words)
+        return _words(column)
 
 
 def _words(column: pa.Array) -> np.ndarray:

@@ -25,7 +25,7 @@ from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.layout import CODEC_VERSION, SCHEMA_FORMAT
+from kfp_tfjob.storage.layout import CODEC_LAYOUT, CODEC_VERSION, SCHEMA_FORMAT
 
 _OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")
 
@@ -99,8 +99,8 @@ class Schema:
         label: The label.
         split: The keys of data_options.split that decide, and `fractions` by split.
         schema_digest: What `digest` returns.
-        coding: What was learned from train, by feature; none for images and, before codec 3, for
-            numbers without missing values.
+        coding: What was learned from train, by feature; before codec 3, and of images until codec
+            6, it may be empty.
         formats: How the source writes columns; the model takes numbers and dates.
         null_values: The strings that mean a missing value in the source, besides the empty one.
         weight: The column of weights, if there is one.
@@ -185,14 +185,16 @@ class Schema:
             dataset: The address of the dataset.
 
         Raises:
-            DataError: It has another codec.
+            DataError: It has another codec, or another layout: the TFRecord files of images.
         """
-        if self.codec.get("version") != CODEC_VERSION:
+        version, layout = self.codec.get("version"), self.codec.get("layout", CODEC_LAYOUT)
+        if (version, layout) != (CODEC_VERSION, CODEC_LAYOUT):
+            is_layout = version == CODEC_VERSION
             raise DataError(
                 Problem(
                     f"{dataset or 'the dataset'} was prepared by another version",
-                    received=f"codec {self.codec.get('version')}",
-                    expected=f"codec {CODEC_VERSION}",
+                    received=f"codec {version}" + f" with the layout {layout!r}" * is_layout,
+                    expected=f"codec {CODEC_VERSION}" + f" with {CODEC_LAYOUT!r}" * is_layout,
                     fix="prepare the data with this version, which gives it a name of its own; a"
                     " run of the whole pipeline does so",
                 )

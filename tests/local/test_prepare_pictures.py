@@ -120,7 +120,7 @@ def test_every_bad_file_is_named(store: Store, base: S3Address, tmp_path: Path) 
     done = prepared(store, base / "out", tmp_path / "p", on_bad_row="drop")
     assert done.statistics.bad_rows.dropped == len(FAULTS)
     clean = prepared(store, base / "out", tree(tmp_path / "q", animals(40)))
-    shards = {name: data for name, data in objects(store, clean).items() if "tfrecord" in name}
+    shards = {name: data for name, data in objects(store, clean).items() if name.endswith(".parquet")}
     assert shards.items() <= objects(store, done).items()
     with pytest.raises(DataError, match="max_bad_fraction"):
         prepared(store, base / "out", tmp_path / "p", on_bad_row="drop", max_bad_fraction=0.01)

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data import dataset, row_requirements
-from kfp_tfjob.components.prepare_data.bucket_folder import damaged
+from kfp_tfjob.components.prepare_data.buckets import Sorted, kind_of
 from kfp_tfjob.components.prepare_data.column_warnings import alike_classes
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import (
@@ -31,17 +32,18 @@ from kfp_tfjob.components.prepare_data.hashes import row_hashes, split_of
 from kfp_tfjob.components.prepare_data.images.folders import LABEL
 from kfp_tfjob.components.prepare_data.images.header import FORMATS, MODES, Unusable, check
 from kfp_tfjob.components.prepare_data.labels import Label
+from kfp_tfjob.components.prepare_data.parquet_shard import ParquetShard
 from kfp_tfjob.components.prepare_data.shards import SHARD_BYTES
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import ranges_of
 from kfp_tfjob.components.prepare_data.split_rules import SplitRules, place
 from kfp_tfjob.components.prepare_data.tasks import Job
-from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, is_whole
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.schema import SchemaFeature, SchemaSplit
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
 from kfp_tfjob.features.string_hashes import bytes_hash
-from kfp_tfjob.features.types.image import ImageStatistics, PictureInput, Span
+from kfp_tfjob.features.types.image import Image, ImageStatistics, PictureInput, Span
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pictures import PICTURE, Pictures
 from kfp_tfjob.storage.address import S3Address
@@ -115,19 +117,21 @@ def prepare(
     model_input = plan.input(options.images)
     shards = list(plan.shards(base))
     progress = ProgressLog("wrote", int(plan.index["record"].sum(dtype=int)))
-    objects = []
-    for stored in executor.map(WRITE, job.name, shards):
-        progress.add(len(shards[len(objects)].records), stored.size)
-        objects.append(stored)
+    done: list[tuple[ManifestObject, str]] = []
+    of_shards = Label(label, "classification", plan.classes, np.empty(0, np.int32))
+    for stored, digest in executor.map(WRITE, (job.name, of_shards), shards):
+        progress.add(len(shards[len(done)].records), stored.size)
+        done.append((stored, digest))
     progress.log()
+    objects = [stored for stored, _ in done]
     # Models take the bytes of the files, so the size of their input is not comparable.
     schema = dataset.schema_of(
-        Label(label, "classification", plan.classes, np.empty(0, np.int32)),
+        of_shards,
         [SchemaFeature(PICTURE, PICTURE)],
         options,
         rules.comparable,
-        "encoded",
-        {split: _schema_split(split, rows, objects) for split, rows in plan.rows.items()},
+        "parquet",
+        {split: _schema_split(split, rows, done) for split, rows in plan.rows.items()},
         picture=model_input,
     )
     described = plan.statistics(
@@ -139,12 +143,11 @@ def prepare(
     return dataset.complete(context.store, base, objects, schema, described)
 
 
-def _schema_split(split: str, rows: int, objects: list[ManifestObject]) -> SchemaSplit:
+def _schema_split(split: str, rows: int, done: list[tuple[ManifestObject, str]]) -> SchemaSplit:
     """Return the entry of a split in schema.json, given the shards of all splits."""
-    shards = [stored for stored in objects if stored.key.startswith(f"{split}-")]
-    # The bytes of a shard are its rows, so its checksum is the hash of its rows.
-    digests = (f"{stored.size}-{stored.crc64nvme}" for stored in shards)
-    return SchemaSplit(rows, tuple(stored.key for stored in shards), tuple(digests))
+    shards = [shard for shard in done if shard[0].key.startswith(f"{split}/")]
+    keys, digests = (stored.key for stored, _ in shards), (digest for _, digest in shards)
+    return SchemaSplit(rows, tuple(keys), tuple(digests))
 
 
 @dataclass(frozen=True)
@@ -174,11 +177,14 @@ class Shard:
     """Images that one task writes.
 
     Attributes:
-        address: Of the object.
-        records: int64 of shape [images, 3]: the run of each record, its start there, and its bytes.
+        base: The dataset.
+        key: Of the object, below the dataset.
+        records: int64 of shape [images, 4]: the run of each image, its start there, its bytes, and
+            its label.
     """
 
-    address: S3Address
+    base: S3Address
+    key: str
     records: np.ndarray
 
 
@@ -192,7 +198,6 @@ def read(context: Context, job: Job, part: Part) -> PartDone:
     folders, options = source.pictures, job.options
     assert folders
     label_of = {name: i for i, name in enumerate(folders.classes)}
-    encoder = PictureEncoder(len(label_of))
     faults, rows, records, splits = [], [], [], []
     for file, content in zip(part.files, source.contents(part.files), strict=True):
         header = check(file, content, options.images)
@@ -201,12 +206,10 @@ def read(context: Context, job: Job, part: Part) -> PartDone:
             continue
         assert content is not None
         label = label_of[folders.class_of(file.name)]
-        record = encoder.encode(label, content)
-        length = sum(map(len, record))
-        row = (0, bytes_hash(content), label, part.number, 0, length, len(content))
+        row = (0, bytes_hash(content), label, part.number, 0, len(content), len(content))
         format, mode = FORMATS.index(header.format), MODES.index(header.mode)
         rows.append((*row, header.width, header.height, format, mode, header.is_turned))
-        records.append(record)
+        records.append(content)
         splits.append(SPLITS.index(file.split) if part.folders else 0)
     index = np.array(rows, INDEX)
     index["content"] = row_hashes([index["content"]], len(index), options.split.salt)
@@ -217,7 +220,7 @@ def read(context: Context, job: Job, part: Part) -> PartDone:
     order = np.lexsort((index["label"], index["hash"]))
     index = index[order]
     index["start"] = np.cumsum(index["record"], dtype=np.uint64) - index["record"]
-    run = b"".join(piece for i in order.tolist() for piece in records[i])
+    run = b"".join(records[i] for i in order.tolist())
     context.buckets.write(_run_of(job.name, part.number), run)
     return PartDone(index, Faults.of_files(len(part.files), faults))
 
@@ -227,32 +230,31 @@ def _run_of(job: str, part: int) -> str:
     return f"{job}/{part:06d}.records"
 
 
-def write(context: Context, job: str, shard: Shard) -> ManifestObject:
-    """Write a shard of the job of this name, and send it to the store.
-
-    Raises:
-        DataError: A run is damaged.
-    """
+def write(context: Context, common: tuple[str, Label], shard: Shard) -> tuple[ManifestObject, str]:
+    """Write a shard of the job of this name, and send it to the store; return its digest, too."""
+    job, label = common
     runs: dict[int, tuple[str, int, bytes]] = {}
     for number in np.unique(shard.records[:, 0]).tolist():
         # Both are in the same order, so a run's records follow each other.
-        _, starts, sizes = shard.records[shard.records[:, 0] == number].T.tolist()
+        _, starts, sizes, _ = shard.records[shard.records[:, 0] == number].T.tolist()
         name = _run_of(job, number)
         data = context.buckets.read(name, starts[0], starts[-1] + sizes[-1])
         runs[number] = name, starts[0], data
-    path = context.folder / shard.address.name
+    path, kind = context.folder / shard.key.replace("/", "-"), kind_of(0, with_contents=True)
     try:
-        with open(path, "wb", buffering=1 << 20) as file:
-            for number, start, size in shard.records.tolist():
-                name, first, data = runs[number]
-                record = data[start - first : start - first + size]
-                if not is_whole(record):
-                    raise damaged(name)
-                file.write(record)
-        sent = context.store.send(path, shard.address, path.name)
+        parquet = ParquetShard(path, Coding((Image(PICTURE),)), label, kind)
+        for number, start, size, code in shard.records.tolist():
+            _, first, data = runs[number]
+            content = data[start - first : start - first + size]
+            contents = pa.array([content], pa.large_binary())
+            rows = np.zeros(1, kind)
+            rows["content"] = bytes_hash(content)
+            parquet.add(Sorted(rows, np.array([code], np.int32), (), contents))
+        parquet.close()
+        sent = context.store.send(path, shard.base / shard.key, shard.key)
     finally:
         path.unlink(missing_ok=True)
-    return ManifestObject(sent.key, sent.size, sent.crc64nvme, sent.sha256)
+    return ManifestObject(sent.key, sent.size, sent.crc64nvme), parquet.digest
 
 
 @dataclass(frozen=True)
@@ -301,9 +303,9 @@ class Plan:
             shares = reached[-1] * np.arange(1, count) // count
             ends = np.unique(np.searchsorted(reached, shares) + 1)
             for number, rows in enumerate(np.split(index, ends)):
-                address = base / f"{word}-{number:05d}.tfrecord"
-                records = [rows[key].astype(np.int64) for key in ("run", "start", "record")]
-                yield Shard(address, np.stack(records, axis=1))
+                columns = ("run", "start", "record", "label")
+                records = [rows[key].astype(np.int64) for key in columns]
+                yield Shard(base, f"{word}/{number:05d}.parquet", np.stack(records, axis=1))
 
     def also_in_train(self) -> dict[str, int]:
         """Return the images of other splits that are also in train, where folders decide."""

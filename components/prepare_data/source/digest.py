@@ -21,6 +21,8 @@ def source_digest(source: Source) -> str:
         digest.update(f"reader {source.reader.digest}\n".encode())
     if source.splits_by_folder:  # before version 0.3, they were folders like any other
         digest.update(b"folders are splits\n")
+    if source.pictures:  # until codec 6, their shards were no Parquet files
+        digest.update(b"images in Parquet files\n")
     for file in source.files:
         digest.update(f"{file.name}\0{file.size}\0{_content(file)}\n".encode())
     return digest.hexdigest()

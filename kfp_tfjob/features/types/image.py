@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from kfp_tfjob.features.types.base import ColumnStatistics, ColumnType, Read, text_of
+from kfp_tfjob.features.types.base import CONTENTS, ColumnStatistics, ColumnType, Read, text_of
 from kfp_tfjob.options.pictures import PICTURE
 
 LARGEST = 255.0  # of the values of a pixel, which begin with 0
@@ -128,6 +129,7 @@ class Image(ColumnType):
 
     kind = PICTURE
     schema_type = PICTURE
+    field = CONTENTS
     written = 'the bytes of a JPEG or PNG file in base64, as a string or {"b64": STRING}'
     example = {"b64": base64.b64encode(ONE_PIXEL).decode()}
     whole = "whole JPEG or PNG files in base64"
@@ -139,6 +141,13 @@ class Image(ColumnType):
     def takes_missing(self) -> bool:
         """False: there is no row without an image."""
         return False
+
+    @classmethod
+    def raw_values(cls, column: pa.Array) -> np.ndarray:
+        """Return (rows,) the bytes of the files in a column of a dataset's Parquet file."""
+        contents = np.empty(len(column), object)
+        contents[:] = column.to_pylist()
+        return contents
 
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:
