@@ -138,8 +138,14 @@ class HashBins:
     buckets: np.ndarray
 
     @classmethod
-    def of(cls, size: int, fractions: list[float]) -> HashBins:
-        """Return those for `size` bytes of source."""
+    def of(cls, size: int, fractions: list[float], bucketed: int | None = None) -> HashBins:
+        """Return the bins for `size` bytes of source, and buckets for as many or `bucketed` ones.
+
+        Args:
+            size: The size of the source.
+            fractions: The shares of the splits.
+            bucketed: The bytes that go to the buckets, if they are far fewer.
+        """
         limits = np.array(limits_of(fractions), np.uint64)
 
         def edges(bits: int) -> np.ndarray:
@@ -149,7 +155,8 @@ class HashBins:
         bits = min(max((size // _BIN_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
         bins = edges(bits)
         # One bit at least: a number of 64 bits cannot be shifted by 64.
-        buckets = edges(min(max((size // _BUCKET_BYTES).bit_length(), 1), bits))
+        bucketed = size if bucketed is None else bucketed
+        buckets = edges(min(max((bucketed // _BUCKET_BYTES).bit_length(), 1), bits))
         return cls(bins, np.append(np.searchsorted(bins, buckets), len(bins)))
 
     def cuts(self, hashes: np.ndarray) -> np.ndarray:
@@ -470,6 +477,19 @@ class SortedRows:
             counts += file.numbers if self._vocabulary.classes is None else file.counts
         return counts
 
+    def weights(self, counts: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return what shards are to have the same amount of, by bin, and the bytes of one unit.
+
+        These are the rows; rows of images differ much, so they are weighed by their bytes.
+        """
+        if self._content_bytes.any():
+            return self._sizes(counts), 1
+        return counts, self._kind.itemsize
+
+    def _sizes(self, counts: np.ndarray) -> np.ndarray:
+        """Return the bytes of each bin, given its rows."""
+        return counts * self._kind.itemsize + self._content_bytes
+
     def range(
         self, files: Sequence[BucketFile], counts: np.ndarray, first: int, last: int
     ) -> RowRange:
@@ -479,8 +499,8 @@ class SortedRows:
             Streams(streams.name, streams.starts[start : end + 1], streams.checksums[start:end])
             for streams in (file.streams for file in files)
         )
-        sizes = counts * self._kind.itemsize + self._content_bytes
-        return RowRange(first, last, counts[first:last], sizes[first:last], tuple(streams))
+        sizes = self._sizes(counts)[first:last]
+        return RowRange(first, last, counts[first:last], sizes, tuple(streams))
 
     def read(self, rows: RowRange) -> Iterator[Sorted]:
         """Yield sorted rows, in groups that depend on the dataset alone.

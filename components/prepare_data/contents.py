@@ -4,7 +4,7 @@ Images are far larger than other values, so they do not go through the streams o
 bucket file has one row for each image, and a file beside it with the bytes, in the order of these
 rows. The rows of a shard are next to each other there, so a shard reads one range of each file.
 
-Called by buckets.py and shards.py.
+Called by tasks.py, buckets.py and shards.py.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ def pieces_of(contents: pa.LargeBinaryArray) -> list[memoryview]:
     return [data[start:end] for start, end in zip(ends, ends[1:], strict=False)]
 
 
-def describe(contents: pa.LargeBinaryArray, rows: np.ndarray) -> None:
-    """Set `content`, `size` and `checksum` of rows with these contents."""
+def places_of(contents: pa.LargeBinaryArray) -> np.ndarray:
+    """Return the fields of PLACE for each value; it is not known yet where they will be."""
+    places = np.zeros(len(contents), list(PLACE))
     for row, piece in enumerate(pieces_of(contents)):
         value = bytes(piece)  # google_crc32c takes nothing else
-        rows["content"][row] = bytes_hash(value)
-        rows["size"][row] = len(value)
-        rows["checksum"][row] = google_crc32c.value(value)
+        places["content"][row] = bytes_hash(value)
+        places["size"][row] = len(value)
+        places["checksum"][row] = google_crc32c.value(value)
+    return places
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from kfp_tfjob.components.prepare_data.bucket_folder import BucketPrefix
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
-from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.source.digest import source_digest as digest_of
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK
@@ -135,11 +134,8 @@ def _prepared(
 ) -> Prepared:
     """Read the source and write the dataset; close the executor."""
     try:
-        if source.pictures:
-            done = pictures.prepare(executor, source, data_label, options, base)
-        else:
-            source_scan = scan.read(source, data_label, options, executor, block, part)
-            done = dataset.write(base, source_scan, row_requirements.decide(source_scan))
+        source_scan = scan.read(source, data_label, options, executor, block, part)
+        done = dataset.write(base, source_scan, row_requirements.decide(source_scan))
         executor.context.buckets.clear()
         return done
     except DataError as error:

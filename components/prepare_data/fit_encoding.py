@@ -18,6 +18,7 @@ from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import (
     CODES,
+    CONTENTS,
     FIELDS,
     NO_DATE,
     WHOLES,
@@ -137,6 +138,8 @@ def learn(
         if field is CODES:
             strings, rows = texts.get(feature.name, ()), counted.codes[at[field]]
             values = TrainValues(feature.gaps, np.zeros(0), dictionary=strings, rows=rows)
+        elif field is CONTENTS:
+            values = TrainValues(feature.gaps, np.zeros(0))  # nothing is learned
         else:
             column = model_values(sample, field, at[field])
             values = _values(feature, counted, column, at[field])

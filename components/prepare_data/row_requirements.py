@@ -29,6 +29,8 @@ def decide(scan: Scan) -> Label:
             has no rows, or train has no row of a class.
     """
     faults, labels, options = scan.faults, scan.labels, scan.job.options
+    if folders := scan.job.source.pictures:
+        return _decide_images(scan, folders.classes)
     faults.label, faults.options = labels.name, options
     if not faults.seen:
         raise DataError(no_rows())
@@ -52,6 +54,18 @@ def decide(scan: Scan) -> Label:
         log.info("the values of the label mean %s; data_options.task sets another task", label.task)
     counts = None if label.classes is None else labels.class_counts(label)
     check(scan.rows(label), label.name, label.classes, counts, options, scan.job.split_rules.rule)
+    return label
+
+
+def _decide_images(scan: Scan, classes: tuple[str, ...]) -> Label:
+    """Return the label, whose classes are those of the folders."""
+    faults, options = scan.faults, scan.job.options
+    faults.options = options
+    check_bad(faults, faults.image_problems, options)
+    codes = np.arange(len(classes), dtype=np.int32)
+    label = Label(scan.labels.name, "classification", classes, codes)
+    counts, rule = scan.labels.class_counts(label), scan.job.split_rules.rule
+    check(scan.rows(label), label.name, classes, counts, options, rule, "image")
     return label
 
 

@@ -21,9 +21,11 @@ from kfp_tfjob.components.prepare_data import split_rules
 from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
 from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
 from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
+from kfp_tfjob.components.prepare_data.images.folders import LABEL
+from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, all_hashed
 from kfp_tfjob.components.prepare_data.labels import Label, Labels
 from kfp_tfjob.components.prepare_data.source.files import Source
+from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
 from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     PART_BYTES,
@@ -31,9 +33,11 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     parts_of,
 )
 from kfp_tfjob.components.prepare_data.source.resolve import first_block
+from kfp_tfjob.components.prepare_data.split_rules import Overlap
 from kfp_tfjob.components.prepare_data.tasks import Job, RowSummary
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError, Problem
 
 _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
@@ -73,8 +77,8 @@ class Scan:
         """The kinds of the features, and the columns that were omitted."""
         return self.job.kinds
 
-    def also_in_train(self) -> dict[str, int] | None:
-        """Return the rows of validation and test that are in train; None if there cannot be any."""
+    def overlap(self) -> Overlap | None:
+        """Return the rows with features of rows in other splits; None if there cannot be any."""
         return (
             split_rules.count_overlap(self.executor.context.buckets, self.summary.overlaps)
             if self.job.split_rules.is_needed
@@ -128,6 +132,8 @@ def read(
         DataError: A file cannot be read, or does not have the expected columns, or the kind of a
             column is unclear.
     """
+    if source.pictures:
+        return _read_images(source, label, options, executor, part)
     columns, kinds, problems = first_block(source, label, options)
     if columns is None:
         raise DataError(*problems)
@@ -159,7 +165,7 @@ def read(
             continue
         kinds = scan.proven()
         if not kinds.features:
-            raise DataError(_no_feature(source.files[0].name, kinds))
+            raise DataError(_no_feature(source.first.name, kinds))
         if kinds.give_rows_of(job.kinds):
             kinds = replace(kinds, padded=padded)
             return replace(scan, job=replace(scan.job, kinds=kinds, assumed=False))
@@ -168,6 +174,20 @@ def read(
         )
         executor.context.buckets.clear(job.name)
         job = replace(job, kinds=kinds, assumed=False)
+
+
+def _read_images(
+    source: Source, label: str, options: DataOptions, executor: Executor, part: int
+) -> Scan:
+    """Read images, whose columns are known."""
+    assert source.pictures
+    for note in source.pictures.notes:
+        log.warning("%s", note)
+    label = label.strip() or LABEL
+    kinds = Kinds((Feature(PICTURE, PICTURE, None, 0),), ())
+    job = Job(source, label, options, Columns((PICTURE,), label), kinds, name=uuid4().hex)
+    DataError.raise_if(split_rules.folder_problems(source, options))
+    return _rows(executor, job, parts_of(source, options, part))
 
 
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:

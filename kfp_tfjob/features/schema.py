@@ -99,8 +99,8 @@ class Schema:
         label: The label.
         split: The keys of data_options.split that decide, and `fractions` by split.
         schema_digest: What `digest` returns.
-        coding: What was learned from train, by feature; before codec 3, and of images until codec
-            6, it may be empty.
+        coding: What was learned from train, by feature; none for images and, before codec 3, for
+            numbers without missing values.
         formats: How the source writes columns; the model takes numbers and dates.
         null_values: The strings that mean a missing value in the source, besides the empty one.
         weight: The column of weights, if there is one.

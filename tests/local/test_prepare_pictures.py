@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.prepare_data import engine, shards
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.executors.processes import Processes
-from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.report import render
+from kfp_tfjob.components.prepare_data.source.readers.open_table import PART_BYTES
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import SchemaFeature, SchemaLabel
-from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
@@ -26,9 +23,16 @@ from tests.local.prepared import objects
 from tests.unit.picture_files import animals, deep, drawn, encoded, png_of_size, tree
 
 
-def prepared(store: Store, base: S3Address, data: object, **options: object) -> Prepared:
+def prepared(
+    store: Store,
+    base: S3Address,
+    data: object,
+    part: int = PART_BYTES,
+    processes: int = 1,
+    **options: object,
+) -> Prepared:
     step = Step("prepare_data", "r1", Layout(base), store)
-    return engine.run(step, str(data), "", options)
+    return engine.run(step, str(data), "", options, part=part, processes=processes)
 
 
 def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
@@ -52,42 +56,37 @@ def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) ->
 
 
 def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
-    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, base: S3Address, tmp_path: Path
 ) -> None:
     files = animals(15)
     one = objects(store, prepared(store, base / "one", tree(tmp_path / "one", files)))
     shuffle = random.Random(0)
-    for name, most in (("two", 7), ("three", 2)):
+    for name, part in (("two", 5000), ("three", 1500)):
         # Other names, so another order, in parts of another size.
-        monkeypatch.setattr(pictures, "PART_FILES", most)
         numbers = shuffle.sample(range(1000), len(files))
         renamed = {
             f"{old.split('/')[0]}/{number} ü.png": content
             for number, (old, content) in zip(numbers, files.items(), strict=True)
         }
-        tree(tmp_path / name, renamed)
-        assert objects(store, prepared(store, base / name, tmp_path / name)) == one
-    monkeypatch.setattr(pictures, "PART_FILES", 20)
+        data = tree(tmp_path / name, renamed)
+        assert objects(store, prepared(store, base / name, data, part=part)) == one
     for name, content in files.items():
         store.write(base / "in" / name, content)
     store.write(base / "in" / "bird" / ".keep", b"")
-    found = objects(store, prepared(store, base / "four", f"{base}/in"))
-    assert found == one
+    assert objects(store, prepared(store, base / "four", f"{base}/in", part=20_000)) == one
 
 
 @pytest.mark.slow  # processes load pyarrow and more
-def test_the_same_bytes_from_two_processes(
+def test_the_same_bytes_from_several_processes(
     store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "PART_FILES", 9)
-    tree(tmp_path / "p", animals(30))
-    done = prepared(store, base / "one", tmp_path / "p")
-    source = list_source(store, str(tmp_path / "p"))
-    (tmp_path / "buckets").mkdir()
-    executor = Processes(Context(str(tmp_path / "buckets"), store.endpoint, store.region), 2)
-    other = pictures.prepare(executor, source, "", DataOptions(), base / "two")
-    executor.close()
-    assert objects(store, done) == objects(store, other)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 9_000)
+    data = tree(tmp_path / "p", animals(30))
+    one = objects(store, prepared(store, base / "one", data))
+    assert len([key for key in one if key.startswith("train/")]) >= 3
+    for processes in (2, 4):
+        done = prepared(store, base / str(processes), data, part=6000, processes=processes)
+        assert objects(store, done) == one
 
 
 FAULTS = {
@@ -120,7 +119,9 @@ def test_every_bad_file_is_named(store: Store, base: S3Address, tmp_path: Path) 
     done = prepared(store, base / "out", tmp_path / "p", on_bad_row="drop")
     assert done.statistics.bad_rows.dropped == len(FAULTS)
     clean = prepared(store, base / "out", tree(tmp_path / "q", animals(40)))
-    shards = {name: data for name, data in objects(store, clean).items() if name.endswith(".parquet")}
+    shards = {
+        name: data for name, data in objects(store, clean).items() if name.endswith(".parquet")
+    }
     assert shards.items() <= objects(store, done).items()
     with pytest.raises(DataError, match="max_bad_fraction"):
         prepared(store, base / "out", tmp_path / "p", on_bad_row="drop", max_bad_fraction=0.01)

@@ -48,7 +48,6 @@ from kfp_tfjob.components.prepare_data import (
 )
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.hashes import number_words, row_hashes
-from kfp_tfjob.components.prepare_data.images import engine
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.jobs.spec import JobSpec
@@ -148,9 +147,6 @@ def table(given: Values) -> list[Problem]:
         spill = Path("spill")
         spill.mkdir(exist_ok=True)
         executor = Executor(Context(str(spill), opened=store))
-        if source.pictures:
-            engine.prepare(executor, source, given["data_label"], options, BASE)
-            return
         found = scan.read(source, given["data_label"], options, executor, 1 << 20)
         given["done"] = dataset.write(BASE, found, row_requirements.decide(found))
 

@@ -27,6 +27,8 @@ SPLITS = {
 _starts = Starts()
 LARGEST_CONTENT = 64 << 20  # bytes of a file that is in memory as a whole, several times
 _REQUESTS = 16  # objects that are fetched at the same time
+# Properties of a source that a copy for another process has in place of the files.
+_TOTALS = ("first", "count", "size", "folder_splits", "splits_by_folder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,11 @@ class Folders:
         return unicodedata.normalize("NFC", folder)  # systems write a letter in different ways
 
     @property
+    def codes(self) -> dict[str, int]:
+        """The number of each class."""
+        return {name: number for number, name in enumerate(self.classes)}
+
+    @property
     def notes(self) -> list[str]:
         """Sentences about files that are not read."""
         subject = "files outside the classes' folders, which are not read"
@@ -83,7 +90,7 @@ class Source:
     Attributes:
         uri: As given.
         files: At least one.
-        store: The store to read objects from; a copy for another process lacks it.
+        store: The store to read objects from; a copy for another process lacks it, and the files.
         reader: The user's own reader of the files, or None.
         pictures: What the folders say if these are images; None for tables.
         unread: Other files in the folders of tables, which are not read because of their endings.
@@ -97,8 +104,22 @@ class Source:
     unread: Sequence[SourceFile] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connections of this process, and what only it logs, out of a copy."""
-        return vars(self) | {"store": None, "unread": ()}
+        """Leave the connections of this process and the files out of a copy.
+
+        There may be millions of files; a task gets its own. The copy has what they are together.
+        """
+        totals = {name: getattr(self, name) for name in _TOTALS}
+        return vars(self) | totals | {"store": None, "files": (), "unread": ()}
+
+    @cached_property
+    def first(self) -> SourceFile:
+        """The first file."""
+        return self.files[0]
+
+    @cached_property
+    def count(self) -> int:
+        """The number of files."""
+        return len(self.files)
 
     @cached_property
     def folder_splits(self) -> frozenset[str]:

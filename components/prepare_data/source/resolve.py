@@ -126,7 +126,7 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
     """
     try:
         if source.pictures:
-            return problems_of(source, options)
+            return problems_of(source, options, data_label)
         _, _, problems = first_block(source, data_label, options)
         return [*folder_problems(source, options), *problems]
     except DataError as error:

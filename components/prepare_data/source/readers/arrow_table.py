@@ -65,6 +65,7 @@ class Chunk:
         columns: The array of each requested column. Strings of a file without types are binary.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
+        properties: The properties of images, as in `PROPERTIES` of their type; None for tables.
         nulls: The strings that mean a missing value, including the empty string. In a file with
             types, other strings count only if the user sets `data_options.null_values`. Its default
             does not apply: a missing value is null there, and "NA" is Namibia.
@@ -74,6 +75,7 @@ class Chunk:
     faults: BlockFaults
     size: int
     nulls: pa.Array = field(default_factory=lambda: _EMPTY)
+    properties: np.ndarray | None = None
     _cells: dict[str, Cells] = field(default_factory=dict)
 
     def cells(self, name: str) -> Cells:

@@ -8,7 +8,8 @@ several small files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
@@ -28,6 +29,7 @@ from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
 from kfp_tfjob.storage.errors import DataError, Problem
 
 PART_BYTES = 32 << 20
+_IMAGES_BYTES, _MOST_IMAGES = 16 << 20, 4096  # of a part, which is in memory as a whole
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,13 @@ class Part:
 
     Attributes:
         number: Its index in the source, from 0.
-        first: The first file, as an index of the source's files.
-        last: The last file.
+        files: Its files.
         span: The range of the only file; None if files are read as a whole.
         size: Its approximate size in bytes.
     """
 
     number: int
-    first: int
-    last: int
+    files: Sequence[SourceFile]
     span: Span | None = None
     size: int = 0
 
@@ -57,14 +57,17 @@ class Part:
 def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> list[Part]:
     """Return the parts of a source, of about `size` bytes; large files are opened."""
     parts: list[Part] = []
-    for group in ranges_of([file.size for file in source.files], size):
+    most = sys.maxsize
+    if source.pictures:
+        size, most = min(size, _IMAGES_BYTES), _MOST_IMAGES
+    for group in ranges_of([file.size for file in source.files], size, most):
         files = source.files[group.start : group.end]
         group_bytes, spans = sum(file.size for file in files), []
-        if group_bytes >= size + size // 2:  # a single file
+        if group_bytes >= size + size // 2 and not source.pictures:  # a single file
             spans = _spans_of(source, files[0], options, size)
         for span in spans if len(spans) > 1 else [None]:
             share = group_bytes // max(1, len(spans))
-            parts.append(Part(len(parts), group.start, group.end - 1, span, share))
+            parts.append(Part(len(parts), files, span, share))
     return parts
 
 
