@@ -24,6 +24,7 @@ from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.images.folders import LABEL
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, LeftOut, all_hashed
 from kfp_tfjob.components.prepare_data.labels import Label, Labels
+from kfp_tfjob.components.prepare_data.source.delimiter import with_delimiter
 from kfp_tfjob.components.prepare_data.source.files import Source
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
@@ -36,7 +37,7 @@ from kfp_tfjob.components.prepare_data.source.resolve import first_block
 from kfp_tfjob.components.prepare_data.split_rules import Overlap
 from kfp_tfjob.components.prepare_data.tasks import Job, RowSummary
 from kfp_tfjob.features.statistics import SPLITS
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data import AUTO, DataOptions
 from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.errors import DataError, Problem
 
@@ -134,6 +135,10 @@ def read(
     """
     if source.pictures:
         return _read_images(source, label, options, executor, part)
+    if options.delimiter == AUTO:
+        options = with_delimiter(source, options)
+        if options.separator != ",":
+            log.info("the delimiter of %s is %r", source.first.name, options.delimiter)
     columns, kinds, problems = first_block(source, label, options)
     if columns is None:
         raise DataError(*problems)

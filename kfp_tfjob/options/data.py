@@ -54,7 +54,7 @@ def _with_compression(*suffixes: str) -> tuple[str, ...]:
 _READERS = "kfp_tfjob.components.prepare_data.source.readers"
 # The last format that recognizes a file reads it, because any text file may be a CSV.
 FORMATS = (
-    Format("csv", _with_compression(".csv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
+    Format("csv", _with_compression(".csv", ".tsv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
     Format(
         "jsonl",
         _with_compression(".jsonl", ".ndjson"),
@@ -68,6 +68,8 @@ FORMATS = (
         "TFRecord",
         f"{_READERS}.tfrecord_table:TFRecordTable",
     ),
+    Format("arrow", (".arrow", ".feather"), "Arrow", f"{_READERS}.arrow_file:ArrowFile"),
+    Format("excel", (".xlsx",), "Excel", f"{_READERS}.excel_sheet:ExcelSheet"),
 )
 
 
@@ -78,6 +80,7 @@ def suffixes() -> tuple[str, ...]:
 
 FORMAT_WORDS = ", ".join(format.words for format in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
 _FORMAT_NAMES = tuple(format.name for format in FORMATS)
+AUTO = "auto"
 BLANKS = "blanks"  # the delimiter of aligned columns
 DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "space": " "}
 
@@ -254,9 +257,14 @@ class DataOptions(Group):
     )
     max_bad_fraction: float = option(0.1, "Largest share of rows that may be dropped.", ge=0, le=1)
     delimiter: str = option(
-        ",",
+        AUTO,
         "The character between two values in a CSV, or the word `tab` or `space`; `blanks` means"
-        " any number of spaces and tabs, as in aligned columns.",
+        " any number of spaces and tabs, as in aligned columns. `auto` means a comma, unless the"
+        " first line has none and another delimiter divides all first rows into equally many"
+        " values.",
+    )
+    sheet: Text | None = option(
+        None, "The sheet of Excel files that is the table, by its name. Default: the first one."
     )
     names: Texts | None = option(
         None,
@@ -374,9 +382,11 @@ class DataOptions(Group):
     @classmethod
     def _one_character(cls, value: str) -> str:
         value = DELIMITER_WORDS.get(value, value)
-        if value != BLANKS and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
+        if value not in (AUTO, BLANKS) and (
+            len(value) != 1 or not value.isascii() or value in '"\r\n\0'
+        ):
             raise ValueError(
-                'one character such as "," or ";", or the word "tab", "space" or "blanks"'
+                'one character such as "," or ";", or the word "auto", "tab", "space" or "blanks"'
             )
         return value
 
@@ -418,8 +428,11 @@ class DataOptions(Group):
 
     @property
     def separator(self) -> str:
-        """The character between two values of a CSV; for `blanks`, a space, which replaces them."""
-        return " " if self.delimiter == BLANKS else self.delimiter
+        """The character between two values of a CSV; for `blanks`, a space, which replaces them.
+
+        For `auto`, it is a comma: `source.delimiter` sets another one where the data has it.
+        """
+        return {AUTO: ",", BLANKS: " "}.get(self.delimiter, self.delimiter)
 
     def kind_of(self, name: str) -> str:
         """Return the type that `types` gives a column; empty if it is inferred."""

@@ -27,6 +27,7 @@ from kfp_tfjob.storage.store import Store
 
 _WILD = re.compile(r"[*?\[]")
 _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})
+_OPEN_IN_OFFICE = "~$"  # Excel writes such a file beside one that is open
 _NO_TABLE = "_"  # a file or folder that begins so is no table: _SUCCESS, _temporary
 
 
@@ -275,7 +276,7 @@ def _below(parts: list[str], pattern: tuple[str, ...]) -> list[str] | None:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.lower() in _OF_SYSTEMS
+    return name.startswith((".", _OPEN_IN_OFFICE)) or name.lower() in _OF_SYSTEMS
 
 
 def _is_utf8(name: str) -> bool:

@@ -15,6 +15,7 @@ from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
 from kfp_tfjob.components.prepare_data.images import folders
 from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, decide
+from kfp_tfjob.components.prepare_data.source.delimiter import with_delimiter
 from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source
 from kfp_tfjob.components.prepare_data.source.first_line import first_line_problem
 from kfp_tfjob.components.prepare_data.source.header import (
@@ -127,6 +128,7 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
     try:
         if source.pictures:
             return problems_of(source, options, data_label)
+        options = with_delimiter(source, options)
         _, _, problems = first_block(source, data_label, options)
         return [*folder_problems(source, options), *problems]
     except DataError as error:

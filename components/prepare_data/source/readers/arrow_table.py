@@ -120,6 +120,7 @@ class Reader(Protocol):
             the file, unpacked if it is packed with gzip or zstd.
         has_types: Whether its files distinguish strings, numbers and missing values.
         takes_names: Whether its files may lack names, so that `data_options.names` has them.
+        has_sheets: Whether its files have several tables, of which `data_options.sheet` names one.
         head: The first records of a file with lines, for messages.
         has_index: Whether the first column is unnamed and merely numbers or names the rows.
     """
@@ -128,6 +129,7 @@ class Reader(Protocol):
     is_text: ClassVar[bool] = False
     has_types: ClassVar[bool] = True
     takes_names: ClassVar[bool] = False
+    has_sheets: ClassVar[bool] = False
     head: tuple[str, ...] = ()
     has_index: bool = False
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from typing import IO
 
 from kfp_tfjob.components.prepare_data.source import foreign_files
 from kfp_tfjob.components.prepare_data.source.decompression import text_of, unpacked
@@ -23,6 +24,7 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
     Reader,
 )
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span, ranges_of
+from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
 from kfp_tfjob.options import data
 from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
@@ -97,10 +99,25 @@ def open_table(
         return
     reader = _reader_of(source, file, options)
     _refuse_names(file, reader, options)
+    _refuse_sheet(file, reader, options)
     with (
         text_of(source, file, options.encoding) if reader.is_text else unpacked(source, file)
     ) as stream:
         yield ArrowTable(reader(stream, file.name, options, block, span), file.name, options)
+
+
+@contextmanager
+def csv_text(source: Source, file: SourceFile, options: DataOptions) -> Iterator[IO[bytes] | None]:
+    """Open a CSV as UTF-8; None for a file of any other format.
+
+    Raises:
+        DataError: The file is damaged or of a format that cannot be read.
+    """
+    if _reader_of(source, file, options) is not CsvTable:
+        yield None
+        return
+    with text_of(source, file, options.encoding) as stream:
+        yield stream
 
 
 def _spans_of(source: Source, file: SourceFile, options: DataOptions, size: int) -> list[Span]:
@@ -165,9 +182,24 @@ def _refuse_names(file: SourceFile, reader: type[Reader], options: DataOptions) 
         Problem(
             f"{file.name} has names of its own, which data_options.names cannot replace",
             received=f"{len(options.names):,} names for a file that is no CSV",
-            expected="data_options.names only for CSV files without a header",
+            expected="data_options.names only for CSV and Excel files without a header",
             fix="remove data_options.names",
             path="data_options.names",
+            suggestion="null",
+        )
+    )
+
+
+def _refuse_sheet(file: SourceFile, reader: type[Reader], options: DataOptions) -> None:
+    if options.sheet is None or reader.has_sheets:
+        return
+    raise DataError(
+        Problem(
+            f"{file.name} has no sheets, one of which data_options.sheet names",
+            received=f"the sheet {options.sheet!r} for a file that is not from Excel",
+            expected="data_options.sheet only for .xlsx files",
+            fix="remove data_options.sheet",
+            path="data_options.sheet",
             suggestion="null",
         )
     )
