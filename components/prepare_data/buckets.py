@@ -12,7 +12,7 @@ A bucket consists of *bins*, whose rows are counted. The counts decide which row
 and which rows are added up together, so the result depends neither on the bucket size nor on the
 part size.
 
-The bytes of images are in a file beside each bucket file (contents.py).
+Rows of images have another form, with the bytes of each image (contents.py).
 
 Rows whose label is not a number are written as well. Whether they are invalid is known only after
 all labels have been read. If they are, they are skipped when the buckets are read.
@@ -26,13 +26,14 @@ import io
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.components.prepare_data import contents
 from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, damaged
-from kfp_tfjob.components.prepare_data.contents import PLACE, file_beside, pieces_of
 from kfp_tfjob.components.prepare_data.hashes import limits_of
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import FLOATS, Field
@@ -47,8 +48,7 @@ _BUCKET_BYTES = 4 << 20  # of the source, about
 _FEWEST_BITS, _MOST_BITS = 8, 12
 _GROUP_BYTES = 16 << 20  # of rows that are added up at once; statistics depend on it
 _READ_BYTES = 64 << 20  # of streams that are read at once, from all files: fewer requests to S3
-# The fields of a row that not every source has, and that its stream has.
-_OPTIONAL = ("weight", "group", *(name for name, _ in PLACE if name != "file"))
+_OPTIONAL = ("weight", "group")  # fields that not every table has
 # Up to this many strings are all written to every bucket: faster than finding each bucket's own.
 _FEW_STRINGS = 256
 
@@ -64,8 +64,8 @@ def kind_of(
 ) -> np.dtype:
     """Return the type of a row: its hash, its label and values, its weight and its group's hash.
 
-    `number` is the type of the features that are numbers. With contents, a row also has the fields
-    of contents.PLACE.
+    `number` is the type of the features that are numbers. With contents, a row also has
+    contents.FIELDS.
     """
     return np.dtype(
         [
@@ -77,7 +77,7 @@ def kind_of(
             ("dates", "<i8", (dates,)),
             *([("weight", "<f4")] if weighted else []),
             *([("group", "<u8")] if grouped else []),
-            *(PLACE if with_contents else []),
+            *(contents.FIELDS if with_contents else []),
         ]
     )
 
@@ -138,14 +138,8 @@ class HashBins:
     buckets: np.ndarray
 
     @classmethod
-    def of(cls, size: int, fractions: list[float], bucketed: int | None = None) -> HashBins:
-        """Return the bins for `size` bytes of source, and buckets for as many or `bucketed` ones.
-
-        Args:
-            size: The size of the source.
-            fractions: The shares of the splits.
-            bucketed: The bytes that go to the buckets, if they are far fewer.
-        """
+    def of(cls, size: int, fractions: list[float], is_fine: bool = False) -> HashBins:
+        """Return those for `size` bytes of source; if it is fine, each bin is a bucket."""
         limits = np.array(limits_of(fractions), np.uint64)
 
         def edges(bits: int) -> np.ndarray:
@@ -154,9 +148,10 @@ class HashBins:
 
         bits = min(max((size // _BIN_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
         bins = edges(bits)
+        if is_fine:
+            return cls(bins, np.arange(len(bins) + 1))
         # One bit at least: a number of 64 bits cannot be shifted by 64.
-        bucketed = size if bucketed is None else bucketed
-        buckets = edges(min(max((bucketed // _BUCKET_BYTES).bit_length(), 1), bits))
+        buckets = edges(min(max((size // _BUCKET_BYTES).bit_length(), 1), bits))
         return cls(bins, np.append(np.searchsorted(bins, buckets), len(bins)))
 
     def cuts(self, hashes: np.ndarray) -> np.ndarray:
@@ -241,7 +236,7 @@ class BucketWriter:
         self._folder, self._name = folder, name
         self._kind, self._schema, self._bins = kind, schema_of(kind), bins
         self._blocks: list[np.ndarray] = []
-        self._contents: list[memoryview] = []
+        self._images: list[memoryview] = []
         self._size = 0
         self.files: list[BucketFile] = []
         self.content_bytes = np.zeros(len(bins.edges), np.int64)
@@ -250,20 +245,20 @@ class BucketWriter:
         self,
         rows: np.ndarray,
         string_bytes: int = 0,
-        contents: pa.LargeBinaryArray | None = None,
+        images: pa.LargeBinaryArray | None = None,
     ) -> None:
         """Add rows.
 
         Args:
             rows: The rows, whose codes are those that `flush` gets.
             string_bytes: The bytes of their new strings.
-            contents: The bytes of each row's image; None for tables.
+            images: The bytes of each row's image; None for tables.
         """
         self._blocks.append(rows)
         self._size += rows.nbytes + string_bytes
-        if contents is not None:
-            self._contents += pieces_of(contents)
-            self._size += contents.nbytes
+        if images is not None:
+            self._images += contents.pieces_of(images)
+            self._size += images.nbytes
 
     @property
     def is_full(self) -> bool:
@@ -287,15 +282,13 @@ class BucketWriter:
         hashes = np.ascontiguousarray(rows["hash"])
         cuts = self._bins.cuts(hashes)
         counts = np.diff(cuts)
-        if self._contents:
-            ends = np.append(0, np.cumsum(rows["size"], dtype=np.int64))
-            rows["start"] = ends[:-1]
-            self.content_bytes += np.diff(ends[cuts])
-            pieces = (self._contents[row] for row in order.tolist())
-            self._folder.write(file_beside(name), b"".join(pieces))
-            self._contents = []
         numbers = np.diff(self._bins.cuts(hashes[~np.isnan(rows["number"])]))
-        body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
+        if self._images:
+            image_ends = np.append(0, np.cumsum(rows["size"], dtype=np.int64))
+            self.content_bytes += np.diff(image_ends[cuts])
+            body, ends = self._image_streams(rows, cuts[self._bins.buckets], order)
+        else:
+            body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
         self._folder.write(name, body)
         starts = np.array([0, *ends], np.uint32)
         checksums = [
@@ -307,6 +300,23 @@ class BucketWriter:
         numbers = counts if (numbers == counts).all() else numbers
         streams = Streams(name, starts, np.array(checksums, np.uint32))
         self.files.append(BucketFile(counts, numbers, streams))
+
+    def _image_streams(
+        self, rows: np.ndarray, cuts: np.ndarray, order: np.ndarray
+    ) -> tuple[bytes, list[int]]:
+        """Return the streams of sorted images and where each ends, as `_streams` does.
+
+        The codes of their labels are those of the source's folders, so no labels are needed.
+        """
+        images = [self._images[row] for row in order.tolist()]
+        self._images, parts, ends = [], [], []
+        end = 0
+        for start, stop in pairwise(cuts.tolist()):
+            stream = [*contents.stream_of(rows[start:stop], images[start:stop])]
+            parts += stream
+            end += sum(map(len, stream))
+            ends.append(end)
+        return b"".join(parts), ends
 
     def _streams(
         self,
@@ -403,13 +413,13 @@ class Sorted:
     Attributes:
         labels: Class indices, or numbers as float32, of shape [rows].
         strings: Each column of strings, as a dictionary; null if missing.
-        contents: The bytes of the images, once they are read; None for tables.
+        images: The bytes of the images; None for tables.
     """
 
     rows: np.ndarray
     labels: np.ndarray
     strings: tuple[pa.DictionaryArray, ...] = ()
-    contents: pa.LargeBinaryArray | None = None
+    images: pa.LargeBinaryArray | None = None
 
     @classmethod
     def joined(cls, pieces: Sequence[Sorted]) -> Sorted:
@@ -421,12 +431,15 @@ class Sorted:
             joined([piece.rows for piece in pieces]),
             np.concatenate([piece.labels for piece in pieces]),
             tuple(map(pa.concat_arrays, strings)),
+            contents.joined([piece.images for piece in pieces]),
         )
 
     def cut(self, start: int, end: int) -> Sorted:
         """Return the rows from `start` up to `end`."""
-        strings = tuple(column.slice(start, max(end - start, 0)) for column in self.strings)
-        return Sorted(self.rows[start:end], self.labels[start:end], strings)
+        count = max(end - start, 0)
+        strings = tuple(column.slice(start, count) for column in self.strings)
+        images = None if self.images is None else self.images.slice(start, count)
+        return Sorted(self.rows[start:end], self.labels[start:end], strings, images)
 
 
 @dataclass(frozen=True)
@@ -538,12 +551,12 @@ class SortedRows:
             if bucket == end:
                 begin, end = bucket, self._window_end(rows, bucket, last - first)
                 bodies = [self._body(streams, begin, end) for streams in rows.streams]
-            batches = {
-                number: batch
-                for number, (streams, body) in enumerate(zip(rows.streams, bodies, strict=True))
-                for batch in _batch_of(streams, body, begin, bucket)
-            }
-            gathered = self._gathered(batches) if batches else None
+            bucket_streams = [
+                stream
+                for streams, body in zip(rows.streams, bodies, strict=True)
+                if (stream := _stream_of(streams, body, begin, bucket))
+            ]
+            gathered = self._gathered(bucket_streams) if bucket_streams else None
             if gathered and not bucket:  # it may begin before the rows
                 gathered = gathered.cut(self._place_of(gathered, rows.first), len(gathered.rows))
             yield int(self._bins.buckets[first + bucket + 1]), gathered
@@ -575,19 +588,15 @@ class SortedRows:
         if rows.last > rows.first:
             yield rows.last
 
-    def _gathered(self, batch_of_file: Mapping[int, pa.RecordBatch]) -> Sorted | None:
-        """Return the good rows of streams, sorted; None without any.
-
-        Args:
-            batch_of_file: The rows of each bucket file, by its number.
-        """
-        batches, names = list(batch_of_file.values()), self._kind.names or ()
+    def _gathered(self, streams: Sequence[bytes]) -> Sorted | None:
+        """Return the good rows of a bucket's streams, sorted; None without any."""
+        if "content" in (self._kind.names or ()):
+            return self._gathered_images(streams)
+        batches = [*map(_batch_of, streams)]
         rows = np.empty(sum(map(len, batches)), self._kind)
         for name in ("hash", "number", "features", "dates", *_OPTIONAL):
-            if name in names:
+            if name in (self._kind.names or ()):
                 _fill(rows[name], [batch.column(name) for batch in batches])
-        if "file" in names:
-            rows["file"] = np.repeat(list(batch_of_file), list(map(len, batches)))
         classes = self._vocabulary.classes
         if classes is None:
             labels = rows["number"].astype(np.float32)
@@ -613,6 +622,19 @@ class SortedRows:
         in_order = (_dictionary_array(codes[order], strings) for codes, strings in columns)
         return Sorted(taken(rows, order), labels[order], tuple(in_order))
 
+    def _gathered_images(self, streams: Sequence[bytes]) -> Sorted:
+        """Return the images of a bucket's streams, sorted."""
+        parts, images = [], []
+        for stream in streams:
+            rows, images_of_stream = contents.rows_of(stream, self._kind)
+            parts.append(rows)
+            images += images_of_stream
+        rows = joined(parts)
+        order = order_of(np.ascontiguousarray(rows["hash"]), rows["code"])
+        rows = taken(rows, order)
+        in_order = contents.array_of([images[row] for row in order.tolist()])
+        return Sorted(rows, np.ascontiguousarray(rows["code"]), (), in_order)
+
 
 def _dictionary_array(codes: np.ndarray, strings: pa.Array) -> pa.DictionaryArray:
     """Return strings by their codes; the code after the last string is null."""
@@ -620,16 +642,19 @@ def _dictionary_array(codes: np.ndarray, strings: pa.Array) -> pa.DictionaryArra
     return pa.DictionaryArray.from_arrays(indices, strings, safe=False)
 
 
-def _batch_of(streams: Streams, body: bytes, first: int, bucket: int) -> Iterator[pa.RecordBatch]:
-    """Yield a bucket's rows in one file, if there are any; `body` begins at bucket `first`."""
+def _stream_of(streams: Streams, body: bytes, first: int, bucket: int) -> bytes:
+    """Return a bucket's stream in one file, empty without rows; `body` begins at bucket `first`."""
     start, end = (int(at) for at in streams.starts[bucket : bucket + 2] - streams.starts[first])
-    if start == end:
-        return
     stream = body[start:end]
-    if google_crc32c.value(stream) != streams.checksums[bucket]:
+    if stream and google_crc32c.value(stream) != streams.checksums[bucket]:
         raise damaged(streams.name)
+    return stream
+
+
+def _batch_of(stream: bytes) -> pa.RecordBatch:
+    """Return the rows of a table's stream."""
     with pa.ipc.open_stream(stream) as reader:
-        yield reader.read_next_batch()
+        return reader.read_next_batch()
 
 
 def _fill(field: np.ndarray, columns: Sequence[pa.Array]) -> None:

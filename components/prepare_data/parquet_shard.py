@@ -100,9 +100,9 @@ class ParquetShard:
         """Add rows."""
         self._waiting.append(self._table(rows))
         self._bytes += rows.rows.nbytes + sum(map(_string_bytes, rows.strings))
-        if rows.contents is not None:
+        if rows.images is not None:
             self._content_words.append(rows.rows["content"])
-            self._bytes += rows.contents.nbytes
+            self._bytes += rows.images.nbytes
         if self._bytes >= _GROUP_BYTES:
             self._flush()
 
@@ -117,7 +117,7 @@ class ParquetShard:
             if field == CODES:
                 columns[feature.name] = next(strings)
             elif field == CONTENTS:
-                columns[feature.name] = rows.contents
+                columns[feature.name] = rows.images
             else:
                 columns[feature.name] = feature.to_arrow(rows.rows[field.name][:, place])
         if self._weight:

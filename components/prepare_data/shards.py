@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
 from kfp_tfjob.components.prepare_data.buckets import (
     BucketFile,
     RowRange,
@@ -18,7 +17,6 @@ from kfp_tfjob.components.prepare_data.buckets import (
     Vocabulary,
     joined,
 )
-from kfp_tfjob.components.prepare_data.contents import Contents
 from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.labels import Label
@@ -152,10 +150,7 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     waiting: list[Sorted] = []
     most = max(_FEWEST_COUNTED, _COUNTED_BYTES // kind.itemsize)
     rows = SortedRows(context.buckets, kind, plan.job.bins, plan.vocabulary)
-    parts = rows.read(shard_plan.bins)
-    if plan.job.source.pictures:
-        parts = _with_contents(context.buckets, shard_plan.bins, parts)
-    for part in parts:
+    for part in rows.read(shard_plan.bins):
         remaining -= len(part.rows)
         parquet.add(part)
         statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
@@ -171,19 +166,6 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     parquet.close()
     stored = _sent(context.store, plan, path, shard_plan.key)
     return ShardDone(stored, parquet.digest, statistics, distributions.counts)
-
-
-def _with_contents(
-    folder: BucketFolder, bins: RowRange, parts: Iterator[Sorted]
-) -> Iterator[Sorted]:
-    """Yield rows with the bytes of their images, which are read at once for the whole shard."""
-    in_memory = list(parts)
-    if not in_memory:
-        return
-    names = [streams.name for streams in bins.streams]
-    contents = Contents.read(folder, names, joined([part.rows for part in in_memory]))
-    for part in in_memory:
-        yield replace(part, contents=contents.of(part.rows))
 
 
 def _joined(parts: list[Sorted]) -> tuple[np.ndarray, np.ndarray]:

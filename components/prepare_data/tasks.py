@@ -14,7 +14,7 @@ import numpy as np
 from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
-from kfp_tfjob.components.prepare_data.contents import PLACE, places_of
+from kfp_tfjob.components.prepare_data.contents import pieces_of
 from kfp_tfjob.components.prepare_data.dictionary import (
     Dictionary,
     HashedStrings,
@@ -35,6 +35,7 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import Part, op
 from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules, place
 from kfp_tfjob.components.prepare_data.weights import read as read_weights
 from kfp_tfjob.features.statistics import SPLITS
+from kfp_tfjob.features.string_hashes import bytes_hash
 from kfp_tfjob.features.types.base import CODES, CONTENTS, FIELDS, FLOATS, WHOLES
 from kfp_tfjob.features.types.image import ImageProfile
 from kfp_tfjob.options.data import DataOptions
@@ -79,11 +80,9 @@ class Job:
     @cached_property
     def bins(self) -> HashBins:
         """The bins and the buckets of the hashes."""
-        if not self.kinds.in_field(CONTENTS):
-            return HashBins.of(self.source.size, self.fractions)
-        # The bytes of images are not in the buckets.
-        rows = self.source.count * self.row_kind.itemsize
-        return HashBins.of(self.source.size, self.fractions, bucketed=rows)
+        # A bucket of images costs next to nothing, and a large one is read for rows of few shards.
+        is_fine = bool(self.kinds.in_field(CONTENTS))
+        return HashBins.of(self.source.size, self.fractions, is_fine)
 
     @cached_property
     def row_kind(self) -> np.dtype:
@@ -263,8 +262,10 @@ class _PartWriter:
             strings.add(column)
             for strings, column in zip(self._strings, converted.texts, strict=True)
         ]
-        images = None if converted.contents is None else places_of(converted.contents)
-        feature_hashes = self._row_hashes(converted, [column.hashes for column in coded], images)
+        images = [] if converted.contents is None else pieces_of(converted.contents)
+        image_hashes = np.array([*map(bytes_hash, images)], np.uint64)
+        string_hashes = [column.hashes for column in coded]
+        feature_hashes = self._row_hashes(converted, string_hashes, image_hashes)
         hashes = feature_hashes
         if splits is not None:
             hashes = place(hashes, splits[keep], job.fractions, rules.folders)
@@ -274,9 +275,8 @@ class _PartWriter:
         if self._overlap:
             self._overlap.add(feature_hashes, labels, split)
         rows = np.empty(len(hashes), job.row_kind)
-        if images is not None and chunk.properties is not None and self.summary.images:
-            for name, _ in PLACE:
-                rows[name] = images[name]
+        if chunk.properties is not None and self.summary.images:
+            rows["content"], rows["size"] = image_hashes, [*map(len, images)]
             self.summary.images.add(chunk.properties[keep], split == 0)
         rows["hash"], rows["code"], rows["number"] = hashes, labels, numbers
         np.add(converted.features, 0, out=rows["features"])  # -0.0 is 0.0
@@ -294,14 +294,14 @@ class _PartWriter:
             self._flush()
 
     def _row_hashes(
-        self, rows: Rows, string_hashes: Sequence[np.ndarray], images: np.ndarray | None
+        self, rows: Rows, string_hashes: Sequence[np.ndarray], image_hashes: np.ndarray
     ) -> np.ndarray:
         """Return the hashes of rows, given those of each column of strings, and of the images."""
         words = {
             FLOATS: iter(number_words(rows.features).T),
             CODES: iter(string_hashes),
             WHOLES: iter(rows.dates.view(np.uint64).T),
-            CONTENTS: iter([] if images is None else [images["content"]]),
+            CONTENTS: iter([image_hashes]),
         }
         columns = (next(words[feature.type.field]) for feature in self._job.kinds.features)
         return row_hashes(columns, len(rows.lines), self._job.options.split.salt)

@@ -260,20 +260,19 @@ class TrainOptions(TrainerOptions):
         return {name: values.get(name) for name in names}
 
 
-def npy_problem(what: str, received: str, expected: str, files: str) -> Problem:
+def npy_problem(what: str, received: str, expected: str) -> Problem:
     """Return the problem of a dataset that `stage_data: npy` cannot convert.
 
     Args:
         what: The reason.
         received: The part of the dataset that cannot be converted.
         expected: What can be converted.
-        files: The kind of files that `stage_data: true` downloads.
     """
     return Problem(
         f"train_options.stage_data is {NPY}, but {what}",
         received=received,
         expected=expected,
-        fix=f"set train_options.stage_data to true, which downloads {files}, or to false for a"
+        fix="set train_options.stage_data to true, which downloads Parquet files, or to false for a"
         " program that reads DATASET_URI itself",
         path="train_options.stage_data",
         suggestion="true",
@@ -282,6 +281,4 @@ def npy_problem(what: str, received: str, expected: str, files: str) -> Problem:
 
 def images_as_npy() -> Problem:
     """Return the problem of images with `stage_data: npy`."""
-    return npy_problem(
-        "the rows are images", "a dataset of images", "a table with columns", "TFRecord files"
-    )
+    return npy_problem("the rows are images", "a dataset of images", "a table with columns")

@@ -264,7 +264,6 @@ class _Conversion:
                         f"no dtype of numpy suits column {name!r}",
                         str(parquet.field(name).type),
                         "numbers, booleans, dates and strings",
-                        "Parquet files",
                     )
                 )
             dtype = _CLASSES if column_type == "class" and dtype == _CODES else dtype

@@ -28,7 +28,7 @@ _starts = Starts()
 LARGEST_CONTENT = 64 << 20  # bytes of a file that is in memory as a whole, several times
 _REQUESTS = 16  # objects that are fetched at the same time
 # Properties of a source that a copy for another process has in place of the files.
-_TOTALS = ("first", "count", "size", "folder_splits", "splits_by_folder")
+_TOTALS = ("first", "size", "folder_splits", "splits_by_folder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,6 @@ class Source:
     def first(self) -> SourceFile:
         """The first file."""
         return self.files[0]
-
-    @cached_property
-    def count(self) -> int:
-        """The number of files."""
-        return len(self.files)
 
     @cached_property
     def folder_splits(self) -> frozenset[str]:

@@ -31,7 +31,7 @@ from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
 from kfp_tfjob.storage.errors import DataError, Problem
 
 PART_BYTES = 32 << 20
-_IMAGES_BYTES, _MOST_IMAGES = 16 << 20, 4096  # of a part, which is in memory as a whole
+_MOST_IMAGES = 4096  # of a part
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,7 @@ class Part:
 def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> list[Part]:
     """Return the parts of a source, of about `size` bytes; large files are opened."""
     parts: list[Part] = []
-    most = sys.maxsize
-    if source.pictures:
-        size, most = min(size, _IMAGES_BYTES), _MOST_IMAGES
+    most = _MOST_IMAGES if source.pictures else sys.maxsize
     for group in ranges_of([file.size for file in source.files], size, most):
         files = source.files[group.start : group.end]
         group_bytes, spans = sum(file.size for file in files), []
