@@ -185,6 +185,8 @@ TARGETS = {
     "csv": Target(strategies.csvs(), lambda example, to: _table(example, to, "x.csv")),
     "parquet": Target(strategies.parquets(), lambda example, to: _table(example, to, "x.parquet")),
     "jsonl": Target(strategies.jsons(), lambda example, to: _table(example, to, "x.jsonl")),
+    "arrow": Target(strategies.arrows(), lambda example, to: _table(example, to, "x.arrow")),
+    "excel": Target(strategies.excels(), lambda example, to: _table(example, to, "x.xlsx")),
     "tfrecord": Target(
         strategies.tfrecords(), lambda example, to: _table(example, to, "x.tfrecord")
     ),

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import openpyxl
 import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet
@@ -936,6 +937,16 @@ def arrow(table: pa.Table) -> None:
     pa.parquet.write_table(table, "d.parquet")
 
 
+def excel(sheet: str, **columns: Any) -> None:
+    """Write a table with the label `y` to a sheet of d.xlsx."""
+    book = openpyxl.Workbook()
+    page: Any = book.active
+    page.title = sheet
+    for row in (["y", *columns], *zip(Y, *columns.values(), strict=True)):
+        page.append(row)
+    book.save("d.xlsx")
+
+
 def spread() -> None:
     """Write a table to folders of which only one names a split."""
     for folder in ("DATA/train", "DATA/test", "DATA/other"):
@@ -1079,7 +1090,13 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
     (Case(f"{HEADER}:_no_label[1]", table, data(label="Y"), typed()), lambda: file(a=ROWS)),
     *(
         (
-            Case(f"{HEADER}:_no_label[1]", table, data(), typed(), f"delimited by {delimiter!r}"),
+            Case(
+                f"{HEADER}:_no_label[1]",
+                table,
+                data(delimiter=","),
+                typed(),
+                f"delimited by {delimiter!r}",
+            ),
             lambda delimiter=delimiter: write_table(
                 Path("d.csv"), {"a": ROWS, "b": CITIES, "y": Y}, delimiter
             ),
@@ -1407,6 +1424,23 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         lambda: arrow(pa.table({"a": ROWS, "y": Y})),
     ),
     (
+        Case(f"{DATA_SOURCE}/readers/open_table:_refuse_sheet", table, data(sheet="A"), typed()),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(
+            f"{DATA_SOURCE}/readers/excel_sheet:_no_sheet",
+            table,
+            data("d.xlsx", sheet="Tabelle"),
+            typed(),
+        ),
+        lambda: excel("Tabelle1", a=ROWS),
+    ),
+    (
+        Case(f"{DATA_SOURCE}/delimiter:_ambiguous", table, data(), typed()),
+        lambda: written("y;a|b", *(f"{y};{i % 3}|0" for i, y in zip(ROWS, Y, strict=True))),
+    ),
+    (
         Case(
             f"{HEADER}:_below_header",
             table,
@@ -1462,7 +1496,7 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         Case(
             f"{DATA_SOURCE}/readers/csv_table:_names_problems",
             table,
-            data(names=["y", "a"]),
+            data(names=["y", "a"], delimiter=","),
             typed(),
         ),
         lambda: written(*(f"{y};{i}" for i, y in zip(ROWS, Y, strict=True))),
