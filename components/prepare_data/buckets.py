@@ -236,7 +236,7 @@ class BucketWriter:
         self._folder, self._name = folder, name
         self._kind, self._schema, self._bins = kind, schema_of(kind), bins
         self._blocks: list[np.ndarray] = []
-        self._images: list[memoryview] = []
+        self._images: list[bytes] = []
         self._size = 0
         self.files: list[BucketFile] = []
         self.content_bytes = np.zeros(len(bins.edges), np.int64)
@@ -245,20 +245,19 @@ class BucketWriter:
         self,
         rows: np.ndarray,
         string_bytes: int = 0,
-        images: pa.LargeBinaryArray | None = None,
+        images: Sequence[bytes] = (),
     ) -> None:
         """Add rows.
 
         Args:
             rows: The rows, whose codes are those that `flush` gets.
             string_bytes: The bytes of their new strings.
-            images: The bytes of each row's image; None for tables.
+            images: The bytes of each row's image; empty for tables.
         """
         self._blocks.append(rows)
         self._size += rows.nbytes + string_bytes
-        if images is not None:
-            self._images += contents.pieces_of(images)
-            self._size += images.nbytes
+        self._images += images
+        self._size += sum(map(len, images))
 
     @property
     def is_full(self) -> bool:
@@ -413,13 +412,13 @@ class Sorted:
     Attributes:
         labels: Class indices, or numbers as float32, of shape [rows].
         strings: Each column of strings, as a dictionary; null if missing.
-        images: The bytes of the images; None for tables.
+        images: The bytes of the images, as large_binary; None for tables.
     """
 
     rows: np.ndarray
     labels: np.ndarray
     strings: tuple[pa.DictionaryArray, ...] = ()
-    images: pa.LargeBinaryArray | None = None
+    images: pa.ChunkedArray | None = None
 
     @classmethod
     def joined(cls, pieces: Sequence[Sorted]) -> Sorted:
@@ -431,7 +430,7 @@ class Sorted:
             joined([piece.rows for piece in pieces]),
             np.concatenate([piece.labels for piece in pieces]),
             tuple(map(pa.concat_arrays, strings)),
-            contents.joined([piece.images for piece in pieces]),
+            contents.chained([piece.images for piece in pieces]),
         )
 
     def cut(self, start: int, end: int) -> Sorted:
@@ -633,7 +632,8 @@ class SortedRows:
         order = order_of(np.ascontiguousarray(rows["hash"]), rows["code"])
         rows = taken(rows, order)
         in_order = contents.array_of([images[row] for row in order.tolist()])
-        return Sorted(rows, np.ascontiguousarray(rows["code"]), (), in_order)
+        labels = np.ascontiguousarray(rows["code"])
+        return Sorted(rows, labels, (), pa.chunked_array([in_order]))
 
 
 def _dictionary_array(codes: np.ndarray, strings: pa.Array) -> pa.DictionaryArray:

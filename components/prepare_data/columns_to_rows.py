@@ -15,7 +15,7 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data.column_profile import votes_of
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Images
 from kfp_tfjob.features.cells import (
     LONGEST,
     Cells,
@@ -55,7 +55,7 @@ class Rows:
         dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE if missing.
         forms: The labels by form, of bad rows too, if `data_options.types` names their format.
         lost: The labels of the omitted rows.
-        contents: The bytes of images; None for tables.
+        images: The images; None for tables.
     """
 
     features: np.ndarray
@@ -67,7 +67,7 @@ class Rows:
     dates: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
     forms: Mapping[str, int] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
-    contents: pa.LargeBinaryArray | None = None
+    images: Images | None = None
 
     @property
     def good(self) -> Rows:
@@ -88,7 +88,7 @@ class Rows:
             self.dates[keep] if len(self.dates) else self.dates,
             self.forms,
             lost,
-            None if self.contents is None else self.contents.filter(pa.array(keep)),
+            self.images and self.images.of(keep),
         )
 
 
@@ -116,8 +116,7 @@ class Converter:
                     columns[FLOATS].append(block.rows[:, block.places[feature.name]])
                 continue
             if feature.type.field is CONTENTS:
-                columns[CONTENTS].append(chunk.columns[feature.name])
-                continue
+                continue  # the reader has checked the images
             column = self.column(chunk, feature)
             if not feature.takes_missing:
                 values = column.codes if isinstance(column, Texts) else column
@@ -126,7 +125,7 @@ class Converter:
                     missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
                 )
             columns[feature.type.field].append(column)
-        if contents := columns[CONTENTS]:
+        if chunk.images:
             labels, codes, forms = *_classes(chunk, self._label), {}
         else:
             labels, codes, forms = _labels(chunk, self._label, self._label_format)
@@ -142,7 +141,7 @@ class Converter:
             tuple(columns[CODES]),
             as_matrix(columns[WHOLES], rows, np.int64),
             forms,
-            contents=contents[0] if contents else None,
+            images=chunk.images,
         ).good
 
     def column(self, chunk: Chunk, feature: Feature) -> np.ndarray | Texts:

@@ -5,14 +5,14 @@ part. So the rows of a bucket are written as they are in memory, and the images 
 
     the number of rows ─ the rows ─ the bytes of each image, one after the other
 
-Called by buckets.py and tasks.py.
+Called by buckets.py.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -22,21 +22,12 @@ FIELDS = (("content", "<u8"), ("size", "<u4"))
 _ROWS = struct.Struct("<I")
 
 
-def pieces_of(contents: pa.LargeBinaryArray) -> list[memoryview]:
-    """Return the bytes of each value, which are not copied."""
-    _, offsets, values = contents.buffers()
-    at = contents.offset
-    ends = np.frombuffer(offsets, np.int64)[at : at + len(contents) + 1].tolist()
-    data = memoryview(values or b"")
-    return [data[start:end] for start, end in pairwise(ends)]
-
-
-def stream_of(rows: np.ndarray, pieces: Sequence[memoryview]) -> Iterator[bytes | memoryview]:
+def stream_of(rows: np.ndarray, images: Sequence[bytes]) -> Iterator[bytes]:
     """Yield the stream of the rows of a bucket, given the bytes of each; nothing without rows."""
     if len(rows):
         yield _ROWS.pack(len(rows))
         yield rows.tobytes()
-        yield from pieces
+        yield from images
 
 
 def rows_of(stream: bytes, kind: np.dtype) -> tuple[np.ndarray, list[memoryview]]:
@@ -44,7 +35,7 @@ def rows_of(stream: bytes, kind: np.dtype) -> tuple[np.ndarray, list[memoryview]
     (count,) = _ROWS.unpack_from(stream)
     rows = np.frombuffer(stream, kind, count, _ROWS.size)
     values = memoryview(stream)[_ROWS.size + rows.nbytes :]
-    ends = np.append(0, np.cumsum(rows["size"], dtype=np.int64)).tolist()
+    ends = accumulate(rows["size"].tolist(), initial=0)
     return rows, [values[start:end] for start, end in pairwise(ends)]
 
 
@@ -55,7 +46,7 @@ def array_of(pieces: Sequence[memoryview]) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(pieces), buffers)
 
 
-def joined(images: Sequence[pa.LargeBinaryArray | None]) -> pa.LargeBinaryArray | None:
-    """Return the images of several pieces of rows as one array; None for tables."""
-    arrays = [array for array in images if array is not None]
-    return pa.concat_arrays(arrays) if arrays else None
+def chained(images: Sequence[pa.ChunkedArray | None]) -> pa.ChunkedArray | None:
+    """Return the images of several pieces of rows, which are not copied; None for tables."""
+    chunks = [chunk for array in images if array is not None for chunk in array.chunks]
+    return pa.chunked_array(chunks) if chunks else None

@@ -66,7 +66,7 @@ class ParquetShard:
         group: str = "",
     ) -> None:
         self._coding, self._label, self._weight, self._group = coding, label, weight, group
-        no_contents = pa.array([], pa.large_binary())
+        no_contents = pa.chunked_array([], pa.large_binary())
         none = self._table(
             Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings(), no_contents)
         )
@@ -140,20 +140,29 @@ class ParquetShard:
 
     def _flush(self) -> None:
         if self._waiting:
-            table = pa.concat_tables(self._waiting).unify_dictionaries().combine_chunks()
+            table = pa.concat_tables(self._waiting).unify_dictionaries()
             for at, field in enumerate(table.schema):
+                if field.type == pa.large_binary():
+                    continue  # its chunks are not copied
+                column = _chunk_of(table[at])
                 if pa.types.is_dictionary(field.type):
-                    table = table.set_column(at, field, _sorted_dictionary(table[at].chunk(0)))
+                    column = _sorted_dictionary(column)
+                table = table.set_column(at, field, column)
             self._writer.write_table(table, row_group_size=len(table))
-            words = (self._words(column.chunk(0)) for column in table.columns)
+            words = map(self._words, table.columns)
             self._digest.update(row_hashes(words, len(table), "").tobytes())
         self._waiting, self._content_words, self._bytes = [], [], 0
 
-    def _words(self, column: pa.Array) -> np.ndarray:
+    def _words(self, column: pa.ChunkedArray) -> np.ndarray:
         """Return 64 bits for each value of a column: uint64 of shape [rows]."""
         if column.type == pa.large_binary():
             return np.concatenate(self._content_words)
-        return _words(column)
+        return _words(column.chunk(0))
+
+
+def _chunk_of(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _words(column: pa.Array) -> np.ndarray:

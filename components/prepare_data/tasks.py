@@ -14,7 +14,6 @@ import numpy as np
 from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
-from kfp_tfjob.components.prepare_data.contents import pieces_of
 from kfp_tfjob.components.prepare_data.dictionary import (
     Dictionary,
     HashedStrings,
@@ -262,8 +261,9 @@ class _PartWriter:
             strings.add(column)
             for strings, column in zip(self._strings, converted.texts, strict=True)
         ]
-        images = [] if converted.contents is None else pieces_of(converted.contents)
-        image_hashes = np.array([*map(bytes_hash, images)], np.uint64)
+        images = converted.images
+        image_bytes = images.contents if images else []
+        image_hashes = np.array([*map(bytes_hash, image_bytes)], np.uint64)
         string_hashes = [column.hashes for column in coded]
         feature_hashes = self._row_hashes(converted, string_hashes, image_hashes)
         hashes = feature_hashes
@@ -275,9 +275,9 @@ class _PartWriter:
         if self._overlap:
             self._overlap.add(feature_hashes, labels, split)
         rows = np.empty(len(hashes), job.row_kind)
-        if chunk.properties is not None and self.summary.images:
-            rows["content"], rows["size"] = image_hashes, [*map(len, images)]
-            self.summary.images.add(chunk.properties[keep], split == 0)
+        if images and self.summary.images:
+            rows["content"], rows["size"] = image_hashes, images.properties["bytes"]
+            self.summary.images.add(images.properties, split == 0)
         rows["hash"], rows["code"], rows["number"] = hashes, labels, numbers
         np.add(converted.features, 0, out=rows["features"])  # -0.0 is 0.0
         rows["dates"] = converted.dates
@@ -289,7 +289,7 @@ class _PartWriter:
         for j, column in enumerate(coded):
             rows["codes"][:, j] = column.codes
         string_bytes = sum(column.new_bytes for column in coded)
-        self._buckets.add(rows, string_bytes, converted.contents)
+        self._buckets.add(rows, string_bytes, image_bytes)
         if self._buckets.is_full:
             self._flush()
 

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from kfp_tfjob.options.parse import Group, option
 
-PICTURE = "picture"  # the column of an image dataset: its type, its name, and its key in a record
+PICTURE = "picture"  # the column of an image dataset: its type and its name
 
 FORMAT = "images"  # of data_options.format
 FORMER_NAME = "pictures"  # of the format, and of this key of data_options

@@ -437,4 +437,4 @@ def is_for_training(key: str) -> bool:
 
 def is_shard_of(split: str, key: str) -> bool:
     """Return whether an object of a dataset has rows of a split, by its key below the dataset."""
-    return key.startswith((f"{split}/", f"{split}-"))
+    return key.startswith((f"{split}/", f"{split}-"))  # earlier versions had files such as test-0

@@ -1,16 +1,22 @@
 """prepare_data on folders of images, on the real S3 server."""
 
+import multiprocessing
 import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine, shards
+from kfp_tfjob.components.prepare_data import engine, scan, shards, tasks
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
+from kfp_tfjob.components.prepare_data.executors.executor import Context
 from kfp_tfjob.components.prepare_data.report import render
-from kfp_tfjob.components.prepare_data.source.readers.open_table import PART_BYTES
+from kfp_tfjob.components.prepare_data.source.readers.open_table import (
+    PART_BYTES,
+    Part,
+)
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import SchemaFeature, SchemaLabel
@@ -87,6 +93,27 @@ def test_the_same_bytes_from_several_processes(
     for processes in (2, 4):
         done = prepared(store, base / str(processes), data, part=6000, processes=processes)
         assert objects(store, done) == one
+
+
+def read_once(context: Context, job: tasks.Job, part: Part) -> tasks.RowSummary:
+    """Read a part, but kill the process that is the first to do so, after it has written."""
+    done, mark = tasks.rows(context, job, part), f"dead/{part.number}"
+    if multiprocessing.parent_process() and not (Path(context.place) / mark).exists():
+        context.buckets.write(mark, b"")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+
+
+@pytest.mark.slow
+def test_the_same_bytes_after_kills(
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tree(tmp_path / "p", animals(20))
+    one = objects(store, prepared(store, base / "one", data))
+    monkeypatch.setattr(scan, "_TASK", f"{__name__}:read_once")
+    size = sum(path.stat().st_size for path in data.rglob("*.jpg"))
+    done = prepared(store, base / "two", data, part=size // 2, processes=2)
+    assert objects(store, done) == one
 
 
 FAULTS = {
@@ -179,6 +206,14 @@ def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> No
     assert done.schema.split["folders"] is True
     assert done.statistics.also_in_train == {"validation": 0, "test": 1}
     assert "1 of 11 " in done.statistics.warnings[-1]
+    # Equal images count even where folders divide them.
+    assert (done.statistics.duplicates, done.statistics.conflicts) == (1, 0)
+    tree(tmp_path / "q", files | {"test/dog/conflict.jpg": files["train/cat/004.jpg"]})
+    statistics = prepared(store, base, tmp_path / "q").statistics
+    assert (statistics.duplicates, statistics.conflicts) == (2, 1)
+    assert "1 of 82 images: the same image as an earlier one, with a different label" in (
+        statistics.warnings
+    )
     # Without a folder for a split, images of train are taken by their hash.
     for name in [name for name in files if name.startswith("val/")]:
         (tmp_path / "p" / name).unlink()

@@ -144,7 +144,9 @@ def test_folders_are_splits_and_duplicates_are_counted_and_not_moved(tmp_path: P
     found, splits = scanned(tmp_path / "data")
     assert found.job.split_rules.comparable == {"folders": True}
     assert [len(rows) for rows in splits] == [50, 51, 52]
-    assert found.also_in_train() == {"validation": 1, "test": 2}
+    overlap = found.overlap()
+    assert overlap.also_in_train == {"validation": 1, "test": 2}
+    assert (overlap.duplicates, overlap.conflicts) == (3, 0)
     _, by_hash = scanned(tmp_path / "data", split={"folders": False})
     assert [len(rows) for rows in by_hash] != [50, 51, 52]
     assert sum(map(len, by_hash)) == 153

@@ -1550,6 +1550,10 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         drawers,
     ),
     (
+        Case(f"{IMAGES}:_label_named_as_images", table, data("p", "picture"), typed()),
+        drawers,
+    ),
+    (
         Case(
             f"{IMAGES}:_folders[0]",
             table,

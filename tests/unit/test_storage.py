@@ -317,7 +317,7 @@ def test_what_was_answered_is_quoted(error: Exception, answer: str, patience: Pa
         ("train/00000.parquet", True),
         ("validation/00003.parquet", True),
         ("test/00000.parquet", False),
-        ("train-00000.tfrecord", True),  # of images
+        ("train-00000.tfrecord", True),  # of an earlier version
         ("test-00000.tfrecord", False),
         ("schema.json", True),
     ],

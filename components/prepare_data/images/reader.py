@@ -15,9 +15,9 @@ import pyarrow as pa
 from kfp_tfjob.components.prepare_data.faults import FileFaults
 from kfp_tfjob.components.prepare_data.images.header import Unusable, check
 from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Images
 from kfp_tfjob.features.types.image import FORMATS, MODES, PROPERTIES
-from kfp_tfjob.options.pictures import PICTURE, Pictures
+from kfp_tfjob.options.pictures import Pictures
 
 
 def chunks_of(
@@ -47,15 +47,15 @@ def _chunk(source: Source, files: list[SourceFile], label: str, options: Picture
         header = check(file, content, options)
         if isinstance(header, Unusable):
             faults.mark_file(row, header.rule, header.value)
-            content = b""
-        else:
-            format, mode = FORMATS.index(header.format), MODES.index(header.mode)
-            size = (header.width, header.height)
-            properties[row] = (len(content or b""), *size, format, mode, header.is_turned)
+            contents.append(b"")
+            continue
+        assert content is not None
         contents.append(content)
+        format, mode = FORMATS.index(header.format), MODES.index(header.mode)
+        size = (header.width, header.height)
+        properties[row] = (len(content), *size, format, mode, header.is_turned)
     columns = {
-        PICTURE: pa.array(contents, pa.large_binary()),
         label: pa.array([folders.class_of(file.name) for file in files]).dictionary_encode(),
     }
-    size = columns[PICTURE].nbytes
-    return Chunk(columns, faults, size, properties=properties)
+    size = sum(map(len, contents))
+    return Chunk(columns, faults, size, images=Images(contents, properties))

@@ -58,6 +58,23 @@ class NumberBlock:
 
 
 @dataclass(frozen=True)
+class Images:
+    """The images of a chunk, which stay objects of Python, because Arrow would copy them.
+
+    Attributes:
+        contents: The bytes of each file; empty if it is invalid.
+        properties: PROPERTIES of shape [rows]; zeros if the file is invalid.
+    """
+
+    contents: list[bytes]
+    properties: np.ndarray
+
+    def of(self, mask: np.ndarray) -> Images:
+        """Return the images of some rows, given bool of shape [rows]."""
+        return Images([self.contents[row] for row in np.flatnonzero(mask)], self.properties[mask])
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Some rows of a file as columns.
 
@@ -65,7 +82,7 @@ class Chunk:
         columns: The array of each requested column. Strings of a file without types are binary.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
-        properties: The properties of images, as in `PROPERTIES` of their type; None for tables.
+        images: The images; None for tables.
         nulls: The strings that mean a missing value, including the empty string. In a file with
             types, other strings count only if the user sets `data_options.null_values`. Its default
             does not apply: a missing value is null there, and "NA" is Namibia.
@@ -75,7 +92,7 @@ class Chunk:
     faults: BlockFaults
     size: int
     nulls: pa.Array = field(default_factory=lambda: _EMPTY)
-    properties: np.ndarray | None = None
+    images: Images | None = None
     _cells: dict[str, Cells] = field(default_factory=dict)
 
     def cells(self, name: str) -> Cells:
