@@ -61,7 +61,7 @@ def test_two_delimiters_that_fit_are_named(tmp_path: Path) -> None:
         delimiter_of(path)
     (problem,) = raised.value.as_problems
     assert problem.path == "data_options.delimiter" and problem.suggestion == ";"
-    assert "';' and '|'" in problem.received
+    assert "';' and '|'" in str(problem.received)
     assert delimiter_of(path, delimiter="|") == "|"
     (said,) = check(path)
     assert "data_options.delimiter" in said

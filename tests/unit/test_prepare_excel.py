@@ -5,6 +5,7 @@ import io
 import re
 import zipfile
 from pathlib import Path
+from typing import Any, cast
 
 import openpyxl
 import pandas as pd
@@ -38,7 +39,7 @@ def rows(count: int = 60) -> list[list]:
 def write(path: Path, *sheets: list[list], names: tuple[str, ...] = ()) -> Path:
     """Write a workbook with these sheets."""
     book = openpyxl.Workbook()
-    book.remove(book.active)
+    book.remove(cast(Any, book.active))
     for number, sheet in enumerate(sheets):
         page = book.create_sheet(names[number] if names else f"Sheet{number + 1}")
         for row in sheet:
@@ -47,7 +48,7 @@ def write(path: Path, *sheets: list[list], names: tuple[str, ...] = ()) -> Path:
     return path
 
 
-def problem_of(path: Path, **given: object) -> Problem:
+def problem_of(path: Path, **given: Any) -> Problem:
     with pytest.raises(DataError) as raised:
         with opened(path, **given):
             pass
@@ -111,7 +112,7 @@ def test_an_invalid_value_has_the_row_that_excel_shows(path: Path) -> None:
 
 
 def test_pandas_writes_an_index(path: Path) -> None:
-    pd.DataFrame(rows(), columns=_HEADER).to_excel(path)
+    pd.DataFrame.from_records(rows(), columns=_HEADER).to_excel(path)
     assert check(path) == []
     assert names_of(read(path)) == _HEADER[:-1]
 
@@ -214,7 +215,7 @@ def test_other_files_are_named(path: Path, content: bytes | dict, words: str) ->
     else:
         path.write_bytes(content)
     problem = problem_of(path)
-    assert words in problem.received and "data_options.reader" in problem.fix
+    assert words in str(problem.received) and "data_options.reader" in problem.fix
 
 
 def test_a_damaged_file_is_named(path: Path) -> None:

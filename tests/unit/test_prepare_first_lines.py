@@ -413,11 +413,11 @@ def test_blanks_in_quotes_stay(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "given"),
     [
-        (f"sex length y\n{ALIGNED}", {}),
-        (f"sex    length y\n{ALIGNED}", {}),
+        (f"sex length y\n{ALIGNED}", {"delimiter": ","}),
+        (f"sex    length y\n{ALIGNED}", {"delimiter": ","}),
         (f"sex length y\n{ALIGNED}", {"delimiter": "space"}),
         (ALIGNED, {"delimiter": "space"}),
-        (ALIGNED, {"names": NAMES}),
+        (ALIGNED, {"names": NAMES, "delimiter": ","}),
         (ALIGNED, {"names": NAMES, "delimiter": "space"}),
     ],
 )

@@ -1438,7 +1438,7 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
     ),
     (
         Case(f"{DATA_SOURCE}/delimiter:_ambiguous", table, data(), typed()),
-        lambda: written("y;a|b", *(f"{y};{i % 3}|0" for i, y in zip(ROWS, Y, strict=True))),
+        lambda: written("y;a;b|c", *(f"{y};{i};{i % 3}|0" for i, y in zip(ROWS, Y, strict=True))),
     ),
     (
         Case(

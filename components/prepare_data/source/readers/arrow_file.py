@@ -6,7 +6,7 @@ A file does not say how many rows its record batches have, so it is not split in
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ class ArrowFile(Reader):
             head = stream.peek(len(_FILE))  # pyright: ignore[reportAttributeAccessIssue]
             is_file = head.startswith(_FILE)
             self._file = ipc.open_file(stream) if is_file else None
-            self._stream = None if is_file else ipc.open_stream(stream)
+            self._stream: Any = None if is_file else ipc.open_stream(stream)
             self.schema = (self._file or self._stream).schema
         self._held: pa.RecordBatch | None = None  # the first one of a stream, which is read twice
         if len(self.schema) > MOST_COLUMNS:
