@@ -19,7 +19,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -242,7 +242,7 @@ class _Encoding:
 
     def _encode_split(
         self, split: str, groups: Sequence[_RowGroup], pool: ThreadPoolExecutor
-    ) -> Iterator[_Encoded]:
+    ) -> Generator[_Encoded, None, None]:
         """Write the features of a split; yield each row group once it is written."""
         raise NotImplementedError
 
@@ -397,7 +397,7 @@ class _TableEncoding(_Encoding):
 
     def _encode_split(
         self, split: str, groups: Sequence[_RowGroup], pool: ThreadPoolExecutor
-    ) -> Iterator[_Encoded]:
+    ) -> Generator[_Encoded, None, None]:
         with open(features_of(self._target, split), "wb") as file:
             results = pool.map(lambda group: self._encode(group, file.fileno()), groups)
             for encoded, moments in results:
@@ -447,7 +447,7 @@ class _ImageEncoding(_Encoding):
 
     def _encode_split(
         self, split: str, groups: Sequence[_RowGroup], pool: ThreadPoolExecutor
-    ) -> Iterator[_Encoded]:
+    ) -> Generator[_Encoded, None, None]:
         offsets = [np.zeros(1, np.int64)]
         with open(contents_of(self._target, split), "wb") as file:
             for group in groups:

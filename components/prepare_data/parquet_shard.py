@@ -66,21 +66,21 @@ class ParquetShard:
         group: str = "",
     ) -> None:
         self._coding, self._label, self._weight, self._group = coding, label, weight, group
-        no_contents = pa.chunked_array([], pa.large_binary())
+        no_images = pa.chunked_array([], pa.large_binary())
         none = self._table(
-            Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings(), no_contents)
+            Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings(), no_images)
         )
         # pyarrow's types lack that they may be lists.
         strings: Any = [field.name for field in none.schema if pa.types.is_dictionary(field.type)]
-        plain: Any = [field.name for field in none.schema if field.type != no_contents.type]
-        has_contents = len(plain) < len(none.schema)
+        plain: Any = [field.name for field in none.schema if field.type != no_images.type]
+        has_images = len(plain) < len(none.schema)
+        compressions: Any = {field.name: "zstd" for field in none.schema}
+        compressions |= {name: "none" for name in compressions if name not in plain}
         self._writer = pq.ParquetWriter(
             path,
             none.schema,
-            compression={name: "zstd" if name in plain else "none" for name in none.schema.names}
-            if has_contents
-            else "zstd",
-            write_statistics=plain if has_contents else True,
+            compression=compressions if has_images else "zstd",
+            write_statistics=plain if has_images else True,
             # A dictionary of floats takes five times as long, and saves nothing.
             use_dictionary=strings,
             # Without Arrow's own schema, tools read strings as strings rather than as categories.

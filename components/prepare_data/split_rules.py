@@ -374,5 +374,5 @@ def count_overlap(folder: BucketFolder, names: Sequence[str]) -> Overlap:
         same = rows["hash"][1:] == rows["hash"][:-1]
         duplicates += int(same.sum())
         conflicts += int((same & (rows["label"][1:] != rows["label"][:-1])).sum())
-    also_in_train = dict(zip(SPLITS[1:], overlap[1:].tolist(), strict=True))
+    also_in_train: dict[str, int] = dict(zip(SPLITS[1:], overlap[1:].tolist(), strict=True))
     return Overlap(also_in_train, duplicates, conflicts)
