@@ -233,6 +233,7 @@ class _Encoding:
                     " packed columns of 4 bytes each, and their labels",
                     fix="in a pod, raise pod.all.ephemeral_storage; elsewhere, use a folder on a"
                     " larger disk",
+                    name="disk-full",
                 )
             )
 
@@ -288,6 +289,7 @@ class _Encoding:
                     received=f"{rows} rows",
                     expected=f"{entry.rows} rows (schema.json)",
                     fix=prepare_again(self._uri),
+                    name="dataset-unreadable",
                 )
             )
 
@@ -336,6 +338,7 @@ class _Encoding:
                     f" {column[int(wrong[0])].as_py()!r}",
                     expected=f"the classes {listed(label.classes, 10)}",
                     fix=prepare_again(self._uri),
+                    name="dataset-unreadable",
                 )
             )
         return numbers
@@ -357,6 +360,7 @@ class _Encoding:
                 received=received,
                 expected="a Parquet file with the columns of schema.json",
                 fix=prepare_again(self._uri),
+                name="dataset-unreadable",
             )
         )
 
