@@ -150,6 +150,8 @@ class Ending:
             self.show(f"           not published: {outcome.lost.message}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         if champion:
+            if champion.run_id != self.step.run_id:
+                self.show(f"           of run {champion.run_id}, not of this run")
             self.show(f"model      {self._copy(lambda: self._copy_model(champion))}")
         if self.embedded:
             self.show(f"output     {self._copy(self._copy_output)}")

@@ -134,6 +134,16 @@ def test_what_is_published_is_done_although_its_copy_finds_no_room(
     assert shutil.disk_usage(home.folder).free  # nothing half done takes its last room
 
 
+def test_a_champion_of_another_run_names_that_run(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    line = "           of run r1, not of this run"
+    for run_id, is_named in (("r", True), ("r1", False)):
+        lines = end(store, base / run_id, Home(tmp_path / run_id), run_id, b"model")
+        assert (line in lines) == is_named
+        assert f"champion   {Layout(base / run_id).model(NAME).version(1)}" in lines
+
+
 @pytest.mark.parametrize(
     ("fix", "option"),
     [
