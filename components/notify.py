@@ -60,6 +60,7 @@ class Notice:
         addresses: Addresses in the store by name, such as `run` and `report`.
         metrics: The verdict's metrics by name.
         gpu_hours: GPU hours `used`, `pending` and `lost`; empty without GPUs.
+        docs: The address of the page that explains a failure; empty without a failure.
     """
 
     outcome: str
@@ -73,6 +74,7 @@ class Notice:
     addresses: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    docs: str = ""
 
     @property
     def text(self) -> str:
@@ -97,6 +99,7 @@ class Notice:
             hours = ", ".join(f"{name} {spent:.2f}" for name, spent in self.gpu_hours.items())
             lines.append(f"GPU hours: {hours}")
         lines += [f"{name}: {address}" for name, address in self.addresses.items()]
+        lines += [f"docs: {self.docs}"] if self.docs else []
         return "\n".join(lines).translate(_ESCAPES)  # no link and no mention from outside
 
     def document(self) -> dict[str, Any]:
@@ -104,8 +107,10 @@ class Notice:
         mask = Mask()
         # Only these may quote the user's data or logs. Programs read names, addresses and keys.
         notice = replace(self, message=mask(self.message), remedy=mask(self.remedy))
-        time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        return {"text": notice.text} | asdict(notice) | {"time": time}
+        document = {"text": notice.text} | asdict(notice)
+        if not self.docs:
+            del document["docs"]
+        return document | {"time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
 
 
 def failure(run_id: str, cause: Failure, model_name: str = "") -> Notice:
@@ -119,6 +124,7 @@ def failure(run_id: str, cause: Failure, model_name: str = "") -> Notice:
         message=cause.message,
         remedy=cause.fix,
         model_name=model_name,
+        docs=cause.docs_address,
     )
 
 

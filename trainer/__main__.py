@@ -244,6 +244,7 @@ def _translate_error(error: Exception | SystemExit, processes: int, output: Path
                 expected="enough memory for the training data, the model and a batch",
                 fix="raise pod.all.memory, or set a smaller train_batch_size",
                 path="pod.all.memory",
+                name="out_of_memory",
             )
         )
     if isinstance(error, StepError):
@@ -256,6 +257,7 @@ def _translate_error(error: Exception | SystemExit, processes: int, output: Path
                 received=where(error),
                 expected="code that returns, or raises an error",
                 fix="remove sys.exit() or exit() from it",
+                name="model-function-failed",
             )
         )
     message = str(error)
@@ -274,6 +276,7 @@ def _translate_error(error: Exception | SystemExit, processes: int, output: Path
                 expected="images whose pixels are intact, not only their headers",
                 fix='find the file with data_options={"images": {"verify": "decode"}}; with'
                 " on_bad_row=drop, it is dropped",
+                name="damaged-image",
             )
         )
     if "gRPC server" in message:
@@ -354,7 +357,7 @@ def main(arguments: Sequence[str]) -> int:
         train(config, started)
     except StepError as error:
         log.error("%s", error)
-        write_termination_message(str(error))
+        write_termination_message(str(error), error.problem_name)
         return error.code
     except Exception as error:
         print(lines(traceback.format_exc()), file=sys.stderr, flush=True)

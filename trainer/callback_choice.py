@@ -110,6 +110,7 @@ def _monitor_problems(
                 if is_missing_split
                 else "correct monitor, or add the metric to model.compile",
                 path=path and f"{path}.monitor",
+                name="monitor-not-found",
             )
         ]
     trial = copy.copy(callback)  # it changes the sign of min_delta
@@ -139,10 +140,16 @@ def _support_problems(callback: Any, model: keras.Model) -> list[Problem]:
                 received=f"{name}: {callback!r:.100}",
                 expected="a list of keras.callbacks.Callback",
                 fix="correct the function callbacks of the model code",
+                name="callback-not-supported",
             )
         ]
     problems = [
-        Problem(f"the callback {name} is not supported", received=reason, fix=fix)
+        Problem(
+            f"the callback {name} is not supported",
+            received=reason,
+            fix=fix,
+            name="callback-not-supported",
+        )
         for kind, (reason, fix) in _REJECTED.items()
         if isinstance(callback, kind)
     ]
@@ -157,6 +164,7 @@ def _support_problems(callback: Any, model: keras.Model) -> list[Problem]:
                 received=f"a {type(rate).__name__} as learning_rate",
                 expected="a number",
                 fix=f"give the optimizer a number, or remove {name}",
+                name="callback-not-supported",
             )
         )
     return problems
@@ -177,6 +185,7 @@ def _resolve_path(callback: Any, output: Path) -> list[Problem]:
                     received=path,
                     expected=f"a path in OUTPUT_DIR other than {', '.join(_RESERVED_NAMES)}",
                     fix=f"choose another {attribute}, for example own/{Path(path).name or 'x'}",
+                    name="callback-not-supported",
                 )
             )
         else:

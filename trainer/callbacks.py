@@ -288,6 +288,7 @@ def _check_compiled(hook: str, before: _Compiled | None, after: _Compiled | None
             received=listed(changed, 5) if changed else type(after.optimizer).__name__,
             expected=_NOT_COMPILED_AGAIN,
             fix=_SECOND_RUN,
+            name="callback-not-supported",
         )
     )
 
@@ -312,6 +313,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
                 received=where(error).partition(": ")[2],
                 expected=_NOT_COMPILED_AGAIN,
                 fix=_SECOND_RUN,
+                name="callback-not-supported",
             )
         )
     if isinstance(error, _WaitsForPeersError):
@@ -323,6 +325,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
                 " callbacks",
                 fix="call model(x, training=False), read the logs, or add a metric to"
                 " model.compile",
+                name="callback-not-supported",
             )
         )
     # A full disk or an unreachable server is not a mistake of the user.
@@ -335,6 +338,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
             fix="free space, or start what it connects to, then start the run again"
             if kind is StepError
             else f"correct {name}, or its arguments",
+            name="callback-failed",
         )
     )
 

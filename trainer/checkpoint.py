@@ -138,6 +138,7 @@ class Checkpoint:
                 received=self.settings.get(name),
                 expected=value,
                 fix="start a new run, or use the original parameters of this run",
+                name="changed-since-training",
             )
             for name, value in settings.items()
             if self.settings.get(name) != value
@@ -150,6 +151,7 @@ class Checkpoint:
                     expected=listed([current for _, current in differences], 5, "; "),
                     fix="start a new run, or use the original model code and hyperparameters of"
                     " this run",
+                    name="changed-since-training",
                 )
             )
         ConfigurationError.raise_if(problems)
@@ -211,6 +213,7 @@ def _read(folder: Path) -> Checkpoint:
                     received=state["format"],
                     expected=FORMAT,
                     fix="continue with the train_image that wrote it, or start a new run",
+                    name="changed-since-training",
                 )
             )
         raise _DamagedError(f"format {state['format']!r}")

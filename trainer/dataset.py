@@ -151,6 +151,7 @@ class Dataset:
                     received=f"{type(error).__name__}: {error}",
                     expected=f"schema.json in the format {SCHEMA_FORMAT}, and statistics.json",
                     fix=f"{prepare_again(uri)}; use the same version of it as of the trainer",
+                    name="dataset-unreadable",
                 )
             ) from error
         if encode:
@@ -285,6 +286,7 @@ class Dataset:
                     received=f"a {self.task}",
                     expected=f"a {CLASSIFICATION}",
                     fix="remove class_weight",
+                    name="invalid-value",
                 )
             )
         if not isinstance(option, Mapping):
@@ -297,6 +299,7 @@ class Dataset:
                 received=name,
                 expected=f"classes of {', '.join(self.class_names)}",
                 fix="correct class_weight",
+                name="invalid-value",
             )
             for name in option
             if name not in self.class_names

@@ -262,6 +262,7 @@ class _Encoding:
                     expected=f"{sized(needed)}: {content}",
                     fix="in a pod, raise pod.all.ephemeral_storage; elsewhere, use a folder on a"
                     " larger disk",
+                    name="disk-full",
                 )
             )
 
@@ -304,6 +305,7 @@ class _Encoding:
                     received=f"{rows} rows",
                     expected=f"{entry.rows} rows (schema.json)",
                     fix=prepare_again(self._uri),
+                    name="dataset-unreadable",
                 )
             )
 
@@ -346,6 +348,7 @@ class _Encoding:
                     f" {column[int(wrong[0])].as_py()!r}",
                     expected=f"the classes {listed(label.classes, 10)}",
                     fix=prepare_again(self._uri),
+                    name="dataset-unreadable",
                 )
             )
         return numbers
@@ -367,6 +370,7 @@ class _Encoding:
                 received=received,
                 expected="a Parquet file with the columns of schema.json",
                 fix=prepare_again(self._uri),
+                name="dataset-unreadable",
             )
         )
 

@@ -68,6 +68,7 @@ def check_graph(model: Any, dataset: Any, logits: bool) -> None:
                 expected="a model that TensorFlow can write as a SavedModel",
                 fix="create lookup tables and tf.Variables in the layer or model that uses them,"
                 " as its attributes: self.table = tf.lookup.StaticHashTable(...)",
+                name="model-not-exportable",
             )
         ) from error
     if calls := sorted(
@@ -80,6 +81,7 @@ def check_graph(model: Any, dataset: Any, logits: bool) -> None:
                 expected="operations of TensorFlow only",
                 fix="replace tf.py_function and tf.numpy_function with operations of tf or"
                 " keras.ops, or do this work before the data is prepared",
+                name="model-not-exportable",
             )
         )
 
@@ -131,6 +133,7 @@ def check_answer(model: Any, dataset: Any, logits: bool) -> None:
             expected="a SavedModel that evaluate and a server can load and ask, without your code",
             fix="use only operations of TensorFlow, and keep what they need in attributes of the"
             " layer or model",
+            name="model-not-exportable",
         )
     )
 

@@ -107,6 +107,7 @@ def unusable(gpus: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
                 " its CUDA and whose device plugin offers pod.all.gpu_resource; TensorFlow's"
                 " warnings in the log say what is missing; the trainer does not fall"
                 " back to the CPU, which would be slow",
+                name="gpu-not-usable",
             )
         ]
     return [
@@ -116,6 +117,7 @@ def unusable(gpus: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
             expected=f"a GPU of one of these generations: {', '.join(build.kernels)} ({build})",
             fix="choose nodes with another GPU through pod.all.node_selector, or a train_image with"
             " a TensorFlow built for this GPU",
+            name="gpu-not-usable",
         )
         for gpu in dict.fromkeys(gpus)
         if build.kernels and not has_kernels(gpu.capability, build)

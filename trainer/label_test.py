@@ -57,6 +57,7 @@ def mismatch(dataset: Dataset, received: str) -> Problem:
         received=received,
         expected=f"labels of shape (batch,), {labels}",
         fix=fix,
+        name="loss-mismatch",
     )
 
 
@@ -95,6 +96,7 @@ def check_shapes(
                 expected="shape (), the mean over the rows",
                 fix='remove reduction="none" from the loss, or end your own compute_loss with'
                 " keras.ops.mean",
+                name="loss-mismatch",
             )
         )
 
@@ -354,6 +356,7 @@ def _all_pairs_problem(measure: _Measure, quantity: str) -> Problem:
         expected=f"a value from each row and its own {quantity}: the {quantity}s have the shape"
         " (rows,), and an output may have (rows, 1)",
         fix=fix,
+        name="loss-not-per-row",
     )
 
 

@@ -251,6 +251,7 @@ class Training:
                     expected="a number",
                     fix="lower the learning rate, clip the gradients, or look for extreme values"
                     " in the data",
+                    name="loss-not-finite",
                 )
             )
         if not self._started:  # most drift starts with the first step
@@ -380,6 +381,7 @@ class Training:
                     received=f"train_batch_size {requested}",
                     expected=f"a multiple of {replicas}, the number of replicas",
                     fix="change train_batch_size",
+                    name="batch-size",
                 )
             )
         batch = train_batch_size(rows, requested, replicas)

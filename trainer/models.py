@@ -28,6 +28,7 @@ _IMAGES_PROBLEM = Problem(
     fix=f"use {_CNN}",
     path="model_code",
     suggestion=_CNN,
+    name="input-mismatch",
 )
 _IMAGE_SIZE_PROBLEM = Problem(
     "the size of images is not a hyperparameter",
@@ -171,6 +172,7 @@ def _not_pixels_problem(columns: Sequence[Column]) -> Problem:
         fix="use kfp_tfjob.trainer.models:mlp, or drop these columns with data_options.drop",
         path="model_code",
         suggestion="kfp_tfjob.trainer.models:mlp",
+        name="input-mismatch",
     )
 
 
@@ -188,6 +190,7 @@ def _image_size(features: int, height: int, width: int, channels: int) -> tuple[
                 expected="height x width x channels columns; a square by default",
                 fix="give height, width and channels in model_hyperparameters, or use"
                 " kfp_tfjob.trainer.models:mlp",
+                name="input-mismatch",
             )
         )
     return height, width

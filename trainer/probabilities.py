@@ -203,20 +203,23 @@ def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | N
     if outputs.last_operation == _LINEAR and not logits:
         received = "outputs of a layer without an activation, and a loss that takes no logits"
         fix += f", or use the loss keras.losses.{loss}(from_logits=True)"
-        return Problem(summary, received, expected, fix)
+        return Problem(summary, received, expected, fix, name="not-probabilities")
     if outputs.last_operation == _SIGMOID and not single_output:
-        return Problem(summary, f"a sigmoid for each of {outputs.columns} classes", expected, fix)
+        received = f"a sigmoid for each of {outputs.columns} classes"
+        return Problem(summary, received, expected, fix, name="not-probabilities")
     probabilities = to_probabilities(tf.constant(outputs.values), logits).numpy()
     is_invalid = not_probabilities(probabilities)
     if is_invalid.any():
         outputs_text = listed([f"{value:.4g}" for value in outputs.values[is_invalid][0]], 10)
-        return Problem(summary, f"a row with the outputs {outputs_text}", expected, fix)
+        received = f"a row with the outputs {outputs_text}"
+        return Problem(summary, received, expected, fix, name="not-probabilities")
     if not logits and _is_from_logits(model) and not outputs.is_bypassed:
         return Problem(
             f"the loss applies a {activation} to probabilities",
             received=f"a loss with from_logits=True, and outputs that are {expected}",
             expected="from_logits=True only for a model without a last activation",
             fix="remove from_logits=True, or the last activation",
+            name="not-probabilities",
         )
     if logits and _predict_better_unconverted(outputs, probabilities):
         return Problem(
@@ -225,6 +228,7 @@ def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | N
             expected="logits, because the loss prefers outputs beyond 0 and 1",
             fix=f"end the model with a Dense layer that has no activation, or with a {activation}"
             " and a loss from probabilities",
+            name="not-probabilities",
         )
     return None
 

@@ -37,6 +37,7 @@ _MASKED = Problem(
     expected="no mask on the output",
     fix="remove Masking, or add a layer that does not pass the mask on; or train with one replica"
     " and without micro_batches",
+    name="loss-not-per-row",
 )
 _UNWEIGHTED = Problem(
     "the loss ignores which rows have which weights",
@@ -45,6 +46,7 @@ _UNWEIGHTED = Problem(
     fix="return the loss of each row and let Keras take the mean (tf.reduce_mean with axis=-1); in"
     " your own compute_loss, use sample_weight; or remove data_options.weight and"
     " TRAIN_OPTIONS.class_weight",
+    name="loss-not-per-row",
 )
 _LARGE_WEIGHT = 1e4  # in comparison, other terms of a loss, such as a penalty, are small
 _COMPARED = 256  # predicted values of each process: a small message that shows any difference
@@ -135,6 +137,7 @@ def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> Non
                 expected="a model function that builds the same model in every process",
                 fix="draw random numbers from a generator with a fixed seed, and use no time,"
                 " process id or host name",
+                name="replicas-differ",
             )
         )
 
@@ -199,6 +202,7 @@ def check_loss(
                 " compute_loss, divide other terms by"
                 " tf.distribute.get_strategy().num_replicas_in_sync; or train with one replica and"
                 " without micro_batches",
+                name="loss-not-per-row",
             )
         )
 

@@ -84,5 +84,6 @@ def not_writable(folder: Path, content: str, error: OSError) -> ConfigurationErr
             fix="correct the owner of the volume or give it more space; pod.all.ephemeral_storage"
             " sets the space of a pod's own disk, and train_options.checkpoint_keep the number of"
             " checkpoints",
+            name="folder-not-writable",
         )
     )

@@ -245,6 +245,7 @@ class TrainSteps:
                     expected="a loss that changes with the model's outputs",
                     fix="compute it from outputs that are not rounded, compared or cast to whole"
                     " numbers, because tf.round and tf.argmax, for example, have no gradient",
+                    name="loss-without-gradient",
                 )
             )
         # Dense for one replica too: a norm over repeated rows would differ.
@@ -297,6 +298,7 @@ def failed_step(model: keras.Model, error: BaseException) -> Problem:
         received=where(error),
         expected="a model that trains on and evaluates any number of rows",
         fix=fix,
+        name="model-step-failed",
     )
 
 
@@ -352,6 +354,7 @@ def _check_micro_batches(micro_batches: int, batch: int, replicas: int) -> None:
                 f" {batch} over {replicas} replicas",
                 expected=f"a divisor of {rows}",
                 fix="change micro_batches or train_batch_size",
+                name="batch-size",
             )
         )
 

@@ -59,4 +59,5 @@ def _problem(paths: Sequence[str], most: int = 3) -> Problem:
         ' weight with add_weight(..., aggregation="mean"), or use all_reduce of'
         " tf.distribute.get_replica_context(); a BatchNormalization must get no mask; or"
         " train with one replica",
+        name="replicas-differ",
     )

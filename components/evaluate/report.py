@@ -124,7 +124,7 @@ def render(
         meaning=meaning,
         facts=_facts(verdict),
         margin=gate.get("margin"),
-        gate=json.dumps(gate, indent=1, ensure_ascii=False).splitlines(),
+        gate=json.dumps(gate, indent=1, ensure_ascii=False, sort_keys=True).splitlines(),
         check_value=lambda check: _check_value(check, verdict.metrics),
         number=number,
         difference=difference,

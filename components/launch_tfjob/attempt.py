@@ -29,6 +29,7 @@ from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
+from kfp_tfjob.storage.docs_page import split_address
 from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor.exit_codes import MEANING
 
@@ -220,5 +221,5 @@ def words(
         return last_lines("chief-0", main)
     # The sentence already contains the supervisor's own message.
     if cause.message and cause.message not in MEANING.values():
-        return cause.message.splitlines()
+        return split_address(cause.message)[0].splitlines()
     return last_lines(cause.replica, cause.container)

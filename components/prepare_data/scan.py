@@ -234,4 +234,5 @@ def _no_feature(file: str, kinds: Kinds) -> Problem:
         received="; ".join(f"{item.name!r}: {item.reason}" for item in kinds.left_out[:10]),
         expected="at least one feature",
         fix="set a column's type in data_options.types to keep it, or correct data_uri",
+        name="no-features",
     )

@@ -223,6 +223,7 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
         expected="the same columns in every file, in any order",
         fix=f"{fix}list the features in data_options.columns, or drop the columns that some files"
         f" lack with {drop}",
+        name="columns-differ",
     )
 
 

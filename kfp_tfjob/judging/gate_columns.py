@@ -50,6 +50,7 @@ def _slice_problem(declared: Slice, schema: Schema) -> Problem | None:
             expected=f"one of {choices(columns, suggestion)}",
             fix=did_you_mean(suggestion, "name one of these columns"),
             path="gate.slices",
+            name="column-not-found",
         )
     if not declared.edges:
         return None

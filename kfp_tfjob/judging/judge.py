@@ -228,6 +228,7 @@ def _load_tensorflow(gpus: int) -> None:
                 fix="compile the YAML with an image for GPUs (--gpu), and check"
                 " pod.evaluate.gpu_resource and the node's device plugin",
                 path="pod.evaluate.gpus",
+                name="gpu-not-usable",
             )
         )
 

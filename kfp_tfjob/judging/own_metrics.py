@@ -197,7 +197,8 @@ class Evaluator:
 
     def _failure(self, received: str, expected: str, fix: str) -> DataError:
         summary = f"{PATH} {self.code.module}:{self.code.function} failed"
-        return DataError(Problem(summary, received, expected, fix, PATH))
+        problem = Problem(summary, received, expected, fix, PATH, name="own-metrics-failed")
+        return DataError(problem)
 
 
 def _metric_kinds(predictions: Predictions, numbers: Mapping[str, float]) -> dict[str, str]:

@@ -79,6 +79,7 @@ def _check_batch_independence(model: ServedModel, batch: Batch, outputs: np.ndar
                     " request",
                     fix="make sure that no layer computes over axis 0 during prediction, and"
                     " export the model with training=False",
+                    name="prediction-depends-on-batch",
                 )
             )
 

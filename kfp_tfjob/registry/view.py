@@ -112,6 +112,7 @@ def require(store: Store, layout: Layout, model_name: str) -> None:
                 expected=listed(existing, 8) or "a model; no run has published one yet",
                 fix=did_you_mean(near, "correct the name, or --output and --endpoint"),
                 suggestion=near,
+                name="model-not-found",
             )
         )
 

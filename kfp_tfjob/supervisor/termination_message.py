@@ -20,14 +20,20 @@ def path_of(variables: Mapping[str, str]) -> Path:
     return Path(variables.get(TERMINATION_LOG) or "/dev/termination-log")
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str, ending: str = "") -> None:
     """Write the message, if the cluster has created the file for it.
+
+    Args:
+        path: The file.
+        text: The message, which is truncated if it is too long.
+        ending: What follows it, in ASCII; never truncated.
 
     Raises:
         OSError: The file cannot be written.
     """
     if path.exists():
-        path.write_bytes(text.encode(errors="backslashreplace")[:_MOST_BYTES])
+        content = text.encode(errors="backslashreplace")[: _MOST_BYTES - len(ending)]
+        path.write_bytes(content + ending.encode())
 
 
 def record(environment: Environment, end: Mapping[str, Any]) -> None:

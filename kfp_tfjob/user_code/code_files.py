@@ -131,6 +131,7 @@ def _translate_errors(source: str) -> Iterator[None]:
                 received=f"{error!s:.300}" or type(error).__name__,
                 expected="a zip file with a package, or with model.py, at its top level",
                 fix="create the zip again",
+                name="model-code-not-a-module",
             )
         ) from error
 
@@ -184,5 +185,6 @@ def _too_large(source: object, received: str) -> ConfigurationError:
             fix="name only the folder or file of the code; data and weights belong in"
             " data_uri or the image",
             path="model_code",
+            name="model-code-too-large",
         )
     )

@@ -132,6 +132,7 @@ def relative_import_problems(reached: Iterable[Reached]) -> Iterator[Problem]:
                     expected="a relative import only inside a folder with __init__.py",
                     fix=f"write it without the {'dots' if node.level > 1 else 'dot'}, and name the"
                     " folder of the code; or name a folder whose __init__.py imports the function",
+                    name="model-code-import",
                 )
 
 

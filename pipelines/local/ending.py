@@ -45,6 +45,7 @@ _REPORTS = {
     "finish/run_summary": "finish.md",
 }
 _OPTION = re.compile(r"\b(?:data_options|train_options|gate|pod)(?:\.\w+)+")
+_SETTING = re.compile(rf"{_OPTION.pattern}=\w+(?![\w.])")  # with a value that is one word
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ class Ending:
             return 128 + stop_signal
         if failure:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
-            if option := _OPTION.search(failure.fix):
+            if setting := _SETTING.search(failure.fix):
+                self.show(f"\nType --set '{setting[0]}' to set such an option.")
+            elif option := _OPTION.search(failure.fix):
                 self.show(f"\nType --set '{option[0]}=VALUE' to set such an option.")
             if keeps_result(failure, self.step):
                 self.show("\nThe run was complete before, and its results stay as they are.")
@@ -147,6 +150,8 @@ class Ending:
             self.show(f"           not published: {outcome.lost.message}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         if champion:
+            if champion.run_id != self.step.run_id:
+                self.show(f"           of run {champion.run_id}, not of this run")
             self.show(f"model      {self._copy(lambda: self._copy_model(champion))}")
         if self.embedded:
             self.show(f"output     {self._copy(self._copy_output)}")

@@ -2003,6 +2003,7 @@ WITHOUT_REMEDY = {
     "storage/errors:first": "it counts others",
     "storage/errors:as_problems": "a text that another error has",
     "storage/failure_record:reason": "its remedy is shown beside it",
+    "trainer/errors:from_message": "the message of another replica contains its remedy",
 }
 
 

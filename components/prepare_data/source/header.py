@@ -296,6 +296,7 @@ def _unknown(key: str, name: str, used: Collection[str], names: list[str], file:
         fix=did_you_mean(meant, f"remove it from data_options.{key}"),
         path=f"data_options.{key}" + (f".{name}" if key in ("types", "missing") else ""),
         suggestion=suggestion,
+        name="column-not-found",
     )
 
 
