@@ -29,16 +29,8 @@ run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publi
 	.venv/bin/python -m examples.digits digits.csv
 	.venv/bin/kfp-tfjob run --data digits.csv --label digit
 
-# The run's id is the only thing in its report that differs from run to run.
-pictures: $(READY) ## run the pipeline on the digits, and take docs/report.png of its report with Debian's chromium
-	rm -rf .pictures && mkdir .pictures
-	.venv/bin/python -m examples.digits .pictures/digits.csv
-	.venv/bin/kfp-tfjob run --data .pictures/digits.csv --label digit --home .pictures/home
-	sed -E 's/[0-9]{8}-[0-9]{6}-[0-9a-f]{4}/20261129-045220-8076/g' \
-		.pictures/home/runs/*/report.html > .pictures/report.html
-	chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --window-size=800,1180 \
-		--user-data-dir=.pictures/browser --screenshot=docs/report.png "file://$(CURDIR)/.pictures/report.html"
-	rm -rf .pictures
+pictures: $(READY) ## run the pipeline on the digits twice, and make docs/pictures/ from it with Debian's chromium
+	.venv/bin/python -m tests.docs.pictures
 
 # Some tests only wait, so four processes keep two cores busy. The other folders hold long tests
 # only, and each process would import them.

@@ -141,8 +141,8 @@ def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]
     from kfp_tfjob.judging.metrics import Measures
     from kfp_tfjob.judging.verdict import build_verdict
     from kfp_tfjob.options.gate import GateOptions
-    from kfp_tfjob.storage.champion import Champion
-    from kfp_tfjob.storage.verdict_record import EvaluatedModel
+    from kfp_tfjob.registry.champion import Champion
+    from kfp_tfjob.registry.verdict_record import EvaluatedModel
 
     names = list(classes)
     models = {"model": Measures(predictions, names), "baseline": Measures(baseline, names)}

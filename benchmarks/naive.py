@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import AWS, environment, installed
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.local_files import inventory, scan
 from tests.faults import proxy as faults

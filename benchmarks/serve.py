@@ -38,8 +38,8 @@ from typing import Any
 import numpy as np
 
 from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import SCHEMA
 from kfp_tfjob.uploader import pull
 from tests.ports import free_port

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from kfp_tfjob.storage.escaping import line
+from kfp_tfjob.common.escaping import line
 
 TENSORFLOW = "tensorflow"
 

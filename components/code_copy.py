@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,29 +18,42 @@ from typing import Any
 from kfp_tfjob import uploader
 from kfp_tfjob.checks.finding import Finding, Status
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.options.images import TRAIN, TRAINER
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.common.errors import Problem, StepError
+from kfp_tfjob.common.names import below
+from kfp_tfjob.options.container_images import TRAIN, TRAINER
 from kfp_tfjob.storage.layout import MANIFEST
-from kfp_tfjob.storage.names import below
 from kfp_tfjob.user_code.model_code import Code, ModelCode
 from kfp_tfjob.user_code.syntax import OfImage
+
+from .step import Step
 
 log = logging.getLogger(__name__)
 
 
-def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Finding]]:
+def check_code(
+    step: Step,
+    model_code: ModelCode,
+    image: str,
+    command: Sequence[str],
+    hyperparameters: Mapping[str, Any],
+) -> tuple[Code, list[Finding]]:
     """Return the code that `model_code` names, and its problems.
 
     The function is checked unless the user's command replaces the trainer, which would call it.
+
+    Args:
+        step: The run and its store.
+        model_code: The run parameter.
+        image: The image that the code runs in.
+        command: The user's own program; empty for this project's trainer.
+        hyperparameters: The keyword arguments of the function.
     """
-    model_code = ModelCode.of_run(values)
     try:
         code = model_code.read(step.store)
     except StepError as error:
         return Code("", {}), [Finding.of(problem) for problem in error.problems]
-    is_project_image = values["train_image"] in (TRAIN, TRAINER)
-    if command := values["train_options"].get("command"):
+    is_project_image = image in (TRAIN, TRAINER)
+    if command:
         problems: list[Problem | str] = [*code.problems_of_command(command)]
     elif model_code.in_image and not code.files and is_project_image:
         problem = Problem(
@@ -53,7 +66,7 @@ def check_code(step: Step, values: Mapping[str, Any]) -> tuple[Code, list[Findin
         )
         return code, [Finding.of(problem)]
     else:
-        problems = code.problems(model_code.function, values["model_hyperparameters"])
+        problems = code.problems(model_code.function, hyperparameters)
     # Another image may have a newer Python, or more modules. A local run uses this machine's.
     uncertain = OfImage if not (is_project_image or is_local()) else ()
     return code, [

@@ -18,16 +18,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kfp_tfjob.components.webhook import Webhook, call_with_timeout
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.jobs.attempt_record import gpu_hours
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
+
+from .webhook import Webhook, call_with_timeout
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Notice:
         addresses: Addresses in the store by name, such as `run` and `report`.
         metrics: The verdict's metrics by name.
         gpu_hours: GPU hours `used`, `pending` and `lost`; empty without GPUs.
+        docs: The address of the page that explains a failure; empty without a failure.
     """
 
     outcome: str
@@ -73,6 +75,7 @@ class Notice:
     addresses: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    docs: str = ""
 
     @property
     def text(self) -> str:
@@ -97,6 +100,7 @@ class Notice:
             hours = ", ".join(f"{name} {spent:.2f}" for name, spent in self.gpu_hours.items())
             lines.append(f"GPU hours: {hours}")
         lines += [f"{name}: {address}" for name, address in self.addresses.items()]
+        lines += [f"docs: {self.docs}"] if self.docs else []
         return "\n".join(lines).translate(_ESCAPES)  # no link and no mention from outside
 
     def document(self) -> dict[str, Any]:
@@ -104,8 +108,10 @@ class Notice:
         mask = Mask()
         # Only these may quote the user's data or logs. Programs read names, addresses and keys.
         notice = replace(self, message=mask(self.message), remedy=mask(self.remedy))
-        time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        return {"text": notice.text} | asdict(notice) | {"time": time}
+        document = {"text": notice.text} | asdict(notice)
+        if not self.docs:
+            del document["docs"]
+        return document | {"time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
 
 
 def failure(run_id: str, cause: Failure, model_name: str = "") -> Notice:
@@ -119,6 +125,7 @@ def failure(run_id: str, cause: Failure, model_name: str = "") -> Notice:
         message=cause.message,
         remedy=cause.fix,
         model_name=model_name,
+        docs=cause.docs_address,
     )
 
 

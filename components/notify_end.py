@@ -9,10 +9,11 @@ call `send_end_notice` for a run whose last step could not send it.
 from __future__ import annotations
 
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.components import notify
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.metric_names import in_short
 from kfp_tfjob.registry.outcome import LOST_RACE, NOT_BLESSED, PUBLISHED, Outcome, outcome_of
+
+from . import notify
+from .step import Step
 
 
 def step_ended(step: Step | None, model_name: str) -> None:

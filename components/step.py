@@ -1,7 +1,7 @@
 """Wraps the engine of every step: opens the store, and writes a record if the step fails.
 
 KFP reduces a step's exit code to "failed" and drops the outputs of a failed step. So the cause is
-stored as `runs/<run_id>/failure.json` (`storage/failure_record.py`), where the exit task, the
+stored as `runs/<run_id>/failure.json` (`jobs/failure_record.py`), where the exit task, the
 notification and `kfp-tfjob` commands read it. A local run also writes it to the file that the
 environment names, because the store itself may have failed. The body of each component.py runs
 inside `step`; preflight uses `reported`, because it first checks the parameters of the store.
@@ -23,24 +23,24 @@ from typing import Any
 
 from kfp_tfjob.checks.step_memory import out_of_memory
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
-from kfp_tfjob.options.parse import parse
-from kfp_tfjob.options.pod import PodOptions
-from kfp_tfjob.registry.outcome import outcome_of
-from kfp_tfjob.storage import progress
-from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common import progress
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     ObjectNotFoundError,
     Problems,
     StepError,
 )
-from kfp_tfjob.storage.escaping import lines, log_to
-from kfp_tfjob.storage.failure_record import Failure
+from kfp_tfjob.common.escaping import lines, log_to
+from kfp_tfjob.common.names import check_task_key
+from kfp_tfjob.jobs.failure_record import Failure
+from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.registry.outcome import outcome_of
+from kfp_tfjob.registry.run_folder import find
+from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import Layout, RunLayout
-from kfp_tfjob.storage.names import check_task_key
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
 
 # Set by the local run, which does not get a step's exit code either.
@@ -309,7 +309,7 @@ def _notify(failure: Failure, context: Step | None, stored: bool) -> None:
     A local run sends it when its process ends. After a failure that could not be stored, the store
     is not asked for addresses and GPU hours.
     """
-    from kfp_tfjob.components import notify
+    from . import notify
 
     if not is_local() and not notify.will_be_retried():
         run_id = context.run_id if context else ""

@@ -13,20 +13,21 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kfp_tfjob.components.step import FAILURE_FILE, Step
+from kfp_tfjob.common.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.common.escaping import MOST, code, prose
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.judging.formatting import leaked_rows_note, number
 from kfp_tfjob.options.metric_names import in_short
+from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.registry.outcome import Outcome, outcome_of
+from kfp_tfjob.registry.training_cache import TrainedRun
+from kfp_tfjob.registry.verdict_record import verdict_in_force
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
-from kfp_tfjob.storage.escaping import MOST, code, prose
-from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, SCHEMA, SUSPICIOUS, RunLayout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.training_cache import TrainedRun
-from kfp_tfjob.storage.verdict_record import verdict_in_force
+
+from .step import FAILURE_FILE, Step
 
 log = logging.getLogger(__name__)
 

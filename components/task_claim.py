@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from kfp_tfjob.cluster.backend import is_local
 from kfp_tfjob.cluster.own_task import POD_NAME, own_task
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.common.errors import ConfigurationError, ObjectExistsError, Problem
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem
+
+from .step import Step
 
 _SECONDS = 60.0  # enough for a short restart of the Kubernetes API server
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 
 log = logging.getLogger(__name__)

@@ -142,8 +142,8 @@ def save(checkpoint: tf.train.Checkpoint, step: int) -> None:
 
 def evaluate() -> None:
     """Run the evaluator: score every checkpoint in the store, until the job ends."""
+    from kfp_tfjob.common.errors import StepError
     from kfp_tfjob.storage.address import S3Address
-    from kfp_tfjob.storage.errors import StepError
     from kfp_tfjob.storage.store import Store
     from kfp_tfjob.uploader import pull
 

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.options.images import (
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.options.container_images import (
     PLACEHOLDER,
     Reference,
     registry_problems,
@@ -33,7 +34,6 @@ from kfp_tfjob.options.images import (
     trainer_in,
 )
 from kfp_tfjob.pipelines.compilation import DIGESTS
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 
 ROOT = Path(__file__).parents[1]
 FILES = Path(__file__).parent  # of the Containerfiles

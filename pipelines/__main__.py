@@ -18,7 +18,7 @@ def main() -> None:
         if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # of nohup
             signal.signal(number, _end)
     try:
-        from kfp_tfjob.pipelines.cli import main as run
+        from .cli import main as run
 
         run()
     except ModuleNotFoundError as error:

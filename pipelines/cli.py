@@ -11,32 +11,33 @@ from typing import Any
 
 import click
 
-from kfp_tfjob.options.images import VERSION
-from kfp_tfjob.pipelines.commands.cancel import cancel
-from kfp_tfjob.pipelines.commands.compile import compile_
-from kfp_tfjob.pipelines.commands.doctor import doctor
-from kfp_tfjob.pipelines.commands.explain import explain
-from kfp_tfjob.pipelines.commands.follow import follow
-from kfp_tfjob.pipelines.commands.group import Group
-from kfp_tfjob.pipelines.commands.import_job import import_
-from kfp_tfjob.pipelines.commands.install import install
-from kfp_tfjob.pipelines.commands.logs import logs
-from kfp_tfjob.pipelines.commands.models import models
-from kfp_tfjob.pipelines.commands.monitor import monitor
-from kfp_tfjob.pipelines.commands.render import render
-from kfp_tfjob.pipelines.commands.retry import retry
-from kfp_tfjob.pipelines.commands.run import run
-from kfp_tfjob.pipelines.commands.runs import runs
-from kfp_tfjob.pipelines.commands.schedule import schedule
-from kfp_tfjob.pipelines.commands.serve import serve
-from kfp_tfjob.pipelines.commands.submit import submit
-from kfp_tfjob.pipelines.commands.tensorboard import tensorboard
-from kfp_tfjob.pipelines.commands.watch import watch
-from kfp_tfjob.pipelines.commands.why import why
-from kfp_tfjob.pipelines.hints import with_hints
-from kfp_tfjob.storage.docs_page import address_of
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import log_to
+from kfp_tfjob.common.docs_page import address_of
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.escaping import log_to
+from kfp_tfjob.options.container_images import VERSION
+
+from .commands.cancel import cancel
+from .commands.compile import compile_
+from .commands.doctor import doctor
+from .commands.explain import explain
+from .commands.follow import follow
+from .commands.group import Group
+from .commands.import_job import import_
+from .commands.install import install
+from .commands.logs import logs
+from .commands.models import models
+from .commands.monitor import monitor
+from .commands.render import render
+from .commands.retry import retry
+from .commands.run import run
+from .commands.runs import runs
+from .commands.schedule import schedule
+from .commands.serve import serve
+from .commands.submit import submit
+from .commands.tensorboard import tensorboard
+from .commands.watch import watch
+from .commands.why import why
+from .hints import with_hints
 
 
 class _Group(Group):

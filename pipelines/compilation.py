@@ -19,15 +19,16 @@ from typing import Any
 
 import yaml
 
-from kfp_tfjob.options.images import (
+from kfp_tfjob.common.docs_page import SITE_VARIABLE
+from kfp_tfjob.options.container_images import (
     RUN_AS_USER_VARIABLE,
     TOOLS_VARIABLE,
     TRAIN_VARIABLE,
     TRAINER_VARIABLE,
     is_placeholder,
 )
-from kfp_tfjob.pipelines import step_resources as step_settings
-from kfp_tfjob.storage.docs_page import SITE_VARIABLE
+
+from . import step_resources as step_settings
 
 _DEFAULT = re.compile(r"\[Default: (\{.*\})\]")
 # The committed YAML of a checkout; an installed package may be read-only.
@@ -148,8 +149,8 @@ def _sort_keys(match: re.Match[str]) -> str:
 def _compile_here(folder: Path) -> None:
     from kfp import compiler
 
-    from kfp_tfjob.pipelines.one_step import one_step
-    from kfp_tfjob.pipelines.tfjob_training import OF_THE_RUN, STEPS, tfjob_training
+    from .one_step import one_step
+    from .tfjob_training import OF_THE_RUN, STEPS, tfjob_training
 
     compiler.Compiler().compile(tfjob_training, str(folder / "tfjob_training.yaml"))
     for step in STEPS:

@@ -23,17 +23,18 @@ from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
+from kfp_tfjob.common.errors import NoRoomError, StoreUnavailableError
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.kubeflow.connection import Connection
-from kfp_tfjob.pipelines.kubeflow.errors import ALLOW_ACCOUNT
-from kfp_tfjob.pipelines.kubeflow.pods import INSTALLATION
-from kfp_tfjob.pipelines.kubeflow.records import endpoint_of
-from kfp_tfjob.pipelines.step_resources import DEFAULTS
-from kfp_tfjob.storage.errors import NoRoomError, StoreUnavailableError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
+
+from .kubeflow.connection import Connection
+from .kubeflow.errors import ALLOW_ACCOUNT
+from .kubeflow.pods import INSTALLATION
+from .kubeflow.records import endpoint_of
+from .step_resources import DEFAULTS
 
 _BACK_END, _STORE = "Kubeflow Pipelines", "store"
 TOPICS = (CLUSTER, NAMESPACE, _BACK_END, _STORE)

@@ -10,9 +10,9 @@ import re
 from dataclasses import replace
 from shlex import quote
 
+from kfp_tfjob.common.errors import Problem, StepError, ended
 from kfp_tfjob.options.key_path import split_keys
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.storage.errors import Problem, StepError, ended
 
 
 def with_hints(error: StepError) -> str:

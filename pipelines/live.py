@@ -28,9 +28,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kfp_tfjob.storage.escaping import line, lines
-from kfp_tfjob.storage.formatting import minutes
-from kfp_tfjob.storage.progress import ProgressReport
+from kfp_tfjob.common.escaping import line, lines
+from kfp_tfjob.common.formatting import minutes
+from kfp_tfjob.common.progress import ProgressReport
 
 _PER_SECOND = 4  # times that the lines are redrawn; a person sees no more, over SSH either
 _BAR = 16  # columns

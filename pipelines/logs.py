@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from kfp_tfjob.cluster.log_lines import LogLine, last_state
 from kfp_tfjob.cluster.log_reader import LogReader
-from kfp_tfjob.pipelines.stored_run import StoredRun
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import did_you_mean, nearest
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import did_you_mean, nearest
+
+from .stored_run import StoredRun
 
 _POLL_SECONDS = 3.0  # a person waits, but the launcher stores new lines only every 30 seconds
 

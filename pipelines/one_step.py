@@ -14,8 +14,9 @@ from kfp.dsl.graph_component import GraphComponent
 
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.signature import REQUIRED, Field, with_form
-from kfp_tfjob.pipelines.task import with_store
+
+from .signature import REQUIRED, Field, with_form
+from .task import with_store
 
 _SECRET = "storage_secret"
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 VARIABLE = "KFP_TFJOB_STEP_RESOURCES"
 # Set by `compile --plain-steps`: only these settings decide about the pods of steps.

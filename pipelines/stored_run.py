@@ -13,21 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.local.embedded_store import embedded_store, is_held, store_of
-from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
+from kfp_tfjob.registry.run_folder import find, full_id
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import OUTPUT, RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import find, full_id
 from kfp_tfjob.storage.store import Store
 
+from .local.embedded_store import embedded_store, is_held, store_of
+from .local.home import PARAMETERS, Home
+
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from .kubeflow.connection import Connection
 
 _PATIENCE = Patience(seconds=10, first=0.5, silence=15)  # a person waits
 LAST = "last"  # instead of an id: the newest run
@@ -194,8 +195,8 @@ def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Stor
 
 def _back_end_run(identifier: str, endpoint: str, connection: Connection, task: str) -> StoredRun:
     """Return a run of Kubeflow Pipelines, with the store in its parameters."""
-    from kfp_tfjob.pipelines.kubeflow.records import endpoint_of
-    from kfp_tfjob.pipelines.kubeflow.runs import find_run, read_run
+    from .kubeflow.records import endpoint_of
+    from .kubeflow.runs import find_run, read_run
 
     back_end = connection.open()
     record = find_run(back_end, identifier)

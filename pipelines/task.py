@@ -11,7 +11,8 @@ from typing import Any
 from kfp import dsl, kubernetes
 from kfp.dsl.structures import ResourceSpec
 
-from kfp_tfjob.options.images import (
+from kfp_tfjob.common.docs_page import SITE_VARIABLE
+from kfp_tfjob.options.container_images import (
     RUN_AS_USER,
     TOOLS,
     TOOLS_VARIABLE,
@@ -21,9 +22,9 @@ from kfp_tfjob.options.images import (
     TRAINER_VARIABLE,
 )
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
 from kfp_tfjob.storage.credentials import MOUNT
-from kfp_tfjob.storage.docs_page import SITE_VARIABLE
+
+from .step_resources import PLAIN, resources_of
 
 # The launcher's own pod may be drained while the job runs; the next one takes the job over.
 _RETRIES = {"launch-tfjob": 2}

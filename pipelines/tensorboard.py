@@ -16,12 +16,13 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
-from kfp_tfjob.pipelines.stored_run import StoredRun
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.registry.runs import runs_of
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import RUNS, Layout
 from kfp_tfjob.storage.store import Store
+
+from .stored_run import StoredRun
 
 
 def serve(stored: StoredRun, port: int, show: Callable[[str], None]) -> None:

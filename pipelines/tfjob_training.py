@@ -19,10 +19,11 @@ from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.address_fields import TICK
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.signature import REQUIRED, Field, with_form
-from kfp_tfjob.pipelines.step_resources import PLAIN, resources_of
-from kfp_tfjob.pipelines.task import sized, with_store
-from kfp_tfjob.pipelines.without_task_config import launch_tfjob
+
+from .signature import REQUIRED, Field, with_form
+from .step_resources import PLAIN, resources_of
+from .task import sized, with_store
+from .without_task_config import launch_tfjob
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)
 # The inputs of steps that belong to a run.

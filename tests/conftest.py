@@ -22,7 +22,7 @@ from tests.faults.versitygw import Versitygw, executable
 from tests.stores import known
 
 # The packages in kfp_tfjob/; four of them are links to folders of the root.
-PACKAGES = "checks cluster components features jobs judging options pages pipelines".split()
+PACKAGES = "checks cluster common components features jobs judging options pages pipelines".split()
 PACKAGES += "registry serving storage supervisor trainer uploader user_code".split()
 _prefixes = itertools.count()
 # The same examples in every run: a change is judged by what it did, not by the luck of a draw.

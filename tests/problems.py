@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.common.errors import ConfigurationError, StepError
 
 
 def problems_of(

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import termios
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 _CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\r|\n|\x08")
 # Settings of the developer's shell or of CI, with which plain lines are printed.
@@ -21,9 +22,13 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def run_on_terminal(
-    command: Sequence[str], variables: Mapping[str, str], columns: int = 100, rows: int = 40
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    columns: int = 100,
+    rows: int = 40,
+    folder: Path | None = None,
 ) -> tuple[int, str]:
-    """Run a program whose input, output and errors are a terminal.
+    """Run a program in `folder`, with a terminal as its input, output and errors.
 
     Returns:
         Its exit code, and everything it wrote.
@@ -36,6 +41,7 @@ def run_on_terminal(
         stdout=program_end,
         stderr=program_end,
         env=dict(variables),
+        cwd=folder,
         start_new_session=True,
     )
     os.close(program_end)

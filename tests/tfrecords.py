@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import google_crc32c
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.tfrecord import masked
+from kfp_tfjob.components.prepare_data.source.readers.tfrecord_table import masked
 
 _FLOATS, _INTEGERS = 2, 3  # the fields of tf.train.Feature
 

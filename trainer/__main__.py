@@ -20,15 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.common.escaping import LogFormatter, lines, log_to, uncolored
 from kfp_tfjob.features.tensorflow_import import load
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
-from kfp_tfjob.storage.escaping import LogFormatter, lines, log_to, uncolored
 from kfp_tfjob.storage.layout import CODE, ENCODED_ROWS, MODEL, dataset_digest
 from kfp_tfjob.storage.options import MLFLOW_KEY
 from kfp_tfjob.supervisor.cores import available_cores
-from kfp_tfjob.trainer import supervised
-from kfp_tfjob.trainer.config import VARIABLES, Config
-from kfp_tfjob.trainer.errors import (
+
+from . import supervised
+from .config import VARIABLES, Config
+from .errors import (
     NotFiniteError,
     NotStartedError,
     PeerLostError,
@@ -37,12 +38,13 @@ from kfp_tfjob.trainer.errors import (
     to_message,
     write_termination_message,
 )
-from kfp_tfjob.trainer.user_errors import FAILURES, where
+from .user_errors import FAILURES, where
 
 if TYPE_CHECKING:
     from kfp_tfjob.features.schema import Schema
-    from kfp_tfjob.trainer.encoding import EncodedTable
-    from kfp_tfjob.trainer.replicas import Replicas
+
+    from .encoding import EncodedRows
+    from .replicas import Replicas
 
 log = logging.getLogger("kfp_tfjob.trainer")
 # Errors that TensorFlow raises when another process of the cluster is gone, and those that it also
@@ -106,12 +108,13 @@ def train(config: Config, started: float) -> None:
 
     from kfp_tfjob.storage.credentials import SecretVolume
     from kfp_tfjob.storage.store import Store
-    from kfp_tfjob.trainer import export_test, label_test, probabilities, self_test, user_model
-    from kfp_tfjob.trainer.dataset import Dataset
-    from kfp_tfjob.trainer.export import export, settle
-    from kfp_tfjob.trainer.loop import Training
-    from kfp_tfjob.trainer.replicas import Replicas
-    from kfp_tfjob.trainer.staging import stage, work_in
+
+    from . import export_test, label_test, probabilities, self_test, user_model
+    from .dataset import Dataset
+    from .export import export, settle
+    from .loop import Training
+    from .replicas import Replicas
+    from .staging import stage, work_in
 
     store = Store()
     replicas = mlflow = None
@@ -124,7 +127,7 @@ def train(config: Config, started: float) -> None:
         manifest = stage(store, config.dataset_uri, config.job_dir / "data", encoded)
         uri = str(config.dataset_uri)
 
-        def encode(schema: Schema) -> EncodedTable:
+        def encode(schema: Schema) -> EncodedRows:
             return _encode(config, schema, manifest.digest, replicas, signals)
 
         dataset = Dataset.load(config.job_dir / "data", manifest.digest, uri, encode)
@@ -165,7 +168,7 @@ def train(config: Config, started: float) -> None:
         _log_info()
         has_mlflow = os.environ.get(MLFLOW_KEY) or SecretVolume.from_environment().get(MLFLOW_KEY)
         if has_mlflow and replicas.chief:
-            from kfp_tfjob.trainer.mlflow_process import MlflowProcess
+            from .mlflow_process import MlflowProcess
 
             mlflow = MlflowProcess(config, dataset_digest(config.dataset_uri, manifest))
         ready = time.monotonic()
@@ -206,13 +209,13 @@ def train(config: Config, started: float) -> None:
 
 def _encode(
     config: Config, schema: Schema, digest: str, replicas: Replicas, signals: _Signals
-) -> EncodedTable:
-    """Encode the rows of a table; every replica gets the moments of the chief."""
-    from kfp_tfjob.trainer.encoding import EncodedDocument, encode_table
-    from kfp_tfjob.trainer.staging import not_writable
+) -> EncodedRows:
+    """Encode the dataset's rows; every replica gets the moments of the chief."""
+    from .encoding import EncodedDocument, encode_rows
+    from .staging import not_writable
 
     try:
-        table = encode_table(
+        rows = encode_rows(
             config.job_dir / "data",
             config.job_dir / ENCODED_ROWS,
             schema,
@@ -229,8 +232,8 @@ def _encode(
         replicas.tell(to_message(error, config.cluster.name))
         raise
     # Another kind of processor may round the last digit of a sum in another way.
-    document = EncodedDocument(digest, table.columns).to_bytes()
-    return replace(table, columns=EncodedDocument.from_bytes(replicas.share(document)).columns)
+    document = EncodedDocument(digest, rows.columns).to_bytes()
+    return replace(rows, columns=EncodedDocument.from_bytes(replicas.share(document)).columns)
 
 
 def _translate_error(error: Exception | SystemExit, processes: int, output: Path) -> Exception:
@@ -244,6 +247,7 @@ def _translate_error(error: Exception | SystemExit, processes: int, output: Path
                 expected="enough memory for the training data, the model and a batch",
                 fix="raise pod.all.memory, or set a smaller train_batch_size",
                 path="pod.all.memory",
+                name="out_of_memory",
             )
         )
     if isinstance(error, StepError):
@@ -256,11 +260,12 @@ def _translate_error(error: Exception | SystemExit, processes: int, output: Path
                 received=where(error),
                 expected="code that returns, or raises an error",
                 fix="remove sys.exit() or exit() from it",
+                name="model-function-failed",
             )
         )
     message = str(error)
     if _DISK_FULL in message:
-        from kfp_tfjob.trainer.staging import not_writable
+        from .staging import not_writable
 
         return not_writable(output, "the output", OSError(errno.ENOSPC, _DISK_FULL))
     if _DATA_ERROR_PREFIX in message:
@@ -274,6 +279,7 @@ def _translate_error(error: Exception | SystemExit, processes: int, output: Path
                 expected="images whose pixels are intact, not only their headers",
                 fix='find the file with data_options={"images": {"verify": "decode"}}; with'
                 " on_bad_row=drop, it is dropped",
+                name="damaged-image",
             )
         )
     if "gRPC server" in message:
@@ -354,7 +360,7 @@ def main(arguments: Sequence[str]) -> int:
         train(config, started)
     except StepError as error:
         log.error("%s", error)
-        write_termination_message(str(error))
+        write_termination_message(str(error), error.problem_name)
         return error.code
     except Exception as error:
         print(lines(traceback.format_exc()), file=sys.stderr, flush=True)

@@ -11,9 +11,9 @@ import logging
 
 import keras
 
+from kfp_tfjob.common.errors import Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.formatting import listed
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
                 received=f"{names} with micro_batches={options.micro_batches}",
                 expected="no micro_batches, or a normalization within each row",
                 fix="remove micro_batches, or use LayerNormalization or GroupNormalization",
+                name="batch-normalization",
             )
         )
     unsynchronized = [layer.name for layer in layers if not layer.synchronized]
@@ -64,6 +65,7 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
                 expected="keras.layers.BatchNormalization(synchronized=True)",
                 fix="remove sync_batch_norm from train_options, add synchronized=True to the"
                 " layers, or train with one replica",
+                name="batch-normalization",
             )
         )
     elif layers and replicas > 1 and options.jit_compile:
@@ -73,6 +75,7 @@ def problems(model: keras.Model, replicas: int, options: TrainerOptions) -> list
                 received=f"{names}, synchronized, with jit_compile and {replicas} replicas",
                 expected="no jit_compile, or a normalization within each row",
                 fix="remove jit_compile, or use LayerNormalization or GroupNormalization",
+                name="batch-normalization",
             )
         )
     return problems

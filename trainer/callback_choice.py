@@ -13,10 +13,11 @@ from typing import Any
 
 import keras
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, KERAS_MODEL, MODEL, PROGRESS, UPLOADER
-from kfp_tfjob.trainer import callback_state
+
+from . import callback_state
 
 Callback = keras.callbacks.Callback
 
@@ -110,6 +111,7 @@ def _monitor_problems(
                 if is_missing_split
                 else "correct monitor, or add the metric to model.compile",
                 path=path and f"{path}.monitor",
+                name="monitor-not-found",
             )
         ]
     trial = copy.copy(callback)  # it changes the sign of min_delta
@@ -139,10 +141,16 @@ def _support_problems(callback: Any, model: keras.Model) -> list[Problem]:
                 received=f"{name}: {callback!r:.100}",
                 expected="a list of keras.callbacks.Callback",
                 fix="correct the function callbacks of the model code",
+                name="callback-not-supported",
             )
         ]
     problems = [
-        Problem(f"the callback {name} is not supported", received=reason, fix=fix)
+        Problem(
+            f"the callback {name} is not supported",
+            received=reason,
+            fix=fix,
+            name="callback-not-supported",
+        )
         for kind, (reason, fix) in _REJECTED.items()
         if isinstance(callback, kind)
     ]
@@ -157,6 +165,7 @@ def _support_problems(callback: Any, model: keras.Model) -> list[Problem]:
                 received=f"a {type(rate).__name__} as learning_rate",
                 expected="a number",
                 fix=f"give the optimizer a number, or remove {name}",
+                name="callback-not-supported",
             )
         )
     return problems
@@ -177,6 +186,7 @@ def _resolve_path(callback: Any, output: Path) -> list[Problem]:
                     received=path,
                     expected=f"a path in OUTPUT_DIR other than {', '.join(_RESERVED_NAMES)}",
                     fix=f"choose another {attribute}, for example own/{Path(path).name or 'x'}",
+                    name="callback-not-supported",
                 )
             )
         else:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 _callbacks = keras.callbacks
 _ATTRIBUTES: dict[type, tuple[str, ...]] = {

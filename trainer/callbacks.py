@@ -18,14 +18,15 @@ import keras
 import numpy as np
 from tensorflow.python.distribute.values import DistributedVariable
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.trainer import callback_state
-from kfp_tfjob.trainer.callback_state import CallbackState
-from kfp_tfjob.trainer.checkpoint import Position
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.train_step import innermost
-from kfp_tfjob.trainer.user_errors import FAILURES, where
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import listed
+
+from . import callback_state
+from .callback_state import CallbackState
+from .checkpoint import Position
+from .replicas import Replicas
+from .train_step import innermost
+from .user_errors import FAILURES, where
 
 log = logging.getLogger(__name__)
 _TRAIN_BATCH = {"on_train_batch_begin", "on_train_batch_end"}
@@ -288,6 +289,7 @@ def _check_compiled(hook: str, before: _Compiled | None, after: _Compiled | None
             received=listed(changed, 5) if changed else type(after.optimizer).__name__,
             expected=_NOT_COMPILED_AGAIN,
             fix=_SECOND_RUN,
+            name="callback-not-supported",
         )
     )
 
@@ -312,6 +314,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
                 received=where(error).partition(": ")[2],
                 expected=_NOT_COMPILED_AGAIN,
                 fix=_SECOND_RUN,
+                name="callback-not-supported",
             )
         )
     if isinstance(error, _WaitsForPeersError):
@@ -323,6 +326,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
                 " callbacks",
                 fix="call model(x, training=False), read the logs, or add a metric to"
                 " model.compile",
+                name="callback-not-supported",
             )
         )
     # A full disk or an unreachable server is not a mistake of the user.
@@ -335,6 +339,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
             fix="free space, or start what it connects to, then start the run again"
             if kind is StepError
             else f"correct {name}, or its arguments",
+            name="callback-failed",
         )
     )
 

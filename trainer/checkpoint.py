@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.storage import files
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
-from kfp_tfjob.trainer.errors import NotStartedError
+
+from .errors import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"
@@ -138,6 +139,7 @@ class Checkpoint:
                 received=self.settings.get(name),
                 expected=value,
                 fix="start a new run, or use the original parameters of this run",
+                name="changed-since-training",
             )
             for name, value in settings.items()
             if self.settings.get(name) != value
@@ -150,6 +152,7 @@ class Checkpoint:
                     expected=listed([current for _, current in differences], 5, "; "),
                     fix="start a new run, or use the original model code and hyperparameters of"
                     " this run",
+                    name="changed-since-training",
                 )
             )
         ConfigurationError.raise_if(problems)
@@ -211,6 +214,7 @@ def _read(folder: Path) -> Checkpoint:
                     received=state["format"],
                     expected=FORMAT,
                     fix="continue with the train_image that wrote it, or start a new run",
+                    name="changed-since-training",
                 )
             )
         raise _DamagedError(f"format {state['format']!r}")

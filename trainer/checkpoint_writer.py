@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE
-from kfp_tfjob.trainer.checkpoint import Checkpoint, remove, steps
-from kfp_tfjob.trainer.replicas import parts_of
-from kfp_tfjob.trainer.staging import not_writable
+
+from .checkpoint import Checkpoint, remove, steps
+from .replicas import parts_of
+from .staging import not_writable
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.supervisor import environment as contract
 from kfp_tfjob.supervisor.environment import Refused
 from kfp_tfjob.supervisor.tf_config import Topology

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.names import below
 from kfp_tfjob.features.coding import Coding, Column
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnMoments
-from kfp_tfjob.features.types.image import HALF, LARGEST, PictureInput
-from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.features.types.image import LARGEST, PictureInput
+from kfp_tfjob.options.image_options import PICTURE
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
-from kfp_tfjob.storage.names import below
-from kfp_tfjob.trainer.encoding import EncodedTable, PackedColumn, encode_table
+
+from .encoding import EncodedRows, encode_rows
 
 if TYPE_CHECKING:
     import keras
@@ -74,7 +75,7 @@ class Dataset:
     """The argument of `build_model(dataset, ...)`.
 
     Attributes:
-        folder: The folder of its files on this machine, without the shards of a table.
+        folder: The folder of its files on this machine, without the shards.
         task: `classification` or `regression`.
         feature_names: The packed columns, which are the model's input, in order; `picture` for
             images.
@@ -85,13 +86,13 @@ class Dataset:
         label_mean: Mean in the training rows; 0 for a classification.
         label_std: Deviation in the training rows; 1 for a classification or a constant label.
         rows: Number of rows by split: `train`, `validation`, `test`.
-        shard_names: The names of the shards by split; table shards are deleted once encoded.
+        shard_names: The names of the shards by split; they are deleted once encoded.
         digest: SHA-256 of its manifest; empty without a manifest.
         uri: Its address in the store; empty if it is not in the store.
         coding: The encoding of the table's columns in packed rows; None for images.
         picture: The shape of an image as the model gets it; None for tables.
         row_weights: How much each row counts; None if all rows count the same.
-        encoded: The folder of a table's encoded rows; None for images.
+        encoded: The folder of the encoded rows.
     """
 
     folder: Path
@@ -110,7 +111,7 @@ class Dataset:
     coding: Coding | None = None
     picture: PictureInput | None = None
     row_weights: RowWeights | None = None
-    encoded: Path | None = None
+    encoded: Path = Path()
     _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
@@ -119,16 +120,16 @@ class Dataset:
         folder: Path,
         digest: str = "",
         uri: str = "",
-        encode: Callable[[Schema], EncodedTable] | None = None,
+        encode: Callable[[Schema], EncodedRows] | None = None,
     ) -> Dataset:
-        """Read schema.json and statistics.json of a folder, and encode the rows of a table.
+        """Read schema.json and statistics.json of a folder, and encode the rows.
 
         Args:
             folder: The folder of the files.
             digest: SHA-256 of their manifest.
             uri: The dataset's address.
-            encode: Encodes the rows of a table, given its schema. By default, the encoded rows go
-                to `FOLDER-encoded`.
+            encode: Encodes the rows, given their schema. By default, the encoded rows go to
+                `FOLDER-encoded`.
 
         Raises:
             DataError: They do not have the format that this trainer reads.
@@ -151,14 +152,14 @@ class Dataset:
                     received=f"{type(error).__name__}: {error}",
                     expected=f"schema.json in the format {SCHEMA_FORMAT}, and statistics.json",
                     fix=f"{prepare_again(uri)}; use the same version of it as of the trainer",
+                    name="dataset-unreadable",
                 )
             ) from error
-        table = None
-        if coding and encode:
-            table = encode(schema)
-        elif coding:
-            table = encode_table(folder, folder.with_name(f"{folder.name}-encoded"), schema)
-        columns = table.columns if table else (PackedColumn(PICTURE, HALF, HALF),)
+        if encode:
+            rows = encode(schema)
+        else:
+            rows = encode_rows(folder, folder.with_name(f"{folder.name}-encoded"), schema)
+        columns = rows.columns
         return cls(
             folder=folder,
             task=schema.task,
@@ -176,7 +177,7 @@ class Dataset:
             coding=coding,
             picture=schema.picture,
             row_weights=row_weights,
-            encoded=table.folder if table else None,
+            encoded=rows.folder,
         )
 
     @property
@@ -286,6 +287,7 @@ class Dataset:
                     received=f"a {self.task}",
                     expected=f"a {CLASSIFICATION}",
                     fix="remove class_weight",
+                    name="invalid-value",
                 )
             )
         if not isinstance(option, Mapping):
@@ -298,6 +300,7 @@ class Dataset:
                 received=name,
                 expected=f"classes of {', '.join(self.class_names)}",
                 fix="correct class_weight",
+                name="invalid-value",
             )
             for name in option
             if name not in self.class_names

@@ -1,4 +1,4 @@
-"""Errors that end a training, besides `storage.errors` (docs/failures.md, "Exit codes")."""
+"""Errors that end a training, besides `common.errors` (docs/failures.md, "Exit codes")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import re
 from contextlib import suppress
 
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
+from kfp_tfjob.common.docs_page import address_line
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.supervisor import exit_codes, termination_message
 
 
@@ -39,14 +40,15 @@ class StoppedError(StepError):
 
 
 # Finds the message of another process in an error of TensorFlow.
-_MESSAGE = re.compile(r"<kfp-tfjob (\d+): (.*?) kfp-tfjob>")
+_MESSAGE = re.compile(r"<kfp-tfjob (\d+)((?: [\w-]+)?): (.*?) kfp-tfjob>")
 _LONGEST_MESSAGE = 2000  # characters; it travels in a header
 
 
 def to_message(error: StepError, replica: str) -> str:
     """Return one line that makes the other processes of the job end with this error too."""
     text = " ".join(str(error).split())[:_LONGEST_MESSAGE]
-    return f"<kfp-tfjob {error.code}: {replica}: {text} kfp-tfjob>"
+    header = f"{error.code} {error.problem_name}".strip()
+    return f"<kfp-tfjob {header}: {replica}: {text} kfp-tfjob>"
 
 
 def from_message(error: BaseException) -> StepError | None:
@@ -56,13 +58,22 @@ def from_message(error: BaseException) -> StepError | None:
         if match := _MESSAGE.search(str(cause)):
             own = (ConfigurationError, DataError, NotFiniteError, StoppedError)
             kinds = {kind.code: kind for kind in own}
-            return kinds.get(int(match[1]), StepError)(match[2])
+            name, text = match[2].strip(), match[3]
+            # A problem ends its sentence itself.
+            problem = Problem(text.removesuffix("."), name=name) if name else text
+            return kinds.get(int(match[1]), StepError)(problem)
         cause = cause.__cause__ or cause.__context__
     return None
 
 
-def write_termination_message(text: str) -> None:
-    """Write the reason for this replica's end to the termination log, which the cluster shows."""
+def write_termination_message(text: str, name: str = "") -> None:
+    """Write the reason for this replica's end to the termination log, which the cluster shows.
+
+    Args:
+        text: The reason.
+        name: The name of the problem; the launcher reads it from the last line.
+    """
+    ending = f"\n{address_line(name)}" if name else ""
     # A full disk must not hide the exit code.
     with suppress(OSError):
-        termination_message.write(termination_message.path_of(os.environ), text)
+        termination_message.write(termination_message.path_of(os.environ), text, ending)

@@ -27,13 +27,14 @@ import keras
 import tensorflow as tf
 from tensorflow.python.distribute.values import SyncOnReadVariable  # not in the public API
 
+from kfp_tfjob.common import files
 from kfp_tfjob.features.raw_columns import RawColumns, type_of
 from kfp_tfjob.features.signature_columns import COLUMNS, argument_names, to_json
-from kfp_tfjob.storage import files
 from kfp_tfjob.storage.layout import KERAS_MODEL, MODEL
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.prediction import to_probabilities
-from kfp_tfjob.trainer.replicas import Replicas
+
+from .dataset import CLASSIFICATION, Dataset
+from .prediction import to_probabilities
+from .replicas import Replicas
 
 
 def export(model: keras.Model, dataset: Dataset, output: Path, logits: bool) -> None:

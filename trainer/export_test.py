@@ -19,12 +19,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.escaping import uncolored
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.escaping import uncolored
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
 from kfp_tfjob.supervisor.kernel import memory_left
 
@@ -51,8 +51,8 @@ def check_graph(model: Any, dataset: Any, logits: bool) -> None:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
     from tensorflow.python.saved_model.save import export_meta_graph  # a SavedModel without weights
 
-    from kfp_tfjob.trainer.export import readable_alone, with_signatures
-    from kfp_tfjob.trainer.user_errors import where
+    from .export import readable_alone, with_signatures
+    from .user_errors import where
 
     try:
         with TemporaryDirectory() as folder:  # tracing a model does not change its variables
@@ -68,6 +68,7 @@ def check_graph(model: Any, dataset: Any, logits: bool) -> None:
                 expected="a model that TensorFlow can write as a SavedModel",
                 fix="create lookup tables and tf.Variables in the layer or model that uses them,"
                 " as its attributes: self.table = tf.lookup.StaticHashTable(...)",
+                name="model-not-exportable",
             )
         ) from error
     if calls := sorted(
@@ -80,6 +81,7 @@ def check_graph(model: Any, dataset: Any, logits: bool) -> None:
                 expected="operations of TensorFlow only",
                 fix="replace tf.py_function and tf.numpy_function with operations of tf or"
                 " keras.ops, or do this work before the data is prepared",
+                name="model-not-exportable",
             )
         )
 
@@ -102,7 +104,7 @@ def check_answer(model: Any, dataset: Any, logits: bool) -> None:
     import keras
     import tensorflow as tf
 
-    from kfp_tfjob.trainer.export import export
+    from .export import export
 
     if tf.config.list_logical_devices("GPU"):
         return  # the other process would need GPU memory
@@ -131,6 +133,7 @@ def check_answer(model: Any, dataset: Any, logits: bool) -> None:
             expected="a SavedModel that evaluate and a server can load and ask, without your code",
             fix="use only operations of TensorFlow, and keep what they need in attributes of the"
             " layer or model",
+            name="model-not-exportable",
         )
     )
 

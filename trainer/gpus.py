@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.trainer.config import Config
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+
+from .config import Config
 
 _T = TypeVar("_T")
 
@@ -107,6 +108,7 @@ def unusable(gpus: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
                 " its CUDA and whose device plugin offers pod.all.gpu_resource; TensorFlow's"
                 " warnings in the log say what is missing; the trainer does not fall"
                 " back to the CPU, which would be slow",
+                name="gpu-not-usable",
             )
         ]
     return [
@@ -116,6 +118,7 @@ def unusable(gpus: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
             expected=f"a GPU of one of these generations: {', '.join(build.kernels)} ({build})",
             fix="choose nodes with another GPU through pod.all.node_selector, or a train_image with"
             " a TensorFlow built for this GPU",
+            name="gpu-not-usable",
         )
         for gpu in dict.fromkeys(gpus)
         if build.kernels and not has_kernels(gpu.capability, build)

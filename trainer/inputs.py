@@ -15,9 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from kfp_tfjob.features.records import train_batch_size
-from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.picture_rows import PictureRows
-from kfp_tfjob.trainer.rows import Rows
+
+from .dataset import Dataset
+from .picture_rows import PictureRows
+from .rows import Rows
 
 # Options of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -26,11 +27,7 @@ _LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20
 
 
 def open_rows(dataset: Dataset, split: str) -> Rows | PictureRows:
-    """Return a split's rows.
-
-    Raises:
-        DataError: A shard of images is damaged, or the number of rows differs from schema.json.
-    """
+    """Return a split's rows."""
     return PictureRows(dataset, split) if dataset.picture else Rows(dataset, split)
 
 
@@ -48,7 +45,7 @@ def first_rows(
         (rows, *input_shape) float32 features, (rows,) labels, (rows,) float32 weights.
 
     Raises:
-        DataError: There are no rows, or they are damaged.
+        DataError: There are no rows.
     """
     rows = open_rows(dataset, split)
     train_batch_size(len(rows), 1, 1)  # rejects an empty split

@@ -18,13 +18,14 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend import compute_output_spec  # traces without creating or changing variables
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.prediction import output_spec
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.user_errors import last_line
+
+from .dataset import CLASSIFICATION, Dataset
+from .inputs import first_rows
+from .prediction import output_spec
+from .replicas import Replicas
+from .user_errors import last_line
 
 # Rotations of the labels: a metric that counts rows may be equal after some of them by chance.
 _SHIFTS = range(1, 8)
@@ -57,6 +58,7 @@ def mismatch(dataset: Dataset, received: str) -> Problem:
         received=received,
         expected=f"labels of shape (batch,), {labels}",
         fix=fix,
+        name="loss-mismatch",
     )
 
 
@@ -95,6 +97,7 @@ def check_shapes(
                 expected="shape (), the mean over the rows",
                 fix='remove reduction="none" from the loss, or end your own compute_loss with'
                 " keras.ops.mean",
+                name="loss-mismatch",
             )
         )
 
@@ -354,6 +357,7 @@ def _all_pairs_problem(measure: _Measure, quantity: str) -> Problem:
         expected=f"a value from each row and its own {quantity}: the {quantity}s have the shape"
         " (rows,), and an output may have (rows, 1)",
         fix=fix,
+        name="loss-not-per-row",
     )
 
 

@@ -17,23 +17,24 @@ from typing import Any
 import keras
 import numpy as np
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.features.records import evaluation_slices, train_batch_size, train_slices
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CHECKPOINTS, LOGS
-from kfp_tfjob.trainer import randomness, supervised
-from kfp_tfjob.trainer.callback_choice import choose
-from kfp_tfjob.trainer.callbacks import Callbacks
-from kfp_tfjob.trainer.checkpoint import Position
-from kfp_tfjob.trainer.config import Config
-from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.errors import NotFiniteError, StoppedError
-from kfp_tfjob.trainer.inputs import distribute, open_rows
-from kfp_tfjob.trainer.profiler import Profiler
-from kfp_tfjob.trainer.progress import ProgressWriter, TimeSplit
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.train_step import TrainSteps, jit_compile_here
-from kfp_tfjob.trainer.training_state import EvaluationState, State
-from kfp_tfjob.trainer.weight_divergence import compare_weights
+
+from . import randomness, supervised
+from .callback_choice import choose
+from .callbacks import Callbacks
+from .checkpoint import Position
+from .config import Config
+from .dataset import Dataset
+from .errors import NotFiniteError, StoppedError
+from .inputs import distribute, open_rows
+from .profiler import Profiler
+from .progress import ProgressWriter, TimeSplit
+from .replicas import Replicas
+from .train_step import TrainSteps, jit_compile_here
+from .training_state import EvaluationState, State
+from .weight_divergence import compare_weights
 
 log = logging.getLogger(__name__)
 # Signals are handled and lines are written only between two groups of steps.
@@ -251,6 +252,7 @@ class Training:
                     expected="a number",
                     fix="lower the learning rate, clip the gradients, or look for extreme values"
                     " in the data",
+                    name="loss-not-finite",
                 )
             )
         if not self._started:  # most drift starts with the first step
@@ -380,6 +382,7 @@ class Training:
                     received=f"train_batch_size {requested}",
                     expected=f"a multiple of {replicas}, the number of replicas",
                     fix="change train_batch_size",
+                    name="batch-size",
                 )
             )
         batch = train_batch_size(rows, requested, replicas)

@@ -25,8 +25,9 @@ from kfp_tfjob.registry.tracking import (
     TASK_TAG,
 )
 from kfp_tfjob.storage.layout import PROGRESS
-from kfp_tfjob.trainer.config import Config
-from kfp_tfjob.trainer.errors import StoppedError
+
+from .config import Config
+from .errors import StoppedError
 
 log = logging.getLogger(__name__)
 FINISHED, FAILED, KILLED = "FINISHED", "FAILED", "KILLED"  # MLflow's names

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import keras
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.coding import Column
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
+
+from .dataset import CLASSIFICATION, Dataset
 
 # Units of the hidden layers, dropout, learning rate (benchmarks/tables.py).
 _PLAIN = ((64, 64), 0.0, 1e-3)
@@ -28,6 +29,7 @@ _IMAGES_PROBLEM = Problem(
     fix=f"use {_CNN}",
     path="model_code",
     suggestion=_CNN,
+    name="input-mismatch",
 )
 _IMAGE_SIZE_PROBLEM = Problem(
     "the size of images is not a hyperparameter",
@@ -171,6 +173,7 @@ def _not_pixels_problem(columns: Sequence[Column]) -> Problem:
         fix="use kfp_tfjob.trainer.models:mlp, or drop these columns with data_options.drop",
         path="model_code",
         suggestion="kfp_tfjob.trainer.models:mlp",
+        name="input-mismatch",
     )
 
 
@@ -188,6 +191,7 @@ def _image_size(features: int, height: int, width: int, channels: int) -> tuple[
                 expected="height x width x channels columns; a square by default",
                 fix="give height, width and channels in model_hyperparameters, or use"
                 " kfp_tfjob.trainer.models:mlp",
+                name="input-mismatch",
             )
         )
     return height, width

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras.src.models.functional import Functional  # not in the public API
 
-from kfp_tfjob.trainer.dataset import Dataset
+from .dataset import Dataset
 
 
 def predict(model: keras.Model, rows: Any, training: bool = False) -> Any:

@@ -15,15 +15,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.served_model import not_probabilities
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.label_test import is_code_of_keras, loss_of
-from kfp_tfjob.trainer.prediction import predict, to_probabilities
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.self_test import as_step, unchanged
+
+from .dataset import CLASSIFICATION, Dataset
+from .inputs import first_rows
+from .label_test import is_code_of_keras, loss_of
+from .prediction import predict, to_probabilities
+from .replicas import Replicas
+from .self_test import as_step, unchanged
 
 _ROWS = 64  # enough to tell logits from probabilities; every training begins with this
 # Operations that only change the shape or the type of their input.
@@ -203,20 +204,23 @@ def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | N
     if outputs.last_operation == _LINEAR and not logits:
         received = "outputs of a layer without an activation, and a loss that takes no logits"
         fix += f", or use the loss keras.losses.{loss}(from_logits=True)"
-        return Problem(summary, received, expected, fix)
+        return Problem(summary, received, expected, fix, name="not-probabilities")
     if outputs.last_operation == _SIGMOID and not single_output:
-        return Problem(summary, f"a sigmoid for each of {outputs.columns} classes", expected, fix)
+        received = f"a sigmoid for each of {outputs.columns} classes"
+        return Problem(summary, received, expected, fix, name="not-probabilities")
     probabilities = to_probabilities(tf.constant(outputs.values), logits).numpy()
     is_invalid = not_probabilities(probabilities)
     if is_invalid.any():
         outputs_text = listed([f"{value:.4g}" for value in outputs.values[is_invalid][0]], 10)
-        return Problem(summary, f"a row with the outputs {outputs_text}", expected, fix)
+        received = f"a row with the outputs {outputs_text}"
+        return Problem(summary, received, expected, fix, name="not-probabilities")
     if not logits and _is_from_logits(model) and not outputs.is_bypassed:
         return Problem(
             f"the loss applies a {activation} to probabilities",
             received=f"a loss with from_logits=True, and outputs that are {expected}",
             expected="from_logits=True only for a model without a last activation",
             fix="remove from_logits=True, or the last activation",
+            name="not-probabilities",
         )
     if logits and _predict_better_unconverted(outputs, probabilities):
         return Problem(
@@ -225,6 +229,7 @@ def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | N
             expected="logits, because the loss prefers outputs beyond 0 and 1",
             fix=f"end the model with a Dense layer that has no activation, or with a {activation}"
             " and a loss from probabilities",
+            name="not-probabilities",
         )
     return None
 

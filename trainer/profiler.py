@@ -14,8 +14,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.train import Profile
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 log = logging.getLogger(__name__)
 

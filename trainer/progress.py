@@ -17,10 +17,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfp_tfjob.storage import files
+from kfp_tfjob.common import files
 from kfp_tfjob.storage.layout import LOGS, PROGRESS
-from kfp_tfjob.trainer.checkpoint import Position
-from kfp_tfjob.trainer.replicas import Replicas
+
+from .checkpoint import Position
+from .replicas import Replicas
 
 log = logging.getLogger(__name__)
 SECONDS = 2.0  # between two progress lines: often enough to watch, rare enough to cost nothing

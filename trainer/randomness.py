@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from keras.src.random import seed_generator as keras_seeds  # for operations without a seed
 
-from kfp_tfjob.trainer.replicas import Replicas, parts_of
+from .replicas import Replicas, parts_of
 
 UNSEEDED = "unseeded"
 _STREAMS = 1000003  # distance between the seeds of two replicas

@@ -14,11 +14,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context  # has the barriers of the coordination service
 
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.supervisor.cores import available_cores
-from kfp_tfjob.trainer import supervised
-from kfp_tfjob.trainer.config import Config
-from kfp_tfjob.trainer.gpus import prepare
+
+from . import supervised
+from .config import Config
+from .gpus import prepare
 
 log = logging.getLogger(__name__)
 # Milliseconds: in effect no limit, while the chief writes the model; and enough for the workers,

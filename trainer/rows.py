@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.encoding import features_of, labels_of, weights_of
+from .dataset import Dataset
+from .encoding import features_of, labels_of, weights_of
 
 
 class Rows:
@@ -21,7 +21,6 @@ class Rows:
     """
 
     def __init__(self, dataset: Dataset, split: str) -> None:
-        assert dataset.encoded  # images have rows of their own
         folder = dataset.encoded
         self._labels = np.load(labels_of(folder, split))
         self._weights = np.load(weights_of(folder, split)) if dataset.row_weights else None

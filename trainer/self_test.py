@@ -16,16 +16,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.export import holder_of
-from kfp_tfjob.trainer.inputs import first_rows
-from kfp_tfjob.trainer.label_test import is_own_loss, is_weighted, tolerance_of
-from kfp_tfjob.trainer.prediction import predict
-from kfp_tfjob.trainer.replicas import Replicas, parts_of
-from kfp_tfjob.trainer.train_step import INSTALL, TrainSteps, failed_step, leave_sums_to_us
-from kfp_tfjob.trainer.user_errors import FAILURES, last_line
+
+from .dataset import Dataset
+from .export import holder_of
+from .inputs import first_rows
+from .label_test import is_own_loss, is_weighted, tolerance_of
+from .prediction import predict
+from .replicas import Replicas, parts_of
+from .train_step import INSTALL, TrainSteps, failed_step, leave_sums_to_us
+from .user_errors import FAILURES, last_line
 
 log = logging.getLogger(__name__)
 _ROWS = 8  # few, because each test runs on every replica at every start
@@ -37,6 +38,7 @@ _MASKED = Problem(
     expected="no mask on the output",
     fix="remove Masking, or add a layer that does not pass the mask on; or train with one replica"
     " and without micro_batches",
+    name="loss-not-per-row",
 )
 _UNWEIGHTED = Problem(
     "the loss ignores which rows have which weights",
@@ -45,6 +47,7 @@ _UNWEIGHTED = Problem(
     fix="return the loss of each row and let Keras take the mean (tf.reduce_mean with axis=-1); in"
     " your own compute_loss, use sample_weight; or remove data_options.weight and"
     " TRAIN_OPTIONS.class_weight",
+    name="loss-not-per-row",
 )
 _LARGE_WEIGHT = 1e4  # in comparison, other terms of a loss, such as a penalty, are small
 _COMPARED = 256  # predicted values of each process: a small message that shows any difference
@@ -135,6 +138,7 @@ def check_model(model: keras.Model, dataset: Dataset, replicas: Replicas) -> Non
                 expected="a model function that builds the same model in every process",
                 fix="draw random numbers from a generator with a fixed seed, and use no time,"
                 " process id or host name",
+                name="replicas-differ",
             )
         )
 
@@ -199,6 +203,7 @@ def check_loss(
                 " compute_loss, divide other terms by"
                 " tf.distribute.get_strategy().num_replicas_in_sync; or train with one replica and"
                 " without micro_batches",
+                name="loss-not-per-row",
             )
         )
 

@@ -10,14 +10,15 @@ import os
 import resource
 from pathlib import Path
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import is_for_training, is_shard_of
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.trainer.encoding import EncodedDocument
 from kfp_tfjob.uploader import pull
+
+from .encoding import EncodedDocument
 
 
 def stage(store: Store, dataset: S3Address, folder: Path, encoded: Path) -> Manifest:
@@ -84,5 +85,6 @@ def not_writable(folder: Path, content: str, error: OSError) -> ConfigurationErr
             fix="correct the owner of the volume or give it more space; pod.all.ephemeral_storage"
             " sets the space of a pod's own disk, and train_options.checkpoint_keep the number of"
             " checkpoints",
+            name="folder-not-writable",
         )
     )

@@ -16,12 +16,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.trainer import untracked_state
-from kfp_tfjob.trainer.prediction import predict
-from kfp_tfjob.trainer.replicas import Replicas
-from kfp_tfjob.trainer.user_errors import FAILURES, where
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import counted
+
+from . import untracked_state
+from .prediction import predict
+from .replicas import Replicas
+from .user_errors import FAILURES, where
 
 log = logging.getLogger(__name__)
 _REDUCE = "_all_reduce_sum_gradients"
@@ -245,6 +246,7 @@ class TrainSteps:
                     expected="a loss that changes with the model's outputs",
                     fix="compute it from outputs that are not rounded, compared or cast to whole"
                     " numbers, because tf.round and tf.argmax, for example, have no gradient",
+                    name="loss-without-gradient",
                 )
             )
         # Dense for one replica too: a norm over repeated rows would differ.
@@ -297,6 +299,7 @@ def failed_step(model: keras.Model, error: BaseException) -> Problem:
         received=where(error),
         expected="a model that trains on and evaluates any number of rows",
         fix=fix,
+        name="model-step-failed",
     )
 
 
@@ -352,6 +355,7 @@ def _check_micro_batches(micro_batches: int, batch: int, replicas: int) -> None:
                 f" {batch} over {replicas} replicas",
                 expected=f"a divisor of {rows}",
                 fix="change micro_batches or train_batch_size",
+                name="batch-size",
             )
         )
 

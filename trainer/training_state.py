@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from kfp_tfjob.storage import files
-from kfp_tfjob.trainer import checkpoint, randomness
-from kfp_tfjob.trainer.callback_state import CallbackState
-from kfp_tfjob.trainer.callbacks import Callbacks
-from kfp_tfjob.trainer.checkpoint import Checkpoint, Position
-from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter, HostCopy
-from kfp_tfjob.trainer.replicas import Replicas, parts_of
+from kfp_tfjob.common import files
+
+from . import checkpoint, randomness
+from .callback_state import CallbackState
+from .callbacks import Callbacks
+from .checkpoint import Checkpoint, Position
+from .checkpoint_writer import CheckpointWriter, HostCopy
+from .replicas import Replicas, parts_of
 
 log = logging.getLogger(__name__)
 _PACK = 16 << 20  # bytes of the variables in one broadcast; see `_CHUNK` of replicas.py

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from kfp_tfjob.trainer.replicas import parts_of
+from .replicas import parts_of
 
 # Operations that draw from a generator inside TensorFlow; Keras's operations have other names.
 _DRAWS = {

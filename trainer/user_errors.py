@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-from kfp_tfjob.storage.escaping import uncolored
+from kfp_tfjob.common.escaping import uncolored
 
 # A sys.exit() in the user's code would end this process as if the model were trained.
 FAILURES = (Exception, SystemExit)

@@ -23,15 +23,16 @@ import keras
 import tensorflow as tf
 from keras.src.backend import compute_output_spec  # traces without creating or changing variables
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
-from kfp_tfjob.trainer import batch_norm, label_test, randomness
-from kfp_tfjob.trainer.dataset import CLASSIFICATION, Dataset
-from kfp_tfjob.trainer.prediction import output_spec
-from kfp_tfjob.trainer.train_step import failed_step, innermost
-from kfp_tfjob.trainer.user_errors import FAILURES, last_line, where
 from kfp_tfjob.user_code.arguments import wrong_strings
+
+from . import batch_norm, label_test, randomness
+from .dataset import CLASSIFICATION, Dataset
+from .prediction import output_spec
+from .train_step import failed_step, innermost
+from .user_errors import FAILURES, last_line, where
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
                 if isinstance(error, SystemExit)
                 else "correct the code; install its other packages in train_image; name a folder"
                 " as model_code to run it with modules of your own",
+                name="model-code-import",
             )
         ) from error
     stem = name.partition(".")[0]
@@ -75,6 +77,7 @@ def find(model_code: str, folder: Path) -> BuildModel:
                 received=module.__file__ or "a module of Python",
                 expected=f"a name that no library has, because {stem} is imported by its name",
                 fix=f"rename {stem}, for example to my_{stem}",
+                name="model-code-name",
             )
         )
     _use_tensorflow_2()
@@ -116,6 +119,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
             received=received,
             expected="def callbacks(dataset) that returns a list of keras.callbacks.Callback",
             fix=f"correct callbacks in {name}, or rename it",
+            name="callback-not-supported",
         )
     )
 
@@ -143,6 +147,7 @@ def build(function: BuildModel, dataset: Dataset, hyperparameters: Mapping[str, 
                 " load the file from Path(__file__).parent"
                 if "URL fetch failure" in str(error)
                 else "correct the model code or model_hyperparameters",
+                name="model-function-failed",
             )
         ) from error
     _use_tensorflow_2()
@@ -224,6 +229,7 @@ def check(
                 expected="a model of Keras 3",
                 fix="import keras instead of tf_keras and remove TF_USE_LEGACY_KERAS, or train with"
                 " your own program (train_options.command)",
+                name="keras-2-model",
             )
         )
     if not isinstance(model, keras.Model) or not model.compiled or model.optimizer is None:
@@ -235,6 +241,7 @@ def check(
                 or f"{type(model).__module__}.{type(model).__name__}: {model!r:.100}",
                 expected="a keras.Model after model.compile(optimizer, loss, metrics)",
                 fix=f"end {name} with model.compile(...) and return model",
+                name="model-not-compiled",
             )
         )
     if foreign_paths := _variables_outside_scope(model):
@@ -245,6 +252,7 @@ def check(
                 expected=f"layers, optimizer and metrics that are created in {name}: with several"
                 " replicas, the strategy must create their variables",
                 fix=f"move the code that creates them into {name}",
+                name="variables-outside-function",
             )
         )
     batch_norm.synchronize(model, replicas, options)
@@ -313,6 +321,7 @@ def _check_rounding(model: keras.Model, dataset: Dataset) -> None:
         expected="float32",
         fix="begin a Functional model with keras.Input and dataset.encode(inputs), or set"
         " self.autocast = False in your own class",
+        name="mixed-precision",
     )
     if rounded_codes:
         raise ConfigurationError(problem)
@@ -333,6 +342,7 @@ def _check_saves(model: keras.Model) -> None:
                 received=last_line(error),
                 expected="a model and layers that Keras can write to model.keras",
                 fix=_saving_fix(str(error)),
+                name="model-not-serializable",
             )
         ) from error
 
@@ -361,6 +371,7 @@ def _unsupported(model: keras.Model, replicas: int, options: TrainerOptions) -> 
             received=f"{type(model).__name__}.{name}",
             expected=f"the {name} of keras.Model, or your own compute_loss",
             fix="move it into compute_loss, or train with your own program (train_options.command)",
+            name="own-train-step",
         )
         for name in ("train_step", "test_step")
         if getattr(type(model), name) is not getattr(keras.Model, name)
@@ -437,6 +448,7 @@ def _output(model: keras.Model, dataset: Dataset) -> Any:
                 expected=f"one input of shape (batch, {', '.join(map(str, shape))}), float32"
                 f"{meaning}",
                 fix=fix,
+                name="input-mismatch",
             )
         ) from error
     return output
@@ -472,6 +484,7 @@ def _shape_problem(output: Any, dataset: Dataset) -> Problem | None:
             fix="return the tensor itself instead of a list or dict"
             if len(outputs) == 1
             else "return one of them, and train another model for another label",
+            name="output-mismatch",
         )
     shape, classes = getattr(output, "shape", output), dataset.num_classes
     if dataset.task == CLASSIFICATION:
@@ -483,9 +496,10 @@ def _shape_problem(output: Any, dataset: Dataset) -> Problem | None:
         widths, expected = {1}, "(batch, 1), the predicted number"
         fix = "end the model with Dense(1)"
     is_valid = isinstance(shape, tuple) and len(shape) == 2 and shape[1] in widths
-    return (
-        None if is_valid else Problem("the output does not match the labels", shape, expected, fix)
-    )
+    if is_valid:
+        return None
+    summary = "the output does not match the labels"
+    return Problem(summary, shape, expected, fix, name="output-mismatch")
 
 
 def _example(dataset: Dataset) -> tuple[Any, Any, Any]:
@@ -508,6 +522,7 @@ def _missing_function_problem(module: ModuleType, function: str) -> Problem:
         expected=f"def {function}(dataset, ...) that returns a compiled keras.Model",
         fix=did_you_mean(meant, "correct model_code"),
         suggestion=meant,
+        name="function-not-found",
     )
 
 

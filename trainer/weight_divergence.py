@@ -12,9 +12,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.trainer.replicas import Replicas, parts_of
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import listed
+
+from .replicas import Replicas, parts_of
 
 _DIFFERENT = 0  # the checksum of a weight that differs between the GPUs of a process
 
@@ -59,4 +60,5 @@ def _problem(paths: Sequence[str], most: int = 3) -> Problem:
         ' weight with add_weight(..., aggregation="mean"), or use all_reduce of'
         " tf.distribute.get_replica_context(); a BatchNormalization must get no mask; or"
         " train with one replica",
+        name="replicas-differ",
     )

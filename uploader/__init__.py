@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kfp_tfjob.uploader.folder import pull, push, verify
+    from .folder import pull, push, verify
 
 __all__ = ["pull", "push", "verify"]
 
@@ -12,6 +12,6 @@ def __getattr__(name: str) -> Any:
     """Import lazily: importing boto3 takes a second, and the sidecar handles signals before it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from kfp_tfjob.uploader import folder
+    from . import folder
 
     return getattr(folder, name)

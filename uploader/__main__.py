@@ -18,13 +18,13 @@ import logging
 import os
 from pathlib import Path
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.escaping import log_to
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.escaping import log_to
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    from kfp_tfjob.uploader.watch import Settings, run_sidecar
+    from .watch import Settings, run_sidecar
 
     run = S3Address.parse(arguments.address)
     if not arguments.attempt.isdecimal() or int(arguments.attempt) < 1:

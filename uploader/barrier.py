@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_tfjob.storage import files
+from kfp_tfjob.common import files
 from kfp_tfjob.storage.layout import COMPLETION, FLUSH_REPLY, FLUSH_REQUEST, UPLOADER
 from kfp_tfjob.supervisor.files import read_json
 

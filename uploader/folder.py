@@ -14,14 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.storage import files, names
+from kfp_tfjob.common import files, names
+from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.common.formatting import counted, sized
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
-from kfp_tfjob.storage.formatting import counted, sized
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
-from kfp_tfjob.uploader.local_files import LocalFile, scan
-from kfp_tfjob.uploader.parallel import WORKERS, TransferProgress, each, workers_for
+
+from .local_files import LocalFile, scan
+from .parallel import WORKERS, TransferProgress, each, workers_for
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store

@@ -21,14 +21,14 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectNotFoundError,
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.storage.layout import (
     CHECKPOINT_STATE,
     CHECKPOINTS,
@@ -41,11 +41,12 @@ from kfp_tfjob.storage.layout import (
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.parts import PartsUpload
 from kfp_tfjob.storage.store import PART, FileChangedError, Store
-from kfp_tfjob.uploader.folder import manifest_at, name_problem, same_content
-from kfp_tfjob.uploader.local_files import LocalFile, Scan
-from kfp_tfjob.uploader.ownership import FencedError
-from kfp_tfjob.uploader.parallel import TransferProgress, each, workers_for
-from kfp_tfjob.uploader.saved_models import saved_models
+
+from .folder import manifest_at, name_problem, same_content
+from .local_files import LocalFile, Scan
+from .ownership import FencedError
+from .parallel import TransferProgress, each, workers_for
+from .saved_models import saved_models
 
 log = logging.getLogger(__name__)
 

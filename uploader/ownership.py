@@ -15,8 +15,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.storage import files
-from kfp_tfjob.storage.errors import ObjectExistsError, Problem, StepError
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import ObjectExistsError, Problem, StepError
 from kfp_tfjob.storage.layout import UPLOADER_IDENTITY, RunLayout, attempt_record
 from kfp_tfjob.supervisor import exit_codes
 

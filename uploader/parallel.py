@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, TypeVar
 
-from kfp_tfjob.storage.progress import ProgressReport, report
+from kfp_tfjob.common.progress import ProgressReport, report
 
 # More workers do not help if the store is near, because a request costs CPU time and all threads
 # share one interpreter.

@@ -20,16 +20,17 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from kfp_tfjob.common.errors import ObjectExistsError, StepError
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectExistsError, StepError
-from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import CHECKPOINTS, CHIEF_END, UPLOADER, RunLayout
 from kfp_tfjob.supervisor import exit_codes, termination_message
 from kfp_tfjob.supervisor.files import read_json
 from kfp_tfjob.supervisor.stop import StopWithin
-from kfp_tfjob.uploader.barrier import Barrier, Request
-from kfp_tfjob.uploader.folder import name_problem
-from kfp_tfjob.uploader.local_files import Scan, inventory, scan
+
+from .barrier import Barrier, Request
+from .folder import name_problem
+from .local_files import Scan, inventory, scan
 
 if TYPE_CHECKING:  # importing boto3 takes half a second; signals must be handled before that
     from kfp_tfjob.storage.store import Store
@@ -77,7 +78,7 @@ def run_sidecar(settings: Settings, store: Store, ended: Event) -> int:
         0 if everything in the folder at the end is stored, 145 if the store was unreachable, 2 if
         this sidecar no longer owns the run, otherwise 1.
     """
-    from kfp_tfjob.uploader.ownership import FencedError
+    from .ownership import FencedError
 
     sidecar = _Sidecar(settings, store, ended)
     try:
@@ -92,8 +93,8 @@ class _Sidecar:
     """One process of the sidecar: its passes, its replies, and its last pass within the grace."""
 
     def __init__(self, settings: Settings, store: Store, ended: Event) -> None:
-        from kfp_tfjob.uploader.mirror import Mirror
-        from kfp_tfjob.uploader.ownership import Ownership
+        from .mirror import Mirror
+        from .ownership import Ownership
 
         run, keep = RunLayout(settings.run), settings.folder / UPLOADER
         self._settings, self._store, self._ended = settings, store, ended
@@ -148,7 +149,7 @@ class _Sidecar:
 
     def _claim_run(self, request: Request | None = None) -> bool:
         """Probe the store and claim the run, once; return False if the store failed."""
-        from kfp_tfjob.uploader.ownership import FencedError
+        from .ownership import FencedError
 
         if self._ready:
             return True
@@ -176,7 +177,7 @@ class _Sidecar:
 
     def _warn_of_skipped(self, current: Scan, before: Scan) -> None:
         """Log, once per entry of the folder, why it is not mirrored or not restored."""
-        from kfp_tfjob.uploader.mirror import unnumbered
+        from .mirror import unnumbered
 
         lines = [
             f"{path!r} is a {kind} and is not mirrored" for path, kind in current.skipped.items()
@@ -223,7 +224,7 @@ class _Sidecar:
 
     def _complete(self, request: Request) -> str:
         """Write the run's manifest; return why it cannot be written, or an empty string."""
-        from kfp_tfjob.uploader.ownership import FencedError
+        from .ownership import FencedError
 
         count, digest = inventory(self._scan.files.values())
         if (count, digest) != (request.files, request.inventory):

@@ -13,11 +13,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.judging.confusion_metrics import condense
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
-from kfp_tfjob.storage.escaping import short
 
 # With these limits, a model with 30 classes has less than 32 KiB of metrics and curves as JSON.
 _LONGEST_NAME = 60

@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.components.evaluate import report
-from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
-from kfp_tfjob.components.evaluate.wrong_images import WrongImages
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.components.summary import suspicious_columns
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.judging.judge import EvaluationRequest, judge
 from kfp_tfjob.registry.champion_records import record_of
+from kfp_tfjob.registry.training_cache import TrainedRun, remember
+from kfp_tfjob.registry.verdict_record import ModelVerdict
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.training_cache import TrainedRun, remember
-from kfp_tfjob.storage.verdict_record import ModelVerdict
+
+from ..step import Step
+from ..summary import suspicious_columns
+from . import report
+from .artifacts import confusion, kfp_metrics, roc
+from .wrong_images import WrongImages
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.judging.calibration import BINS
 from kfp_tfjob.judging.confusion_metrics import condense
 from kfp_tfjob.judging.formatting import number
@@ -21,7 +22,6 @@ from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, ValuePredictions
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.matrix import confusion_matrix
-from kfp_tfjob.storage.escaping import short
 
 BASELINE = "baseline"
 _MOST_POINTS = 1500  # of a scatter plot; 50 bytes each

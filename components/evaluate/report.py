@@ -14,15 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kfp_tfjob.components.evaluate.plots import BASELINE, Plot, confusions, curves
-from kfp_tfjob.components.evaluate.verdict_plots import (
-    MetricRow,
-    gain_plot,
-    gain_style,
-    slice_bars,
-    value_plot,
-)
-from kfp_tfjob.components.evaluate.wrong_images import WrongImages
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.judging.compare import compare, compare_with_baseline
 from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, difference, leaked_rows_note, number, rough
@@ -32,8 +24,11 @@ from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import ONLY_THRESHOLDS, PER_CLASS, is_own, meaning
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
+from kfp_tfjob.registry.verdict_record import Check, ModelVerdict
+
+from .plots import BASELINE, Plot, confusions, curves
+from .verdict_plots import MetricRow, gain_plot, gain_style, slice_bars, value_plot
+from .wrong_images import WrongImages
 
 _MOST_SLICES = 100  # rows of the table; verdict.json contains all slices
 # Test rows with which every gain has bounds: the bounds of all metrics take as long as the metrics.
@@ -124,7 +119,7 @@ def render(
         meaning=meaning,
         facts=_facts(verdict),
         margin=gate.get("margin"),
-        gate=json.dumps(gate, indent=1, ensure_ascii=False).splitlines(),
+        gate=json.dumps(gate, indent=1, ensure_ascii=False, sort_keys=True).splitlines(),
         check_value=lambda check: _check_value(check, verdict.metrics),
         number=number,
         difference=difference,

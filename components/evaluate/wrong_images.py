@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions
 from kfp_tfjob.judging.rows import TestData
-from kfp_tfjob.options.pictures import PICTURE
-from kfp_tfjob.storage.escaping import short
+from kfp_tfjob.options.image_options import PICTURE
 
 MOST_IMAGES = 12
 _SIDE = 96  # pixels

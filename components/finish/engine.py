@@ -13,32 +13,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.components import notify
-from kfp_tfjob.components.finish import page
-from kfp_tfjob.components.finish.leftover_jobs import ClusterReport, end_jobs
-from kfp_tfjob.components.notify_end import send_end_notice
-from kfp_tfjob.components.step import (
-    WHOLE_RUN,
-    Step,
-    local_failure,
-    log_to_stdout,
-    open_step,
-)
-from kfp_tfjob.components.summary import (
-    proven_summary,
-    read_outcome,
-    summary,
-    unchanged_summary,
-)
+from kfp_tfjob.common.errors import ObjectNotFoundError, Problem, StepError
+from kfp_tfjob.common.escaping import code, prose, row
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.registry.outcome import BLESSED, LOST_RACE, NOT_EVALUATED, PUBLISHED, Outcome
-from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
-from kfp_tfjob.storage.escaping import code, prose, row
-from kfp_tfjob.storage.failure_record import Failure
+from kfp_tfjob.registry.run_folder import newest_checkpoint, note
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import newest_checkpoint, note
 from kfp_tfjob.supervisor import exit_codes
+
+from .. import notify
+from ..notify_end import send_end_notice
+from ..step import WHOLE_RUN, Step, local_failure, log_to_stdout, open_step
+from ..summary import proven_summary, read_outcome, summary, unchanged_summary
+from . import page
+from .leftover_jobs import ClusterReport, end_jobs
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.components.finish.workflow import FailedTask, cause, read_failed_tasks
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
@@ -22,8 +23,8 @@ from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, repli
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.parameter_masking import secrets_in_job
 from kfp_tfjob.options.train import TrainOptions
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.failure_record import Failure
+
+from .workflow import FailedTask, cause, read_failed_tasks
 
 if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
-from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
-from kfp_tfjob.components.finish.workflow import FailedTask
+from kfp_tfjob.common.errors import ended
+from kfp_tfjob.common.escaping import code, fence, prose, row
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, EndedContainer, EndedPod
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.kinds import kind_named
-from kfp_tfjob.storage.errors import ended
-from kfp_tfjob.storage.escaping import code, fence, prose, row
-from kfp_tfjob.storage.failure_record import Failure
+
+from .leftover_jobs import ClusterReport
+from .workflow import FailedTask
 
 _SHOWN_LINES = 12  # the panel is small, and the command for the whole log follows
 _MOST_IN_CELL = 500  # characters; a longer cell pushes the other columns out of the panel

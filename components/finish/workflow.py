@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kfp_tfjob.checks.step_memory import out_of_memory
 from kfp_tfjob.cluster.own_task import NODE_NAME, node_path
+from kfp_tfjob.common.errors import Problem, StepError
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.labels import RUN_ID_LABEL
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import Problem, StepError
-from kfp_tfjob.storage.failure_record import Failure
 
 if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient

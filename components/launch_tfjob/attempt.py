@@ -19,8 +19,8 @@ from kfp_tfjob.checks.remedies import remedy, secret_remedy
 from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.cluster.follower import Follower
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
-from kfp_tfjob.components.launch_tfjob.launch import Launch
-from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
+from kfp_tfjob.common.docs_page import split_address
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.job_end import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
@@ -29,8 +29,10 @@ from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor.exit_codes import MEANING
+
+from .launch import Launch
+from .limits import JobLimits, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -220,5 +222,5 @@ def words(
         return last_lines("chief-0", main)
     # The sentence already contains the supervisor's own message.
     if cause.message and cause.message not in MEANING.values():
-        return cause.message.splitlines()
+        return split_address(cause.message)[0].splitlines()
     return last_lines(cause.replica, cause.container)

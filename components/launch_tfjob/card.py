@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.components.cards import TENSORFLOW, TrainedModelCard
-from kfp_tfjob.components.launch_tfjob.launch import Launch
-from kfp_tfjob.components.launch_tfjob.records import Dataset
-from kfp_tfjob.components.launch_tfjob.report import TrainingHistory
 from kfp_tfjob.features.saved_model_version import tensorflow_version
 from kfp_tfjob.pages.template import render as fill
 from kfp_tfjob.storage.layout import RUN_MODEL, SAVED_MODEL
 from kfp_tfjob.storage.manifest import Manifest
+
+from ..cards import TENSORFLOW, TrainedModelCard
+from .launch import Launch
+from .records import Dataset
+from .report import TrainingHistory
 
 
 def trained_model(

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components.parameter_docs import with_parameter_docs
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
+
+from ..parameter_docs import with_parameter_docs
 
 # A pipeline's settings of the task are for the replicas. The step's own pod needs the Secret and
 # the images, too; with the other settings, it would wait for the replicas' GPUs.
@@ -24,7 +25,7 @@ PASSED_ON = [
 
 
 @dsl.component(
-    base_image=images.TOOLS, install_kfp_package=False, task_config_passthroughs=PASSED_ON
+    base_image=container_images.TOOLS, install_kfp_package=False, task_config_passthroughs=PASSED_ON
 )
 @with_parameter_docs
 def launch_tfjob(

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.common.errors import ObjectNotFoundError
+from kfp_tfjob.common.formatting import sized
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.pod import DEFAULTS, bytes_of
 from kfp_tfjob.options.train import NPY
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectNotFoundError
-from kfp_tfjob.storage.formatting import sized
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MANIFEST, SCHEMA, is_for_training
 from kfp_tfjob.storage.manifest import Manifest
+
+from ..step import Step
 
 log = logging.getLogger(__name__)
 
@@ -70,5 +71,5 @@ def _encoded_bytes(step: Step, spec: JobSpec, dataset: S3Address, manifest: Mani
         return most
     schema = Schema.from_bytes(step.store.read(dataset / SCHEMA, LONGEST_SCHEMA))
     if schema.picture:
-        return 0  # images stay as they are
+        return 0  # each shard is deleted once its images are copied
     return count * (schema.encoding.width * _PACKED_VALUE + _LABEL_AND_WEIGHT)

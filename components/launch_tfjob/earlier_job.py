@@ -14,15 +14,16 @@ from dataclasses import replace
 from enum import StrEnum
 
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
-from kfp_tfjob.components.launch_tfjob.attempt import Attempt, words
-from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.jobs.attempt_record import end_of, read_ends
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION, KEY_LABEL, RUN_LABEL, TASK_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+
+from .attempt import Attempt, words
+from .launch import Launch
 
 log = logging.getLogger(__name__)
 

@@ -19,29 +19,30 @@ from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import Backend, JobExistsError, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.components.cards import TrainedModelCard
-from kfp_tfjob.components.launch_tfjob import earlier_job
-from kfp_tfjob.components.launch_tfjob.attempt import Attempt, Outcome
-from kfp_tfjob.components.launch_tfjob.card import trained_model
-from kfp_tfjob.components.launch_tfjob.disk import with_disk
-from kfp_tfjob.components.launch_tfjob.earlier_job import JobState
-from kfp_tfjob.components.launch_tfjob.launch import Launch, open_backend
-from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
-from kfp_tfjob.components.launch_tfjob.report import TrainingHistory, curves_html, job_html, read
-from kfp_tfjob.components.launch_tfjob.task import apply
-from kfp_tfjob.components.step import Step, is_retry
-from kfp_tfjob.components.summary import tensorboard_command
-from kfp_tfjob.components.task_claim import claim_task
+from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems, StepError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.attempt_record import end_of, gpu_hours
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.parameter_masking import secrets_in
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems, StepError
-from kfp_tfjob.storage.formatting import counted
+
+from ..cards import TrainedModelCard
+from ..step import Step, is_retry
+from ..summary import tensorboard_command
+from ..task_claim import claim_task
+from . import earlier_job
+from .attempt import Attempt, Outcome
+from .card import trained_model
+from .disk import with_disk
+from .earlier_job import JobState
+from .launch import Launch, open_backend
+from .records import Claim, Records, require_same
+from .report import TrainingHistory, curves_html, job_html, read
+from .task import apply
 
 log = logging.getLogger(__name__)
 
@@ -278,12 +279,12 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
     hide(secrets_in(arguments["model_hyperparameters"]))
     hide(secrets_in(arguments["pod"]))
     claim_task(step)
-    arguments["train_image"] = arguments["train_image"] or images.TRAIN
+    arguments["train_image"] = arguments["train_image"] or container_images.TRAIN
     decided = arguments.pop("job_kind", "")
     is_checked = bool(arguments["model_entry"])  # which preflight returns
     if not is_checked:
         # Most launches need no checks.
-        from kfp_tfjob.components.launch_tfjob.standalone import prepared
+        from .standalone import prepared
 
         launch = prepared(step, arguments, problems)
         arguments, task = launch.parameters, replace(task, findings=launch.findings)
@@ -314,7 +315,7 @@ def checked_again(step: Step, spec: JobSpec) -> list[Finding]:
     Raises:
         ConfigurationError: The job would fail.
     """
-    from kfp_tfjob.components.launch_tfjob.standalone import check_cluster
+    from .standalone import check_cluster
 
     if step.store.numbers(step.run.attempts):
         return []  # the run's own job may fill a quota

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from kfp_tfjob.checks.subject import open_cluster
 from kfp_tfjob.cluster.backend import Backend, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.components.launch_tfjob.records import Records
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import cancelled
 from kfp_tfjob.options.parameter_masking import looks_secret
 from kfp_tfjob.registry import tracking
+
+from ..step import Step
+from .records import Records
 
 
 def open_backend(spec: JobSpec) -> AbstractContextManager[Backend]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kfp_tfjob.cluster import waiting_reasons
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.jobs.job_end import judge
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
@@ -27,7 +28,6 @@ from kfp_tfjob.jobs.status import (
 )
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options.train import TrainOptions
-from kfp_tfjob.storage.formatting import listed
 
 _SHOWN = 5  # pods in a message; many replicas usually wait for the same reason
 _SLACK = 60.0  # lets the kubelet end the pods first

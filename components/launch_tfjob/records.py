@@ -16,18 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.jobs.attempt_record import AttemptEnd
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import kind_named
-from kfp_tfjob.jobs.manifest import spec_hash
-from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.options.parameter_masking import masked
-from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
@@ -35,11 +24,23 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.failure_record import Failure
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.jobs.attempt_record import AttemptEnd
+from kfp_tfjob.jobs.failure_record import Failure
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import kind_named
+from kfp_tfjob.jobs.manifest import spec_hash
+from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.jobs.tfjob import TFJOB
+from kfp_tfjob.options.parameter_masking import masked
+from kfp_tfjob.registry.run_folder import newest_checkpoint
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL, dataset_digest
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.run_folder import newest_checkpoint
+
+from ..step import Step
 
 log = logging.getLogger(__name__)
 

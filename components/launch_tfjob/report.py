@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from kfp_tfjob.components.launch_tfjob.task import TaskReport
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.jobs.manifest import to_yaml
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.pages import charts
 from kfp_tfjob.pages.stacked import key, stacked_bar
 from kfp_tfjob.pages.template import render
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
+
+from .task import TaskReport
 
 log = logging.getLogger(__name__)
 # The names under which Keras' callbacks report it.

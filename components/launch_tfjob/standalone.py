@@ -16,15 +16,16 @@ from kfp_tfjob.checks.finding import Finding, Status, local_paths, only
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.checks.subject import Subject, open_cluster
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.components.code_copy import check_code, code_of_run, save_code
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.train import NPY, images_as_npy
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MANIFEST, SCHEMA
 from kfp_tfjob.user_code.model_code import Code, ModelCode
+
+from ..code_copy import check_code, code_of_run, save_code
+from ..step import Step
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,14 @@ def prepared(
     if warnings is not None and model_code:
         if not (is_local() or model_code.in_image):
             problems += local_paths({"model_code": values["model_code"]})
-        code, of_code = check_code(step, values)
+        options = values["train_options"]
+        code, of_code = check_code(
+            step,
+            model_code,
+            values["train_image"],
+            options.get("command", ()) if isinstance(options, Mapping) else (),
+            values["model_hyperparameters"],
+        )
         problems += only(of_code, Status.PROBLEM)
         for warning in only(of_code, Status.WARNING):
             log.warning("%s", warning)
@@ -114,7 +122,7 @@ def _first_checks(
 def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
     """Yield the problems of the images and the dataset; preflight runs before a dataset exists."""
     for name, image in (("train_image", spec.image), ("the image of the steps", spec.tools_image)):
-        if images.is_placeholder(image) and not is_local():
+        if container_images.is_placeholder(image) and not is_local():
             yield Problem(
                 f"{name} is a placeholder, which no node can pull",
                 received=image,

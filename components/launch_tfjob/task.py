@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from kfp_tfjob.checks.finding import Finding
+from kfp_tfjob.common.errors import Problems
 from kfp_tfjob.jobs.task_config import TaskSettings, is_passed
 from kfp_tfjob.options.parameter_masking import masked
-from kfp_tfjob.storage.errors import Problems
 
 log = logging.getLogger(__name__)
 

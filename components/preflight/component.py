@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components.parameter_docs import with_parameter_docs
-from kfp_tfjob.options.images import TOOLS
+from kfp_tfjob.options.container_images import TOOLS
+
+from ..parameter_docs import with_parameter_docs
 
 
 @dsl.component(base_image=TOOLS, install_kfp_package=False)

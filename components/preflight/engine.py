@@ -20,45 +20,43 @@ from kfp_tfjob.checks.finding import Finding, Status, local_paths, only, warning
 from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.components.code_copy import check_code, code_of_run, save_code
-from kfp_tfjob.components.launch_tfjob.records import Records, require_same
-from kfp_tfjob.components.preflight import parameters as run_parameters
-from kfp_tfjob.components.preflight import unchanged
-from kfp_tfjob.components.prepare_data.source import resolve as sources
-from kfp_tfjob.components.prepare_data.source.digest import source_digest
-from kfp_tfjob.components.prepare_data.source.readers import own_reader
-from kfp_tfjob.components.step import FailureReport, Step, open_step
-from kfp_tfjob.components.summary import unchanged_summary
-from kfp_tfjob.components.task_claim import claim_task
-from kfp_tfjob.components.webhook import Webhook
-from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.judging.evaluator_code import EvaluatorCode
-from kfp_tfjob.options import address_fields
-from kfp_tfjob.options import parse as parameters
-from kfp_tfjob.options.address_fields import Tick
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.gate import GateOptions, parse_gate
-from kfp_tfjob.options.images import TRAIN
-from kfp_tfjob.options.no_data import has_data
-from kfp_tfjob.options.parameter_masking import plain_secrets
-from kfp_tfjob.options.pipeline import RunParameters, completed
-from kfp_tfjob.options.train import NPY, images_as_npy
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     Problem,
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.escaping import code as code_span
-from kfp_tfjob.storage.escaping import prose
+from kfp_tfjob.common.escaping import code as code_span
+from kfp_tfjob.common.escaping import prose
+from kfp_tfjob.jobs.spec import JobSpec
+from kfp_tfjob.judging.evaluator_code import EvaluatorCode
+from kfp_tfjob.options import address_fields
+from kfp_tfjob.options.address_fields import Tick
+from kfp_tfjob.options.container_images import TRAIN
+from kfp_tfjob.options.gate import GateOptions
+from kfp_tfjob.options.pipeline import completed
+from kfp_tfjob.options.pod import PodOptions
+from kfp_tfjob.options.train import NPY, images_as_npy
+from kfp_tfjob.registry.run_folder import claim
+from kfp_tfjob.registry.training_cache import TrainedRun
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.training_cache import TrainedRun
-from kfp_tfjob.user_code.model_code import Code, ModelCode
 from kfp_tfjob.user_code.own_code import place_of
+
+from ..code_copy import check_code, code_of_run, save_code
+from ..launch_tfjob.records import Records, require_same
+from ..prepare_data.source import resolve as sources
+from ..prepare_data.source.digest import source_digest
+from ..prepare_data.source.readers import own_reader
+from ..step import FailureReport, Step, open_step
+from ..summary import unchanged_summary
+from ..task_claim import claim_task
+from ..webhook import Webhook
+from . import parameters as run_parameters
+from . import unchanged
+from .plan import Output, RunData, RunPlan
 
 log = logging.getLogger(__name__)
 
@@ -106,23 +104,28 @@ def run(
     """
     requested = completed(values, {"train_image": values["train_image"] or TRAIN})
     try:
-        run_parameters.check(requested)
-        pods = _step_pods(requested, step_resources or {})
-        tick = _tick(requested, scheduled_time)
+        plan = RunPlan.parse(requested)
+        pods = _step_pods(plan.job.pod, step_resources or {})
+        tick = _tick(plan.dated_addresses, scheduled_time)
     except ConfigurationError:
-        report.step = _try_open_step(run_id, requested, task_key)
+        report.step = _try_open_step(run_id, Output.of_run(requested), task_key)
         raise
-    data_uri = address_fields.fill(str(requested["data_uri"]), tick)
-    values = completed(requested, {"data_uri": data_uri})
-    step = _open_step(run_id, values, task_key)
-    run_path = _path_below_runs(step, values, tick)
+    data = plan.data.at(tick) if plan.data else None
+    is_dated = data != plan.data
+    plan = replace(plan, data=data)
+    step = _open_step(run_id, plan.output, task_key)
+    # The path between `runs/` and the run's folder; empty for a plain output_uri.
+    run_path = address_fields.folder(step.layout.template, tick, plan.model_name, plan.job.gpus)
     if run_path:
         step = replace(step, folder=step.layout.run(step.run_id, run_path))
     notified, findings = _check_webhook()
-    findings += [warning(_SECRET_IN_A_PARAMETER.format(path)) for path in plain_secrets(values)]
+    findings += [warning(_SECRET_IN_A_PARAMETER.format(path)) for path in plan.secret_paths]
     job_kind = ""
     if not is_local():
-        job_kind, cluster_findings = _check_cluster(step.run_id, values, task_key, pods)
+        addresses = _input_addresses(plan)
+        job_kind, cluster_findings = _check_cluster(
+            step.run_id, plan.job, addresses, task_key, pods
+        )
         findings += cluster_findings
     try:
         findings += check_store(step.store, step.run.base, step.layout.root)
@@ -146,15 +149,17 @@ def run(
 
     records = Records(step)
     trained = records.trained()
-    spec = run_parameters.job_spec(values, trained)
-    code, code_findings = check_code(step, values)
+    spec = plan.job.continued(trained)
+    code, code_findings = check_code(
+        step, plan.model_code, spec.image, spec.options.command, spec.hyperparameters
+    )
     findings += code_findings
     for finding in only(findings, Status.WARNING, Status.WAITS):
         log.warning("%s", finding)
-    evaluator_digest, evaluator_problems = check_evaluator(step.store, parse_gate(values["gate"]))
+    evaluator_digest, evaluator_problems = check_evaluator(step.store, plan.gate)
     source, data_problems = None, []
-    if has_data(values):
-        source, data_problems = _check_data(step, values, tick if values != requested else None)
+    if data:
+        source, data_problems = _check_data(step, data, tick if is_dated else None)
     else:
         log.info("data_uri is empty: this run has no data, so its model is not evaluated")
     problems = [*only(findings, Status.PROBLEM), *evaluator_problems]
@@ -164,7 +169,7 @@ def run(
         raise ConfigurationError(*problems, *data_problems, notes=_notes(findings))
     if data_problems:
         raise DataError(*data_problems, notes=_notes(findings))
-    entry = ModelCode.of_run(values).entry(code.module)
+    entry = plan.model_code.entry(code.module)
     if source and source.pictures and entry == _TABLE_MODEL:
         entry = _IMAGE_MODEL
         findings.append(
@@ -177,30 +182,37 @@ def run(
     if not code.in_image:
         claim_task(step, _PATIENCE.seconds)
     spec = replace(spec, model_entry=entry)
-    dataset_digest = _dataset_digest(values, digest)
+    # Empty without data, as in an attempt's claim.
+    dataset_digest = data.digest(digest) if data and digest else ""
     # Before anything replaces the records of a run that has trained.
     require_same(trained, {**records.inputs(spec), "data": dataset_digest})
     code = code_of_run(step, code)
-    inputs_digest, earlier = _check_unchanged(
-        step, values, spec, code, dataset_digest, evaluator_digest
-    )
+    gate = (plan.gate, evaluator_digest)
+    inputs_digest = unchanged.inputs_digest(spec, code, dataset_digest, plan.contract, gate)
+    skips = spec.options.when_unchanged == "skip"
+    earlier = _check_unchanged(step, plan.model_name, inputs_digest, gate, skips)
+    if not earlier and step.store.numbers(step.run.attempts):
+        # An earlier attempt may have trained its model with another image, other variables or other
+        # replicas.
+        log.info("this run was continued, so `when_unchanged` does not compare later runs with it")
+        inputs_digest = ""
     if earlier:
-        head = unchanged_summary(step, str(values["model_name"]), earlier)
+        head = unchanged_summary(step, plan.model_name, earlier)
     else:
         waits = only(findings, Status.WAITS)
         head = "".join(f"**Warning:** {prose(finding)}\n\n" for finding in waits)
     return Checked(
-        data_uri=str(values["data_uri"]),
+        data_uri=data.uri if data else "",
         source_digest=digest,
         model_entry=entry,
         code_uri="" if earlier else save_code(step, code),
         changed=not earlier,
-        evaluate=not earlier and run_parameters.evaluates(values, spec),
+        evaluate=not earlier and plan.evaluates,
         inputs_digest=inputs_digest,
         job_kind=job_kind,
         table=head
-        + run_parameters.table(requested, spec)
-        + _resolved_addresses(step, values, requested, tick)
+        + run_parameters.table(plan.parameters, spec)
+        + _resolved_addresses(step, data.uri if data and is_dated else "", tick)
         + (f"\n**Kind of job:** {job_kind}\n" if job_kind else "")
         + ("" if source else "\n**Data:** none, so the model is not evaluated\n")
         + f"\n**Notifications:** {notified}.\n"
@@ -209,11 +221,9 @@ def run(
     )
 
 
-def _step_pods(
-    values: RunParameters, compiled: Mapping[str, Mapping[str, str]]
-) -> dict[str, StepPod]:
+def _step_pods(pod: PodOptions, compiled: Mapping[str, Mapping[str, str]]) -> dict[str, StepPod]:
     """Return the pods of prepare_data, evaluate and publish by step, after checking them."""
-    pods = step_pods.step_pods(run_parameters.job_spec(values).pod, compiled)
+    pods = step_pods.step_pods(pod, compiled)
     if not is_local():
         ConfigurationError.raise_if(step_pods.check(pods))
     elif ignored := [pod.key for pod in step_pods.asked_for(pods)]:
@@ -238,13 +248,17 @@ def _check_webhook() -> tuple[str, list[Finding]]:
     return f"on, to {code_span(webhook.host)}", []
 
 
-def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
-    """Return the run's tick; None without a valid time if no address has a date field."""
+def _tick(addresses: Mapping[str, str], scheduled_time: str) -> Tick | None:
+    """Return the run's tick; None without a valid time if no address has a date field.
+
+    Args:
+        addresses: The addresses that may have one, by parameter.
+        scheduled_time: The tick from the back end.
+    """
     try:
         return Tick.parse(scheduled_time)
     except ConfigurationError as error:
-        addresses = ("data_uri", "output_uri")
-        dated = [name for name in addresses if address_fields.has_time(str(values[name]))]
+        dated = [name for name, uri in addresses.items() if address_fields.has_time(uri)]
         if not dated:
             return None
         raise ConfigurationError(
@@ -258,27 +272,18 @@ def _tick(values: RunParameters, scheduled_time: str) -> Tick | None:
         ) from error
 
 
-def _path_below_runs(step: Step, values: RunParameters, tick: Tick | None) -> str:
-    """Return the path between `runs/` and the run's folder; empty for a plain output_uri."""
-    name = str(values["model_name"]).strip()
-    return address_fields.folder(step.layout.template, tick, name, values["train_gpus"])
-
-
-def _resolved_addresses(
-    step: Step, values: RunParameters, requested: RunParameters, tick: Tick | None
-) -> str:
+def _resolved_addresses(step: Step, data_uri: str, tick: Tick | None) -> str:
     """Return the tick and the addresses with their fields filled in, as Markdown.
 
     Args:
         step: The run and its store.
-        values: The parameters with the fields filled in.
-        requested: The parameters as the user wrote them.
+        data_uri: The data's address if it had fields; otherwise empty.
         tick: The run's tick.
 
     Returns:
         The paragraphs; empty if no address has a field.
     """
-    resolved = {"the data of this run": values["data_uri"]} if values != requested else {}
+    resolved = {"the data of this run": data_uri} if data_uri else {}
     if step.layout.template:
         resolved["the folder of this run"] = str(step.run.base)
     if not resolved:
@@ -289,30 +294,44 @@ def _resolved_addresses(
     return "\n" + "\n\n".join(paragraphs) + "\n"
 
 
-def _open_step(run_id: str, values: RunParameters, task_key: str) -> Step:
+def _open_step(run_id: str, output: Output, task_key: str) -> Step:
     return open_step(
         "preflight",
         run_id,
-        values["output_uri"],
-        storage_endpoint=values["storage_endpoint"],
-        storage_region=values["storage_region"],
+        output.uri,
+        storage_endpoint=output.endpoint,
+        storage_region=output.region,
         task_key=task_key,
         patience=_PATIENCE,
     )
 
 
-def _try_open_step(run_id: str, values: RunParameters, task_key: str) -> Step | None:
+def _try_open_step(run_id: str, output: Output, task_key: str) -> Step | None:
     """Return the step, to store the failure in; None if the store's parameters are invalid."""
     try:
-        return _open_step(run_id, values, task_key)
+        return _open_step(run_id, output, task_key)
     except StepError:
         return None
 
 
+def _input_addresses(plan: RunPlan) -> dict[str, str]:
+    """Return the addresses of the data and of all code outside the images, by parameter."""
+    addresses = {"data_uri": plan.data.uri} if plan.data else {}
+    if not plan.model_code.in_image:
+        addresses["model_code"] = plan.parameters["model_code"]
+    if plan.data:
+        addresses |= own_reader.place(plan.data.options)
+    return addresses | place_of(EvaluatorCode.path, (plan.gate and plan.gate.evaluator) or "")
+
+
 def _check_cluster(
-    run_id: str, values: RunParameters, task_key: str, pods: Mapping[str, StepPod]
+    run_id: str,
+    spec: JobSpec,
+    addresses: Mapping[str, str],
+    task_key: str,
+    pods: Mapping[str, StepPod],
 ) -> tuple[str, list[Finding]]:
-    """Check the cluster, and reject paths that exist only on the user's machine.
+    """Check the cluster, and reject addresses that exist only on the user's machine.
 
     Returns:
         The kind of job that the cluster offers, empty if that is unknown, and the findings.
@@ -321,14 +340,7 @@ def _check_cluster(
     from kfp_tfjob.checks.engine import At, check
     from kfp_tfjob.checks.subject import Subject, open_cluster
 
-    addresses = {"data_uri": str(values["data_uri"])} if has_data(values) else {}
-    if not ModelCode.of_run(values).in_image:
-        addresses["model_code"] = values["model_code"]
-    gate = parse_gate(values["gate"])
-    addresses |= own_reader.place(_data_options(values))
-    addresses |= place_of(EvaluatorCode.path, (gate and gate.evaluator) or "")
     findings = list(local_paths(addresses))
-    spec = run_parameters.job_spec(values)
     try:
         api = open_cluster(_PATIENCE.seconds, spec.kind)
     except StepError as error:
@@ -345,27 +357,26 @@ def _check_cluster(
 
 
 def _check_data(
-    step: Step, values: RunParameters, tick: Tick | None
+    step: Step, data: RunData, tick: Tick | None
 ) -> tuple[sources.Source | None, list[Problem | str]]:
     """List the source and check its header.
 
     Args:
         step: The run and its store.
-        values: The run parameters.
+        data: The data.
         tick: The run's tick if data_uri contains it; then missing data may only be late.
 
     Returns:
         The source, None if it cannot be listed, and the problems.
     """
-    options = _data_options(values)
     try:
-        source = sources.list_source(step.store, values["data_uri"], options)
+        source = sources.list_source(step.store, data.uri, data.options)
     except DataError as error:
-        return None, list(_no_data_at(tick, values) if tick else error.problems)
+        return None, list(_no_data_at(tick, data.uri) if tick else error.problems)
     except StepError as error:
         return None, list(error.problems)
     try:
-        return source, list(sources.check_header(source, values["data_label"], options))
+        return source, list(sources.check_header(source, data.label, data.options))
     except StepError as error:
         return None, list(error.problems)
 
@@ -380,21 +391,10 @@ def check_evaluator(store: Store, gate: GateOptions | None) -> tuple[str, list[P
         return "", list(error.problems)
 
 
-def _data_options(values: RunParameters) -> DataOptions:
-    return parameters.parse(DataOptions, "data_options", values["data_options"])
-
-
-def _dataset_digest(values: RunParameters, source_digest: str) -> str:
-    """Return the dataset's digest; empty without data, as in an attempt's claim."""
-    if not source_digest:
-        return ""
-    return _data_options(values).dataset_digest(source_digest, values["data_label"])
-
-
-def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:
+def _no_data_at(tick: Tick, data_uri: str) -> Iterator[Problem]:
     yield Problem(
         f"there is no data for the tick {tick}",
-        received=repr(values["data_uri"]),
+        received=repr(data_uri),
         expected="a file or a folder with data, written before the tick",
         fix="write the data, then retry this run, which keeps its tick; or schedule the run"
         " later; or read older data, for example with {date-1d} instead of {date}",
@@ -405,29 +405,24 @@ def _no_data_at(tick: Tick, values: RunParameters) -> Iterator[Problem]:
 
 def _check_unchanged(
     step: Step,
-    values: RunParameters,
-    spec: JobSpec,
-    code: Code,
-    dataset_digest: str,
-    evaluator_digest: str,
-) -> tuple[str, TrainedRun | None]:
-    """Record whether an earlier run makes training unnecessary.
+    model_name: str,
+    inputs_digest: str,
+    gate: tuple[GateOptions | None, str],
+    skips: bool,
+) -> TrainedRun | None:
+    """Return the earlier run that makes training unnecessary, and record it; None without one.
 
-    Returns:
-        The digest of the inputs, and the earlier run, None if this run must train. The digest is
-        empty for a continued run, because an earlier attempt may have trained its model with
-        another image, other variables or other replicas.
+    Args:
+        step: The run and its store.
+        model_name: The model.
+        inputs_digest: The digest of the run's inputs.
+        gate: The gate, and the digest of its evaluator's code.
+        skips: Whether the run is not trained if its inputs are unchanged.
     """
-    digest = unchanged.inputs_digest(values, spec, code, dataset_digest, evaluator_digest)
-    skips = spec.options.when_unchanged == "skip"
-    gate = (parse_gate(values["gate"]), evaluator_digest)
     earlier = None
     if skips:
-        earlier = unchanged.find_earlier_run(step, str(values["model_name"]), digest, gate)
+        earlier = unchanged.find_earlier_run(step, model_name, inputs_digest, gate)
     unchanged.record_earlier_run(step, earlier)
     if earlier:
         log.info("nothing has changed since run %s: this run does not train", earlier.run_id)
-    elif step.store.numbers(step.run.attempts):
-        log.info("this run was continued, so `when_unchanged` does not compare later runs with it")
-        digest = ""
-    return digest, earlier
+    return earlier

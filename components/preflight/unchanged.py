@@ -14,21 +14,20 @@ import logging
 from hashlib import sha256
 from typing import Any
 
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.gate import GateOptions, parse_gate
-from kfp_tfjob.options.parse import parse
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.registry.champion import ROLLBACK, Champion
 from kfp_tfjob.registry.champion_records import champions
+from kfp_tfjob.registry.training_cache import TrainedRun, newest
+from kfp_tfjob.registry.verdict_record import ModelVerdict, verdict_in_force
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import ROLLBACK, Champion
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
-from kfp_tfjob.storage.training_cache import TrainedRun, newest
-from kfp_tfjob.storage.verdict_record import ModelVerdict, verdict_in_force
 from kfp_tfjob.user_code.model_code import Code
+
+from ..step import Step
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +37,25 @@ _VISIBLE_SETTINGS = {"env", "gpu_resource", "volumes"}
 
 
 def inputs_digest(
-    values: RunParameters,
     spec: JobSpec,
     code: Code,
     dataset_digest: str,
-    evaluator_digest: str = "",
+    contract: Contract,
+    gate: tuple[GateOptions | None, str],
 ) -> str:
     """Return the digest of all inputs that affect the trained model or its evaluation.
 
     It has 32 hexadecimal digits. Where the pods run, their time limits and the number of
     checkpoints are not part of it.
+
+    Args:
+        spec: The training job.
+        code: The code that builds the model.
+        dataset_digest: The dataset; empty without data.
+        contract: How far the data may differ from the champion's data.
+        gate: The gate, and the digest of its evaluator's code.
     """
-    contract = parse(DataOptions, "data_options", values["data_options"]).contract
+    conditions, evaluator_digest = gate
     body = {
         "dataset": dataset_digest,
         "code": {path: sha256(content).hexdigest() for path, content in code.files.items()},
@@ -60,7 +66,7 @@ def inputs_digest(
         "roles": {role: _visible_settings(spec, role) for role in _ROLES},
         "steps": {"prepare": {}, "evaluate": {}},  # keeps the digests of earlier runs
         "contract": contract.model_dump(mode="json"),
-        "gate": _without_evaluator_path(parse_gate(values["gate"])),
+        "gate": _without_evaluator_path(conditions),
     }
     if evaluator_digest:
         body["evaluator"] = evaluator_digest

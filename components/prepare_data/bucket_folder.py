@@ -12,9 +12,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from kfp_tfjob.storage import files
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,8 @@ A bucket consists of *bins*, whose rows are counted. The counts decide which row
 and which rows are added up together, so the result depends neither on the bucket size nor on the
 part size.
 
+Rows of images have another form, with the bytes of each image (contents.py).
+
 Rows whose label is not a number are written as well. Whether they are invalid is known only after
 all labels have been read. If they are, they are skipped when the buckets are read.
 
@@ -24,16 +26,19 @@ import io
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, damaged
-from kfp_tfjob.components.prepare_data.hashes import limits_of
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import FLOATS, Field
 from kfp_tfjob.features.types.string import bins_of
+
+from . import contents
+from .bucket_folder import BucketFolder, damaged
+from .hashes import limits_of
 
 FILE_BYTES = 32 << 20  # of rows in memory, before they are sorted and written
 _BIN_BYTES = 2 << 20  # of the source, about
@@ -44,6 +49,7 @@ _BUCKET_BYTES = 4 << 20  # of the source, about
 _FEWEST_BITS, _MOST_BITS = 8, 12
 _GROUP_BYTES = 16 << 20  # of rows that are added up at once; statistics depend on it
 _READ_BYTES = 64 << 20  # of streams that are read at once, from all files: fewer requests to S3
+_OPTIONAL = ("weight", "group")  # fields that not every table has
 # Up to this many strings are all written to every bucket: faster than finding each bucket's own.
 _FEW_STRINGS = 256
 
@@ -55,10 +61,12 @@ def kind_of(
     weighted: bool = False,
     number: type[np.floating] = np.float32,
     grouped: bool = False,
+    with_contents: bool = False,
 ) -> np.dtype:
     """Return the type of a row: its hash, its label and values, its weight and its group's hash.
 
-    `number` is the type of the features that are numbers.
+    `number` is the type of the features that are numbers. With contents, a row also has
+    contents.FIELDS.
     """
     return np.dtype(
         [
@@ -70,21 +78,21 @@ def kind_of(
             ("dates", "<i8", (dates,)),
             *([("weight", "<f4")] if weighted else []),
             *([("group", "<u8")] if grouped else []),
+            *(contents.FIELDS if with_contents else []),
         ]
     )
 
 
 def schema_of(kind: np.dtype) -> pa.Schema:
     """Return the columns of a stream: the fields of a row, with strings in place of their codes."""
-    strings = pa.dictionary(pa.int32(), pa.string())
+    strings, names = pa.dictionary(pa.int32(), pa.string()), kind.names or ()
     return pa.schema(
         [
             ("hash", pa.uint64()),
             ("number", pa.float64()),
             ("features", pa.list_(_value_type(kind["features"]), kind["features"].shape[0])),
             ("dates", pa.list_(pa.int64(), kind["dates"].shape[0])),
-            *([("weight", pa.float32())] if "weight" in (kind.names or ()) else []),
-            *([("group", pa.uint64())] if "group" in (kind.names or ()) else []),
+            *((name, _value_type(kind[name])) for name in _OPTIONAL if name in names),
             ("label", strings),
             *((f"string {i}", strings) for i in range(kind["codes"].shape[0])),
         ]
@@ -131,8 +139,8 @@ class HashBins:
     buckets: np.ndarray
 
     @classmethod
-    def of(cls, size: int, fractions: list[float]) -> HashBins:
-        """Return those for `size` bytes of source."""
+    def of(cls, size: int, fractions: list[float], is_fine: bool = False) -> HashBins:
+        """Return those for `size` bytes of source; if it is fine, each bin is a bucket."""
         limits = np.array(limits_of(fractions), np.uint64)
 
         def edges(bits: int) -> np.ndarray:
@@ -141,6 +149,8 @@ class HashBins:
 
         bits = min(max((size // _BIN_BYTES).bit_length(), _FEWEST_BITS), _MOST_BITS)
         bins = edges(bits)
+        if is_fine:
+            return cls(bins, np.arange(len(bins) + 1))
         # One bit at least: a number of 64 bits cannot be shifted by 64.
         buckets = edges(min(max((size // _BUCKET_BYTES).bit_length(), 1), bits))
         return cls(bins, np.append(np.searchsorted(bins, buckets), len(bins)))
@@ -216,19 +226,39 @@ class Streams:
 
 
 class BucketWriter:
-    """Sorts the rows of a part and writes them as bucket files, whose names start with `name`."""
+    """Sorts the rows of a part and writes them as bucket files, whose names start with `name`.
+
+    Attributes:
+        files: The bucket files.
+        content_bytes: int64 of shape [bins], the bytes of the images in each bin.
+    """
 
     def __init__(self, folder: BucketFolder, name: str, kind: np.dtype, bins: HashBins) -> None:
         self._folder, self._name = folder, name
         self._kind, self._schema, self._bins = kind, schema_of(kind), bins
         self._blocks: list[np.ndarray] = []
+        self._images: list[bytes] = []
         self._size = 0
         self.files: list[BucketFile] = []
+        self.content_bytes = np.zeros(len(bins.edges), np.int64)
 
-    def add(self, rows: np.ndarray, string_bytes: int = 0) -> None:
-        """Add rows, whose codes are those that `flush` gets, and the bytes of their new strings."""
+    def add(
+        self,
+        rows: np.ndarray,
+        string_bytes: int = 0,
+        images: Sequence[bytes] = (),
+    ) -> None:
+        """Add rows.
+
+        Args:
+            rows: The rows, whose codes are those that `flush` gets.
+            string_bytes: The bytes of their new strings.
+            images: The bytes of each row's image; empty for tables.
+        """
         self._blocks.append(rows)
         self._size += rows.nbytes + string_bytes
+        self._images += images
+        self._size += sum(map(len, images))
 
     @property
     def is_full(self) -> bool:
@@ -247,12 +277,18 @@ class BucketWriter:
         if not len(rows):
             return
         name = f"{self._name}-{len(self.files)}"
-        rows = taken(rows, order_of(np.ascontiguousarray(rows["hash"])))
+        order = order_of(np.ascontiguousarray(rows["hash"]))
+        rows = taken(rows, order)
         hashes = np.ascontiguousarray(rows["hash"])
         cuts = self._bins.cuts(hashes)
         counts = np.diff(cuts)
         numbers = np.diff(self._bins.cuts(hashes[~np.isnan(rows["number"])]))
-        body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
+        if self._images:
+            image_ends = np.append(0, np.cumsum(rows["size"], dtype=np.int64))
+            self.content_bytes += np.diff(image_ends[cuts])
+            body, ends = self._image_streams(rows, cuts[self._bins.buckets], order)
+        else:
+            body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
         self._folder.write(name, body)
         starts = np.array([0, *ends], np.uint32)
         checksums = [
@@ -264,6 +300,23 @@ class BucketWriter:
         numbers = counts if (numbers == counts).all() else numbers
         streams = Streams(name, starts, np.array(checksums, np.uint32))
         self.files.append(BucketFile(counts, numbers, streams))
+
+    def _image_streams(
+        self, rows: np.ndarray, cuts: np.ndarray, order: np.ndarray
+    ) -> tuple[bytes, list[int]]:
+        """Return the streams of sorted images and where each ends, as `_streams` does.
+
+        The codes of their labels are those of the source's folders, so no labels are needed.
+        """
+        images = [self._images[row] for row in order.tolist()]
+        self._images, parts, ends = [], [], []
+        end = 0
+        for start, stop in pairwise(cuts.tolist()):
+            stream = [*contents.stream_of(rows[start:stop], images[start:stop])]
+            parts += stream
+            end += sum(map(len, stream))
+            ends.append(end)
+        return b"".join(parts), ends
 
     def _streams(
         self,
@@ -360,11 +413,13 @@ class Sorted:
     Attributes:
         labels: Class indices, or numbers as float32, of shape [rows].
         strings: Each column of strings, as a dictionary; null if missing.
+        images: The bytes of the images, as large_binary; None for tables.
     """
 
     rows: np.ndarray
     labels: np.ndarray
     strings: tuple[pa.DictionaryArray, ...] = ()
+    images: pa.ChunkedArray | None = None
 
     @classmethod
     def joined(cls, pieces: Sequence[Sorted]) -> Sorted:
@@ -376,12 +431,15 @@ class Sorted:
             joined([piece.rows for piece in pieces]),
             np.concatenate([piece.labels for piece in pieces]),
             tuple(map(pa.concat_arrays, strings)),
+            contents.chained([piece.images for piece in pieces]),
         )
 
     def cut(self, start: int, end: int) -> Sorted:
         """Return the rows from `start` up to `end`."""
-        strings = tuple(column.slice(start, max(end - start, 0)) for column in self.strings)
-        return Sorted(self.rows[start:end], self.labels[start:end], strings)
+        count = max(end - start, 0)
+        strings = tuple(column.slice(start, count) for column in self.strings)
+        images = None if self.images is None else self.images.slice(start, count)
+        return Sorted(self.rows[start:end], self.labels[start:end], strings, images)
 
 
 @dataclass(frozen=True)
@@ -390,12 +448,14 @@ class RowRange:
 
     Attributes:
         counts: int64 of shape [last - first], the rows of each bin.
+        sizes: int64 of the same shape, their bytes.
         streams: Of the buckets with these bins, in all files in the order of the source.
     """
 
     first: int
     last: int
     counts: np.ndarray
+    sizes: np.ndarray
     streams: tuple[Streams, ...]
 
 
@@ -406,13 +466,22 @@ class SortedRows:
 
     Args:
         kind: The type of a row.
+        content_bytes: The bytes of the images in each bin; None for tables, or if only `read` is
+            called.
     """
 
     def __init__(
-        self, folder: BucketFolder, kind: np.dtype, bins: HashBins, vocabulary: Vocabulary
+        self,
+        folder: BucketFolder,
+        kind: np.dtype,
+        bins: HashBins,
+        vocabulary: Vocabulary,
+        content_bytes: np.ndarray | None = None,
     ) -> None:
         self._folder, self._kind, self._bins = folder, kind, bins
         self._vocabulary = vocabulary
+        none = np.zeros(len(bins.edges), np.int64)
+        self._content_bytes = none if content_bytes is None else content_bytes
 
     def counts(self, files: Sequence[BucketFile]) -> np.ndarray:
         """Return the rows of each bin in all files: int64 of shape [bins]."""
@@ -420,6 +489,19 @@ class SortedRows:
         for file in files:
             counts += file.numbers if self._vocabulary.classes is None else file.counts
         return counts
+
+    def weights(self, counts: np.ndarray) -> tuple[np.ndarray, int]:
+        """Return what shards are to have the same amount of, by bin, and the bytes of one unit.
+
+        These are the rows; rows of images differ much, so they are weighed by their bytes.
+        """
+        if self._content_bytes.any():
+            return self._sizes(counts), 1
+        return counts, self._kind.itemsize
+
+    def _sizes(self, counts: np.ndarray) -> np.ndarray:
+        """Return the bytes of each bin, given its rows."""
+        return counts * self._kind.itemsize + self._content_bytes
 
     def range(
         self, files: Sequence[BucketFile], counts: np.ndarray, first: int, last: int
@@ -430,7 +512,8 @@ class SortedRows:
             Streams(streams.name, streams.starts[start : end + 1], streams.checksums[start:end])
             for streams in (file.streams for file in files)
         )
-        return RowRange(first, last, counts[first:last], tuple(streams))
+        sizes = self._sizes(counts)[first:last]
+        return RowRange(first, last, counts[first:last], sizes, tuple(streams))
 
     def read(self, rows: RowRange) -> Iterator[Sorted]:
         """Yield sorted rows, in groups that depend on the dataset alone.
@@ -468,12 +551,12 @@ class SortedRows:
             if bucket == end:
                 begin, end = bucket, self._window_end(rows, bucket, last - first)
                 bodies = [self._body(streams, begin, end) for streams in rows.streams]
-            batches = [
-                batch
+            bucket_streams = [
+                stream
                 for streams, body in zip(rows.streams, bodies, strict=True)
-                for batch in _batch_of(streams, body, begin, bucket)
+                if (stream := _stream_of(streams, body, begin, bucket))
             ]
-            gathered = self._gathered(batches) if batches else None
+            gathered = self._gathered(bucket_streams) if bucket_streams else None
             if gathered and not bucket:  # it may begin before the rows
                 gathered = gathered.cut(self._place_of(gathered, rows.first), len(gathered.rows))
             yield int(self._bins.buckets[first + bucket + 1]), gathered
@@ -495,21 +578,23 @@ class SortedRows:
 
         The bins of a group have their first 8 bits in common, and its size is bounded.
         """
-        most = max(1, _GROUP_BYTES // self._kind.itemsize)
         prefixes = self._bins.edges[rows.first : rows.last] >> np.uint64(56)
         size = 0
-        for i, count in enumerate(rows.counts.tolist()):
-            if i and (prefixes[i] != prefixes[i - 1] or (size and size + count > most)):
+        for i, added in enumerate(rows.sizes.tolist()):
+            if i and (prefixes[i] != prefixes[i - 1] or (size and size + added > _GROUP_BYTES)):
                 yield rows.first + i
                 size = 0
-            size += count
+            size += added
         if rows.last > rows.first:
             yield rows.last
 
-    def _gathered(self, batches: Sequence[pa.RecordBatch]) -> Sorted | None:
-        """Return the good rows of streams, sorted; None without any."""
+    def _gathered(self, streams: Sequence[bytes]) -> Sorted | None:
+        """Return the good rows of a bucket's streams, sorted; None without any."""
+        if "content" in (self._kind.names or ()):
+            return self._gathered_images(streams)
+        batches = [*map(_batch_of, streams)]
         rows = np.empty(sum(map(len, batches)), self._kind)
-        for name in ("hash", "number", "features", "dates", "weight", "group"):
+        for name in ("hash", "number", "features", "dates", *_OPTIONAL):
             if name in (self._kind.names or ()):
                 _fill(rows[name], [batch.column(name) for batch in batches])
         classes = self._vocabulary.classes
@@ -537,6 +622,20 @@ class SortedRows:
         in_order = (_dictionary_array(codes[order], strings) for codes, strings in columns)
         return Sorted(taken(rows, order), labels[order], tuple(in_order))
 
+    def _gathered_images(self, streams: Sequence[bytes]) -> Sorted:
+        """Return the images of a bucket's streams, sorted."""
+        parts, images = [], []
+        for stream in streams:
+            rows, images_of_stream = contents.rows_of(stream, self._kind)
+            parts.append(rows)
+            images += images_of_stream
+        rows = joined(parts)
+        order = order_of(np.ascontiguousarray(rows["hash"]), rows["code"])
+        rows = taken(rows, order)
+        in_order = contents.array_of([images[row] for row in order.tolist()])
+        labels = np.ascontiguousarray(rows["code"])
+        return Sorted(rows, labels, (), pa.chunked_array([in_order]))
+
 
 def _dictionary_array(codes: np.ndarray, strings: pa.Array) -> pa.DictionaryArray:
     """Return strings by their codes; the code after the last string is null."""
@@ -544,16 +643,19 @@ def _dictionary_array(codes: np.ndarray, strings: pa.Array) -> pa.DictionaryArra
     return pa.DictionaryArray.from_arrays(indices, strings, safe=False)
 
 
-def _batch_of(streams: Streams, body: bytes, first: int, bucket: int) -> Iterator[pa.RecordBatch]:
-    """Yield a bucket's rows in one file, if there are any; `body` begins at bucket `first`."""
+def _stream_of(streams: Streams, body: bytes, first: int, bucket: int) -> bytes:
+    """Return a bucket's stream in one file, empty without rows; `body` begins at bucket `first`."""
     start, end = (int(at) for at in streams.starts[bucket : bucket + 2] - streams.starts[first])
-    if start == end:
-        return
     stream = body[start:end]
-    if google_crc32c.value(stream) != streams.checksums[bucket]:
+    if stream and google_crc32c.value(stream) != streams.checksums[bucket]:
         raise damaged(streams.name)
+    return stream
+
+
+def _batch_of(stream: bytes) -> pa.RecordBatch:
+    """Return the rows of a table's stream."""
     with pa.ipc.open_stream(stream) as reader:
-        yield reader.read_next_batch()
+        return reader.read_next_batch()
 
 
 def _fill(field: np.ndarray, columns: Sequence[pa.Array]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.components.cards import Artifact, Card, DatasetCard
-from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA, MANIFEST, SCHEMA
+
+from ..cards import Artifact, Card, DatasetCard
+from ..step import Step
+from .dataset import Prepared
 
 
 def write_card(step: Step, done: Prepared, artifact: Artifact) -> None:

@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.cells import LONGEST, Cells
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
 from kfp_tfjob.features.types.base import Votes
 from kfp_tfjob.features.types.number import BIT, Number, are_bits
 from kfp_tfjob.features.types.number import NUMBER_FORM as NUMBER
-from kfp_tfjob.storage.errors import DataError, Problem
+
+from .source.readers.arrow_table import Chunk
 
 MOST_TEXTS = 100_000  # different values of a category
 _MOST_CHARACTERS = 64 << 20  # of these values together

@@ -10,14 +10,15 @@ from unicodedata import normalize
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.kinds import INDEX, NO_VALUE, Kinds
-from kfp_tfjob.components.prepare_data.labels import Label
+from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnStatistics, Field
 from kfp_tfjob.features.types.lookalikes import are_booleans
-from kfp_tfjob.storage.formatting import listed, setting
+
+from .kinds import INDEX, NO_VALUE, Kinds
+from .labels import Label
 
 _MOST_WARNED = 10  # names in one warning
 # Strings often written for a missing value, besides data_options.null_values.

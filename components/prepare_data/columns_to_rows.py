@@ -12,10 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.column_profile import votes_of
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import (
     LONGEST,
     Cells,
@@ -27,9 +23,22 @@ from kfp_tfjob.features.cells import (
     text_of,
 )
 from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES, Field, missing_in
+from kfp_tfjob.features.types.base import (
+    CODES,
+    CONTENTS,
+    FIELDS,
+    FLOATS,
+    WHOLES,
+    Field,
+    missing_in,
+)
 from kfp_tfjob.features.types.number import is_number, parse_number
 from kfp_tfjob.options.value_format import kind_in, patterns_of
+
+from .column_profile import votes_of
+from .faults import BlockFaults
+from .kinds import Feature, Kinds
+from .source.readers.arrow_table import Chunk, Images
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,7 @@ class Rows:
         dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE if missing.
         forms: The labels by form, of bad rows too, if `data_options.types` names their format.
         lost: The labels of the omitted rows.
+        images: The images; None for tables.
     """
 
     features: np.ndarray
@@ -58,6 +68,7 @@ class Rows:
     dates: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.int64))
     forms: Mapping[str, int] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
+    images: Images | None = None
 
     @property
     def good(self) -> Rows:
@@ -78,6 +89,7 @@ class Rows:
             self.dates[keep] if len(self.dates) else self.dates,
             self.forms,
             lost,
+            self.images and self.images.of(keep),
         )
 
 
@@ -94,7 +106,7 @@ class Converter:
     def rows(self, chunk: Chunk) -> Rows:
         """Return the good rows of a chunk that has all features and the label."""
         faults = chunk.faults
-        columns: dict[Field, list] = {FLOATS: [], CODES: [], WHOLES: []}
+        columns: dict[Field, list] = {field: [] for field in FIELDS}
         block = chunk.numbers
         is_whole = self._names == block.names and self._direct.issuperset(self._names)
         for feature in () if is_whole else self._kinds.features:
@@ -104,6 +116,8 @@ class Converter:
                 else:
                     columns[FLOATS].append(block.rows[:, block.places[feature.name]])
                 continue
+            if feature.type.field is CONTENTS:
+                continue  # the reader has checked the images
             column = self.column(chunk, feature)
             if not feature.takes_missing:
                 values = column.codes if isinstance(column, Texts) else column
@@ -112,7 +126,10 @@ class Converter:
                     missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
                 )
             columns[feature.type.field].append(column)
-        labels, codes, forms = _labels(chunk, self._label, self._label_format)
+        if chunk.images:
+            labels, codes, forms = *_classes(chunk, self._label), {}
+        else:
+            labels, codes, forms = _labels(chunk, self._label, self._label_format)
         rows = len(faults.lines)
         return Rows(
             block.rows
@@ -125,6 +142,7 @@ class Converter:
             tuple(columns[CODES]),
             as_matrix(columns[WHOLES], rows, np.int64),
             forms,
+            images=chunk.images,
         ).good
 
     def column(self, chunk: Chunk, feature: Feature) -> np.ndarray | Texts:
@@ -195,6 +213,12 @@ def _plain(chunk: Chunk, name: str, format: str, texts: list[str], codes: np.nda
         rows = (wrong & present)[codes]
         chunk.faults.mark(rows, "format", name, lambda i: texts[codes[i]])
     return plain.to_pylist()
+
+
+def _classes(chunk: Chunk, name: str) -> tuple[list[str], np.ndarray]:
+    """Return the distinct classes of images and the index of each row's; any folder is a class."""
+    column = chunk.columns[name]
+    return column.dictionary.to_pylist(), column.indices.to_numpy()
 
 
 def _labels(

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.reference import Reference
-from kfp_tfjob.components.prepare_data.sample import Sample
+from kfp_tfjob.common.errors import Problem, first
+from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.storage.errors import Problem, first
-from kfp_tfjob.storage.formatting import listed, setting
+
+from .reference import Reference
+from .sample import Sample
 
 _MOST_NAMED = 20  # columns or classes in one problem
 # Of the hashes that decide about splits (split_rules.py), which no option can set.

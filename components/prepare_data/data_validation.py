@@ -13,28 +13,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import contracts, leaks, reference, sample
-from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.distributions import (
-    Distributions,
-    DistributionsDocument,
-    Drift,
-    measure,
-)
-from kfp_tfjob.components.prepare_data.leaks import Suspicious
-from kfp_tfjob.components.prepare_data.reference import Reference
-from kfp_tfjob.components.prepare_data.sample import Sample
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.escaping import short
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, SUSPICIOUS
 from kfp_tfjob.storage.store import Store
+
+from ..step import Step
+from . import contracts, leaks, reference, sample
+from .dataset import Prepared
+from .distributions import Distributions, DistributionsDocument, Drift, measure
+from .leaks import Suspicious
+from .reference import Reference
+from .sample import Sample
 
 _MOST_NAMED = 10
 _MOST_SUSPICIONS = 5

@@ -12,41 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data import fit_encoding
-from kfp_tfjob.components.prepare_data.buckets import (
-    BucketFile,
-    Sorted,
-    SortedRows,
-    Vocabulary,
-    joined,
-)
-from kfp_tfjob.components.prepare_data.column_warnings import uneven_splits
-from kfp_tfjob.components.prepare_data.distributions import (
-    Distributions,
-    DistributionsDocument,
-)
-from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
-from kfp_tfjob.components.prepare_data.hashes import split_of
-from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.shards import (
-    Plan,
-    Shard,
-    shards_of,
-)
-from kfp_tfjob.components.prepare_data.source.digest import copies
-from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
-from kfp_tfjob.components.prepare_data.split_rules import ignored_folders
-from kfp_tfjob.components.prepare_data.statistics import (
-    SAMPLE_ROWS,
-    Statistics,
-    Train,
-    described,
-    sample_rows,
-)
-from kfp_tfjob.components.prepare_data.tasks import Job
-from kfp_tfjob.components.prepare_data.weights import WeightSums, check
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.features.schema import (
     LeftOut,
     Schema,
@@ -56,13 +23,13 @@ from kfp_tfjob.features.schema import (
     SchemaWeight,
 )
 from kfp_tfjob.features.statistics import SPLITS, StatisticsDocument, WeightStatistics
-from kfp_tfjob.features.types.base import CODES
+from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES
+from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import (
+    CODEC_LAYOUT,
     CODEC_VERSION,
     DISTRIBUTIONS,
     MANIFEST,
@@ -71,6 +38,25 @@ from kfp_tfjob.storage.layout import (
 )
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
+
+from . import fit_encoding
+from .buckets import BucketFile, Sorted, SortedRows, Vocabulary, joined
+from .column_warnings import uneven_splits
+from .distributions import Distributions, DistributionsDocument
+from .executors.executor import ProgressLog
+from .hashes import split_of
+from .images.statistics import described as described_images
+from .images.statistics import input_of
+from .labels import Label
+from .scan import Scan
+from .shards import Plan, Shard, shards_of
+from .source.digest import copies
+from .source.files import Source
+from .source.unread_files import large_unread_files
+from .split_rules import ignored_folders
+from .statistics import SAMPLE_ROWS, Statistics, Train, described, sample_rows
+from .tasks import Job
+from .weights import WeightSums, check
 
 _COPIED = 0.1  # of the rows; copies of files with few rows or none do not matter
 _MOST_FILES = 10  # named in the log
@@ -142,23 +128,27 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     summed, distributions, objects, digests = _shards(scan, plan, shards)
     label_moments = [moments.column(0) for moments in summed.labels]
     DataError.raise_if(filter(None, [label.problem(label_moments)]))
-    rows, faults = scan.rows(label), scan.faults
+    rows, faults, images = scan.rows(label), scan.faults, scan.summary.images
+    model_input = input_of(images, options.images) if images else None
     features = plan.coding.features
     dropped = (LeftOut(name, "data_options.drop") for name in options.drop)
-    schema = schema_of(
+    schema = _schema_of(
         label,
         [SchemaFeature(feature.name, feature.schema_type) for feature in features],
         options,
         scan.job.split_rules.comparable,
-        "parquet",
         {split: _schema_split(split, rows[split], shards, digests) for split in SPLITS},
-        coding=tuple(feature.learned for feature in features),
+        coding=() if model_input else tuple(feature.learned for feature in features),
         formats={item.name: item.format for item in scan.kinds.features if item.format},
         weight=None if options.weight is None else SchemaWeight(options.weight),
         group=plan.group,
         null_values=tuple(sorted({*scan.job.columns.null_values} - {""})),
         left_out=(*scan.kinds.left_out, *dropped),
+        picture=model_input,
     )
+    if model_input:
+        statistics = _described_images(scan, label, summed, model_input)
+        return _complete(store, base, objects, schema, statistics)
     rule, source = scan.job.split_rules.rule, scan.job.source
     suspicions = [
         *uneven_splits(rows, summed.duplicates, options.split.fractions, rule),
@@ -174,10 +164,37 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         check(options.weight, weights)
         splits = {split: sums.of_split(label.classes) for split, sums in weights.items()}
         statistics = replace(statistics, weight=WeightStatistics(options.weight, splits))
-    if (shared := scan.also_in_train()) is not None:
+    if overlap := scan.overlap():
         how = "have the same features as a row of train"
-        statistics = note_overlap(statistics, shared, rows, "rows", how)
-    return complete(store, base, objects, schema, statistics, distributions.document())
+        statistics = _note_overlap(statistics, overlap.also_in_train, rows, "rows", how)
+    return _complete(store, base, objects, schema, statistics, distributions.document())
+
+
+def _described_images(
+    scan: Scan, label: Label, summed: Statistics, model_input: PictureInput
+) -> StatisticsDocument:
+    """Return the content of statistics.json for a dataset of images."""
+    rows, folders, faults = scan.rows(label), scan.job.source.pictures, scan.faults
+    assert scan.summary.images and folders and label.classes
+    # Folders divide equal images, which are then not next to each other.
+    overlap = scan.overlap()
+    totals = overlap or summed
+    statistics = described_images(
+        scan.summary.images,
+        model_input,
+        label.name,
+        label.classes,
+        scan.labels.class_counts(label),
+        {"read": faults.seen, **rows},
+        faults.counts(),
+        totals.duplicates,
+        totals.conflicts,
+        folders.notes,
+    )
+    if not overlap:
+        return statistics
+    shared, how = overlap.also_in_train, "are also in train"
+    return _note_overlap(statistics, shared, rows, "pictures", how)
 
 
 def _schema_split(
@@ -210,9 +227,10 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     """Return the plan that all shards share, the shards, and the summary of train."""
     job, files = scan.job, scan.summary.files
     vocabulary = _vocabulary(scan, label)
-    rows = SortedRows(scan.executor.context.buckets, job.row_kind, job.bins, vocabulary)
+    folder, content_bytes = scan.executor.context.buckets, scan.summary.content_bytes
+    rows = SortedRows(folder, job.row_kind, job.bins, vocabulary, content_bytes)
     counts = rows.counts(files)
-    sample = _sample(rows, job, files, counts)
+    sample = _sample(rows, job, files, counts, label)
     counted, of_texts = scan.summary.counted
     if label.classes is not None:
         counted.merge(of_texts)
@@ -222,7 +240,7 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     of_label = None if label.classes is not None else fitted.labels
     bins = Distributions.of(coding, fitted.rows, of_label, label.name)
     splits = split_of(job.bins.edges, job.fractions)
-    shards = list(shards_of(rows, files, counts, splits, job.row_kind.itemsize))
+    shards = list(shards_of(rows, files, counts, splits))
     by_class = (
         np.zeros((3, 0), np.int64) if label.classes is None else scan.labels.class_counts(label)
     )
@@ -243,8 +261,13 @@ def _vocabulary(scan: Scan, label: Label) -> Vocabulary:
     )
 
 
-def _sample(rows: SortedRows, job: Job, files: Sequence[BucketFile], counts: np.ndarray) -> Sorted:
-    """Return the first rows of train, given the rows of each bin."""
+def _sample(
+    rows: SortedRows, job: Job, files: Sequence[BucketFile], counts: np.ndarray, label: Label
+) -> Sorted:
+    """Return the first rows of train, given the rows of each bin; none if nothing needs them."""
+    numeric = [*job.kinds.in_field(FLOATS), *job.kinds.in_field(WHOLES)]
+    if not numeric and label.classes is not None:
+        return Sorted(np.empty(0, job.row_kind), np.empty(0))
     row_count = max(fit_encoding.sample_rows(job.row_kind), sample_rows(job.row_kind))
     train = int(np.searchsorted(split_of(job.bins.edges, job.fractions), 1))
     last = min(int(np.searchsorted(np.cumsum(counts[:train]), row_count)) + 1, train)
@@ -260,15 +283,14 @@ def _shards(
     scan: Scan, plan: Plan, shards: Sequence[Shard]
 ) -> tuple[Statistics, Distributions, list[ManifestObject], list[str]]:
     """Write the shards, and merge what they say of their rows; return their digests as well."""
-    row_bytes = plan.job.row_kind.itemsize
-    progress = ProgressLog("wrote", sum(shard.rows for shard in shards) * row_bytes)
+    progress = ProgressLog("wrote", sum(shard.size for shard in shards))
     statistics = Statistics.empty(plan.coding, plan.label)
     distributions = replace(plan.bins)
     objects: list[ManifestObject] = []
     digests: list[str] = []
     results = scan.executor.map(_TASK, plan, shards)
     for shard, done in zip(shards, results, strict=True):
-        progress.add(shard.rows, shard.rows * row_bytes)
+        progress.add(shard.rows, shard.size)
         statistics.merge(done.statistics)
         distributions.merge(done.distributions)
         objects.append(done.object)
@@ -277,7 +299,7 @@ def _shards(
     return statistics, distributions, objects, digests
 
 
-def note_overlap(
+def _note_overlap(
     statistics: StatisticsDocument,
     shared: dict[str, int],
     rows: dict[str, int],
@@ -293,12 +315,11 @@ def note_overlap(
     return replace(statistics, also_in_train=shared, warnings=(*statistics.warnings, *warnings))
 
 
-def schema_of(
+def _schema_of(
     label: Label,
     features: Sequence[SchemaFeature],
     options: DataOptions,
     split_rule: Mapping[str, str | int],
-    layout: str,
     splits: Mapping[str, SchemaSplit],
     **incomparable: Any,
 ) -> Schema:
@@ -311,14 +332,14 @@ def schema_of(
         features=tuple(features),
         label=SchemaLabel(label.name, label.classes),
         split={"salt": options.split.salt, "fractions": options.split.fractions, **split_rule},
-        codec={"version": CODEC_VERSION, "layout": layout},
+        codec={"version": CODEC_VERSION, "layout": CODEC_LAYOUT},
         splits=splits,
         **incomparable,
     )
     return replace(schema, schema_digest=schema.digest())
 
 
-def complete(
+def _complete(
     store: Store,
     base: S3Address,
     shards: list[ManifestObject],

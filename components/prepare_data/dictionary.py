@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.column_profile import MOST_TEXTS
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.string import bins_of
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import LONGEST_SCHEMA
+
+from .column_profile import MOST_TEXTS
 
 _MOST_BYTES = LONGEST_SCHEMA - (32 << 20)  # of the strings of all dictionaries of a table
 _AROUND = 16  # bytes around a string in schema.json

@@ -25,13 +25,14 @@ from itertools import islice
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import model_values
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.features.types.base import NO_DATE, ColumnType, Field, missing_in
+from kfp_tfjob.features.types.base import CONTENTS, NO_DATE, ColumnType, Field, missing_in
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.storage import documents
+
+from .buckets import model_values
 
 FORMAT = 1
 MOST_COLUMNS = 1000
@@ -177,12 +178,16 @@ class Distributions:
         cls, coding: Coding, sample: np.ndarray, labels: np.ndarray | None = None, label: str = ""
     ) -> Distributions:
         """Return the bins that suit rows of train, as they are in the runs, and a numeric label."""
-        placed = zip(coding.features[:MOST_COLUMNS], coding.places, strict=False)
-        columns = tuple(_bins_of(coded, *at, sample) for coded, at in placed)
+        placed = [
+            (coded, at)
+            for coded, at in zip(coding.features, coding.places, strict=True)
+            if coded.field is not CONTENTS
+        ]
+        columns = tuple(_bins_of(coded, *at, sample) for coded, at in placed[:MOST_COLUMNS])
         of_label = None
         if labels is not None:
             of_label = Bins(label, Number.kind, -1, edges_of(labels.astype(np.float32)))
-        return cls(columns, of_label, len(coding.features) - len(columns))
+        return cls(columns, of_label, len(placed) - len(columns))
 
     @classmethod
     def of_file(cls, file: DistributionsDocument, coding: Coding) -> Distributions:
@@ -197,6 +202,11 @@ class Distributions:
             if coded.name in columns_of_file and columns_of_file[coded.name].kind == coded.kind
         )
         return cls(columns, file.label and file.label.bins(-1, ()))
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are bins; images have none."""
+        return bool(self._bins)
 
     def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:
         """Add rows of the runs, best some thousand at a time: it costs twenty calls a column."""

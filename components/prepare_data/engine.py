@@ -17,25 +17,7 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kfp_tfjob.components.prepare_data import dataset, row_requirements, scan
-from kfp_tfjob.components.prepare_data.bucket_folder import BucketPrefix
-from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
-from kfp_tfjob.components.prepare_data.executors.processes import Processes, count_for, spare
-from kfp_tfjob.components.prepare_data.images import engine as pictures
-from kfp_tfjob.components.prepare_data.source.digest import source_digest as digest_of
-from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK
-from kfp_tfjob.components.prepare_data.source.readers.open_table import PART_BYTES
-from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.no_data import data_problems
-from kfp_tfjob.options.parse import parse
-from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.registry.prune_runs import use_dataset
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectNotFoundError,
@@ -43,8 +25,26 @@ from kfp_tfjob.storage.errors import (
     Problems,
     StepError,
 )
-from kfp_tfjob.storage.formatting import counted, listed, sized
+from kfp_tfjob.common.formatting import counted, listed, sized
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.no_data import data_problems
+from kfp_tfjob.options.parse import parse
+from kfp_tfjob.pages.template import render as fill
+from kfp_tfjob.registry.prune_runs import use_dataset
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import WORK
+
+from ..step import Step
+from . import dataset, row_requirements, scan
+from .bucket_folder import BucketPrefix
+from .dataset import Prepared
+from .executors.executor import Context, Executor
+from .executors.processes import Processes, count_for, spare
+from .source.digest import source_digest as digest_of
+from .source.files import Source
+from .source.readers.byte_range import BLOCK
+from .source.readers.open_table import PART_BYTES
+from .source.resolve import check_header, list_source
 
 _LARGE = 1 << 30  # bytes of a source whose rows do not go to the disk of a node
 _GROWTH = 3  # bytes of rows in buckets for each byte of the source; few columns or packed text
@@ -135,11 +135,8 @@ def _prepared(
 ) -> Prepared:
     """Read the source and write the dataset; close the executor."""
     try:
-        if source.pictures:
-            done = pictures.prepare(executor, source, data_label, options, base)
-        else:
-            source_scan = scan.read(source, data_label, options, executor, block, part)
-            done = dataset.write(base, source_scan, row_requirements.decide(source_scan))
+        source_scan = scan.read(source, data_label, options, executor, block, part)
+        done = dataset.write(base, source_scan, row_requirements.decide(source_scan))
         executor.context.buckets.clear()
         return done
     except DataError as error:
@@ -185,7 +182,7 @@ def _executor(
 ) -> Executor:
     """Return the executor: on Dask, or several processes if there are cores and work for them."""
     if dask:
-        from kfp_tfjob.components.prepare_data.executors.distributed import Distributed
+        from .executors.distributed import Distributed
 
         return Distributed(context, dask)
     parts = -(-source.size // part)

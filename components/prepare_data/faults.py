@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.source.foreign_files import CONVERT
+from kfp_tfjob.common.errors import Example, Problem, first
+from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import FORMATS, NULL_VALUES, DataOptions
-from kfp_tfjob.storage.errors import Example, Problem, first
-from kfp_tfjob.storage.formatting import listed, setting
+
+from .source.foreign_files import CONVERT
 
 MOST_EXAMPLES = 10
 _MOST_COLUMNS = 20
@@ -164,11 +165,6 @@ class Faults:
         self.rows.update(faults.rows)
         self.cells.update(faults.cells)
         self.examples = _of_each([*self.examples, *faults.examples])
-
-    @classmethod
-    def of_files(cls, files: int, faults: list[Fault]) -> Faults:
-        """Return the faults of files that are rows."""
-        return cls(files, Counter(fault.rule for fault in faults), examples=faults)
 
     def counts(self) -> dict[str, int]:
         """Return the bad rows by rule, in the order of RULES."""
@@ -454,6 +450,21 @@ class BlockFaults(Faults):
 
     def _example(self, line: int, column: str, value: str, rule: str) -> None:
         self.examples.append(Fault(self.file, line, column, value[:_VALUE_LENGTH], rule))
+
+
+class FileFaults(BlockFaults):
+    """The faults of files that are rows, given the name of each."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__("", np.zeros(len(names), np.int64))
+        self._names = names
+
+    def mark_file(self, row: int, rule: str, value: str) -> None:
+        """Mark a file as bad by a key of RULES; `value` says what it is instead."""
+        self.rows[rule] += 1
+        self._rule[row] = _NUMBERS[rule]
+        if self.rows[rule] <= MOST_EXAMPLES:
+            self.examples.append(Fault(self._names[row], 0, "", value, rule))
 
 
 def _expected(rules: list[str]) -> str:

@@ -13,11 +13,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import model_values
-from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.types.base import (
     CODES,
+    CONTENTS,
     FIELDS,
     NO_DATE,
     WHOLES,
@@ -25,6 +24,9 @@ from kfp_tfjob.features.types.base import (
     missing_in,
 )
 from kfp_tfjob.options.data import DataOptions
+
+from .buckets import model_values
+from .kinds import Feature, Kinds
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 100_000, 64 << 20
 GROUPS = 2  # rows whose label is a number, and other rows, which are bad in a regression
@@ -137,6 +139,8 @@ def learn(
         if field is CODES:
             strings, rows = texts.get(feature.name, ()), counted.codes[at[field]]
             values = TrainValues(feature.gaps, np.zeros(0), dictionary=strings, rows=rows)
+        elif field is CONTENTS:
+            values = TrainValues(feature.gaps, np.zeros(0))  # nothing is learned
         else:
             column = model_values(sample, field, at[field])
             values = _values(feature, counted, column, at[field])

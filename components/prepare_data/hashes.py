@@ -17,7 +17,7 @@ fmix64 is the last step of MurmurHash3: each bit of its input changes about half
 no two inputs have the same output, so rows that differ in one column never have the same hash. A
 hash of a whole row, such as BLAKE2b, would need a loop over the rows.
 
-Called by tasks.py for tables, and by images/engine.py.
+Called by tasks.py.
 """
 
 from __future__ import annotations

@@ -29,22 +29,17 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.column_profile import (
-    LONG,
-    MOST_OTHERS,
-    MOST_TEXTS,
-    ColumnProfile,
-    too_many_others,
-)
-from kfp_tfjob.components.prepare_data.dictionary import Dictionary
-from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.common.errors import Example, Problem, first
+from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.features.schema import LeftOut
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
 from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
-from kfp_tfjob.storage.errors import Example, Problem, first
-from kfp_tfjob.storage.formatting import listed, setting
+
+from .column_profile import LONG, MOST_OTHERS, MOST_TEXTS, ColumnProfile, too_many_others
+from .dictionary import Dictionary
+from .source.header import Columns
 
 _HASHED = next(column_type.kind for column_type in TYPES.values() if column_type.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.column_profile import votes_of
-from kfp_tfjob.components.prepare_data.columns_to_rows import Rows
-from kfp_tfjob.components.prepare_data.faults import MOST_EXAMPLES, Fault
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.features.types.base import ColumnMoments, Votes
 from kfp_tfjob.features.types.boolean import PAIRS, TRUE_TEXTS
@@ -37,8 +36,10 @@ from kfp_tfjob.features.types.number import (
     rounded,
 )
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import counted, listed
+
+from .column_profile import votes_of
+from .columns_to_rows import Rows
+from .faults import MOST_EXAMPLES, Fault
 
 MOST_CLASSES = 10_000
 _ROWS_OF_A_CLASS = 10  # on average, where whole numbers are classes

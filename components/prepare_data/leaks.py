@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import model_values
-from kfp_tfjob.components.prepare_data.distributions import MOST_COLUMNS, edges_of
-from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import CODES, missing_in
+
+from .buckets import model_values
+from .distributions import MOST_COLUMNS, edges_of
+from .sample import Sample
 
 # The measures, and the least figure that is suspicious.
 AUC, CERTAINTY, R2 = "AUC", "certainty about the label", "R² of the label's ranks"

@@ -2,6 +2,7 @@
 
 Any tool reads such a file: pandas, DuckDB, Spark, or a user's own program.
 
+- An image is the bytes of its file.
 - A number is a float64, or a float32 in a table of plain numbers, in which the model takes them as
   they are. A boolean is a bool, a date a timestamp in UTC, and a category or text a string. null is
   a missing value.
@@ -9,6 +10,9 @@ Any tool reads such a file: pandas, DuckDB, Spark, or a user's own program.
 - The weight is a float32, and has its own name, too.
 - If the split is by group, test rows have the hash of their group as a uint64, because evaluate
   needs to know which rows are alike. schema.json names the column.
+
+Images are not compressed again, and have no statistics, which would repeat them. A row group has
+about 16 MiB of values, so a reader has few images in memory.
 
 Equal rows give equal bytes, however the source was divided: a row group begins after a number of
 bytes that depends on the rows alone, and its strings are in alphabetical order in the dictionary.
@@ -27,14 +31,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kfp_tfjob.components.prepare_data.buckets import Sorted
-from kfp_tfjob.components.prepare_data.hashes import row_hashes
-from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.weights import weights_of
 from kfp_tfjob.features.cells import sorted_strings
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.string_hashes import string_hashes
-from kfp_tfjob.features.types.base import CODES, NO_DATE
+from kfp_tfjob.features.types.base import CODES, CONTENTS, NO_DATE
+
+from .buckets import Sorted
+from .hashes import row_hashes
+from .labels import Label
+from .weights import weights_of
 
 # Of a row group, before it is compressed: what a reader has in memory at a time.
 _GROUP_BYTES = 16 << 20
@@ -62,19 +67,28 @@ class ParquetShard:
         group: str = "",
     ) -> None:
         self._coding, self._label, self._weight, self._group = coding, label, weight, group
-        none = self._table(Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings()))
-        # pyarrow's types lack that it may be a list.
+        no_images = pa.chunked_array([], pa.large_binary())
+        none = self._table(
+            Sorted(np.empty(0, kind), np.empty(0, np.int32), self._no_strings(), no_images)
+        )
+        # pyarrow's types lack that they may be lists.
         strings: Any = [field.name for field in none.schema if pa.types.is_dictionary(field.type)]
+        plain: Any = [field.name for field in none.schema if field.type != no_images.type]
+        has_images = len(plain) < len(none.schema)
+        compressions: Any = {field.name: "zstd" for field in none.schema}
+        compressions |= {name: "none" for name in compressions if name not in plain}
         self._writer = pq.ParquetWriter(
             path,
             none.schema,
-            compression="zstd",
+            compression=compressions if has_images else "zstd",
+            write_statistics=plain if has_images else True,
             # A dictionary of floats takes five times as long, and saves nothing.
             use_dictionary=strings,
             # Without Arrow's own schema, tools read strings as strings rather than as categories.
             store_schema=False,
         )
         self._waiting: list[pa.Table] = []
+        self._content_words: list[np.ndarray] = []
         self._bytes = 0
         self._digest = blake2b(digest_size=16)
 
@@ -87,6 +101,9 @@ class ParquetShard:
         """Add rows."""
         self._waiting.append(self._table(rows))
         self._bytes += rows.rows.nbytes + sum(map(_string_bytes, rows.strings))
+        if rows.images is not None:
+            self._content_words.append(rows.rows["content"])
+            self._bytes += rows.images.nbytes
         if self._bytes >= _GROUP_BYTES:
             self._flush()
 
@@ -100,6 +117,8 @@ class ParquetShard:
         for feature, (field, place) in zip(self._coding.features, self._coding.places, strict=True):
             if field == CODES:
                 columns[feature.name] = next(strings)
+            elif field == CONTENTS:
+                columns[feature.name] = rows.images
             else:
                 columns[feature.name] = feature.to_arrow(rows.rows[field.name][:, place])
         if self._weight:
@@ -122,14 +141,29 @@ class ParquetShard:
 
     def _flush(self) -> None:
         if self._waiting:
-            table = pa.concat_tables(self._waiting).unify_dictionaries().combine_chunks()
+            table = pa.concat_tables(self._waiting).unify_dictionaries()
             for at, field in enumerate(table.schema):
+                if field.type == pa.large_binary():
+                    continue  # its chunks are not copied
+                column = _chunk_of(table[at])
                 if pa.types.is_dictionary(field.type):
-                    table = table.set_column(at, field, _sorted_dictionary(table[at].chunk(0)))
+                    column = _sorted_dictionary(column)
+                table = table.set_column(at, field, column)
             self._writer.write_table(table, row_group_size=len(table))
-            words = (_words(column.chunk(0)) for column in table.columns)
+            words = map(self._words, table.columns)
             self._digest.update(row_hashes(words, len(table), "").tobytes())
-        self._waiting, self._bytes = [], 0
+        self._waiting, self._content_words, self._bytes = [], [], 0
+
+    def _words(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Return 64 bits for each value of a column: uint64 of shape [rows]."""
+        if column.type == pa.large_binary():
+            return np.concatenate(self._content_words)
+        return _words(column.chunk(0))
+
+
+def _chunk_of(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _words(column: pa.Array) -> np.ndarray:

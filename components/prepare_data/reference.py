@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kfp_tfjob.components.prepare_data.distributions import DistributionsDocument
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
+from kfp_tfjob.registry.champion import Champion, read_champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
     MANIFEST,
@@ -22,6 +20,9 @@ from kfp_tfjob.storage.layout import (
     Layout,
 )
 from kfp_tfjob.storage.store import Store
+
+from ..step import Step
+from .distributions import DistributionsDocument
 
 T = TypeVar("T")
 

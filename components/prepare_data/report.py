@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from kfp_tfjob.components.prepare_data.contracts import consequence
-from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
-from kfp_tfjob.components.prepare_data.dataset import Prepared
-from kfp_tfjob.components.prepare_data.distributions import ColumnRows, Drift
-from kfp_tfjob.components.prepare_data.leaks import Suspicious
-from kfp_tfjob.components.step import Step
+from kfp_tfjob.common.errors import DataError, Example, Problem, first
+from kfp_tfjob.common.escaping import short
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
@@ -20,9 +17,13 @@ from kfp_tfjob.features.types.base import ColumnStatistics, ColumnType
 from kfp_tfjob.pages import sparklines
 from kfp_tfjob.pages.rebinning import Rebinning
 from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.storage.errors import DataError, Example, Problem, first
-from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.formatting import counted
+
+from ..step import Step
+from .contracts import consequence
+from .data_validation import Comparison, Validation
+from .dataset import Prepared
+from .distributions import ColumnRows, Drift
+from .leaks import Suspicious
 
 MOST_COLUMNS = 200
 _MOST_BARS = 24  # the rest of the values is one bar

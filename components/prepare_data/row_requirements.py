@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.column_warnings import plain_spelling
-from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.labels import Label, number_fix
-from kfp_tfjob.components.prepare_data.scan import Scan
-from kfp_tfjob.components.prepare_data.source.header import no_rows
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import counted, listed
+
+from .column_warnings import plain_spelling
+from .faults import Faults
+from .labels import Label, number_fix
+from .scan import Scan
+from .source.header import no_rows
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ def decide(scan: Scan) -> Label:
             has no rows, or train has no row of a class.
     """
     faults, labels, options = scan.faults, scan.labels, scan.job.options
+    if folders := scan.job.source.pictures:
+        return _decide_images(scan, folders.classes)
     faults.label, faults.options = labels.name, options
     if not faults.seen:
         raise DataError(no_rows())
@@ -52,6 +55,18 @@ def decide(scan: Scan) -> Label:
         log.info("the values of the label mean %s; data_options.task sets another task", label.task)
     counts = None if label.classes is None else labels.class_counts(label)
     check(scan.rows(label), label.name, label.classes, counts, options, scan.job.split_rules.rule)
+    return label
+
+
+def _decide_images(scan: Scan, classes: tuple[str, ...]) -> Label:
+    """Return the label, whose classes are those of the folders."""
+    faults, options = scan.faults, scan.job.options
+    faults.options = options
+    check_bad(faults, faults.image_problems, options)
+    codes = np.arange(len(classes), dtype=np.int32)
+    label = Label(scan.labels.name, "classification", classes, codes)
+    counts, rule = scan.labels.class_counts(label), scan.job.split_rules.rule
+    check(scan.rows(label), label.name, classes, counts, options, rule, "image")
     return label
 
 

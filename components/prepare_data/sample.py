@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.cells import Cells, Texts
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import CODES, ColumnType
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream
 

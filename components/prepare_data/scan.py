@@ -16,25 +16,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from kfp_tfjob.components.prepare_data import kinds as columns_kinds
-from kfp_tfjob.components.prepare_data import split_rules
-from kfp_tfjob.components.prepare_data.dictionary import Dictionary, TooManyTextsError
-from kfp_tfjob.components.prepare_data.executors.executor import Executor, ProgressLog
-from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.kinds import Kinds, LeftOut, all_hashed
-from kfp_tfjob.components.prepare_data.labels import Label, Labels
-from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span
-from kfp_tfjob.components.prepare_data.source.readers.open_table import (
-    PART_BYTES,
-    Part,
-    parts_of,
-)
-from kfp_tfjob.components.prepare_data.source.resolve import first_block
-from kfp_tfjob.components.prepare_data.tasks import Job, RowSummary
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.statistics import SPLITS
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.options.data import AUTO, DataOptions
+from kfp_tfjob.options.image_options import PICTURE
+
+from . import kinds as columns_kinds
+from . import split_rules
+from .dictionary import Dictionary, TooManyTextsError
+from .executors.executor import Executor, ProgressLog
+from .faults import Faults
+from .images.folders import LABEL
+from .kinds import Feature, Kinds, LeftOut, all_hashed
+from .labels import Label, Labels
+from .source.delimiter import with_delimiter
+from .source.files import Source
+from .source.header import Columns
+from .source.readers.byte_range import BLOCK, Span
+from .source.readers.open_table import PART_BYTES, Part, parts_of
+from .source.resolve import first_block
+from .split_rules import Overlap
+from .tasks import Job, RowSummary
 
 _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
 
@@ -73,8 +75,8 @@ class Scan:
         """The kinds of the features, and the columns that were omitted."""
         return self.job.kinds
 
-    def also_in_train(self) -> dict[str, int] | None:
-        """Return the rows of validation and test that are in train; None if there cannot be any."""
+    def overlap(self) -> Overlap | None:
+        """Return the rows with features of rows in other splits; None if there cannot be any."""
         return (
             split_rules.count_overlap(self.executor.context.buckets, self.summary.overlaps)
             if self.job.split_rules.is_needed
@@ -128,6 +130,12 @@ def read(
         DataError: A file cannot be read, or does not have the expected columns, or the kind of a
             column is unclear.
     """
+    if source.pictures:
+        return _read_images(source, label, options, executor, part)
+    if options.delimiter == AUTO:
+        options = with_delimiter(source, options)
+        if options.separator != ",":
+            log.info("the delimiter of %s is %r", source.first.name, options.delimiter)
     columns, kinds, problems = first_block(source, label, options)
     if columns is None:
         raise DataError(*problems)
@@ -159,7 +167,7 @@ def read(
             continue
         kinds = scan.proven()
         if not kinds.features:
-            raise DataError(_no_feature(source.files[0].name, kinds))
+            raise DataError(_no_feature(source.first.name, kinds))
         if kinds.give_rows_of(job.kinds):
             kinds = replace(kinds, padded=padded)
             return replace(scan, job=replace(scan.job, kinds=kinds, assumed=False))
@@ -168,6 +176,20 @@ def read(
         )
         executor.context.buckets.clear(job.name)
         job = replace(job, kinds=kinds, assumed=False)
+
+
+def _read_images(
+    source: Source, label: str, options: DataOptions, executor: Executor, part: int
+) -> Scan:
+    """Read images, whose columns are known."""
+    assert source.pictures
+    for note in source.pictures.notes:
+        log.warning("%s", note)
+    label = label.strip() or LABEL
+    kinds = Kinds((Feature(PICTURE, PICTURE, None, 0),), ())
+    job = Job(source, label, options, Columns((PICTURE,), label), kinds, name=uuid4().hex)
+    DataError.raise_if(split_rules.folder_problems(source, options))
+    return _rows(executor, job, parts_of(source, options, part))
 
 
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
@@ -209,4 +231,5 @@ def _no_feature(file: str, kinds: Kinds) -> Problem:
         received="; ".join(f"{item.name!r}: {item.reason}" for item in kinds.left_out[:10]),
         expected="at least one feature",
         fix="set a column's type in data_options.types to keep it, or correct data_uri",
+        name="no-features",
     )

@@ -9,25 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import (
-    BucketFile,
-    RowRange,
-    Sorted,
-    SortedRows,
-    Vocabulary,
-    joined,
-)
-from kfp_tfjob.components.prepare_data.distributions import Distributions
-from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.parquet_shard import ParquetShard
-from kfp_tfjob.components.prepare_data.statistics import Statistics
-from kfp_tfjob.components.prepare_data.tasks import Job
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
+
+from .buckets import BucketFile, RowRange, Sorted, SortedRows, Vocabulary, joined
+from .distributions import Distributions
+from .executors.executor import Context
+from .labels import Label
+from .parquet_shard import ParquetShard
+from .statistics import Statistics
+from .tasks import Job
 
 SHARD_BYTES = 64 << 20
 
@@ -38,14 +32,22 @@ class Shard:
 
     Attributes:
         index: Its place in the split.
-        rows: How many rows it has.
-        bins: Where they are.
+        bins: The rows.
     """
 
     split: int
     index: int
-    rows: int
     bins: RowRange
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+        return int(self.bins.counts.sum())
+
+    @property
+    def size(self) -> int:
+        """The bytes of its rows."""
+        return int(self.bins.sizes.sum())
 
     @property
     def key(self) -> str:
@@ -83,37 +85,33 @@ class Plan:
 
 
 def shards_of(
-    rows: SortedRows,
-    files: Sequence[BucketFile],
-    counts: np.ndarray,
-    splits: np.ndarray,
-    row_bytes: int,
+    rows: SortedRows, files: Sequence[BucketFile], counts: np.ndarray, splits: np.ndarray
 ) -> Iterator[Shard]:
-    """Yield the shards, given the rows and the split of each bin, and the bytes of a row."""
+    """Yield the shards, given the rows and the split of each bin."""
+    weights, unit_bytes = rows.weights(counts)
     for split in range(len(SPLITS)):
         start, end = np.searchsorted(splits, [split, split + 1]).tolist()
-        for index, (first, last) in enumerate(pairwise(cuts_of(counts[start:end], row_bytes))):
-            bins = rows.range(files, counts, start + first, start + last)
-            yield Shard(split, index, int(bins.counts.sum()), bins)
+        for index, (first, last) in enumerate(pairwise(cuts_of(weights[start:end], unit_bytes))):
+            yield Shard(split, index, rows.range(files, counts, start + first, start + last))
 
 
-def cuts_of(counts: np.ndarray, row_bytes: int) -> list[int]:
+def cuts_of(weights: np.ndarray, unit_bytes: int) -> list[int]:
     """Return where the shards of a split begin among its bins, and where the last one ends.
 
-    A shard has whole bins, about as many rows as the others, and at most about 64 MiB.
+    A shard has whole bins, about as much as the others, and at most about 64 MiB.
 
     Args:
-        counts: The rows of each bin.
-        row_bytes: The bytes of a row.
+        weights: The rows of each bin, or the bytes if rows differ much.
+        unit_bytes: The bytes of a row, or 1.
     """
-    ends = np.cumsum(counts)
-    rows = int(ends[-1]) if len(ends) else 0
-    shards = max(1, -(-rows * row_bytes // SHARD_BYTES))
-    shares = rows * np.arange(1, shards) // shards
+    ends = np.cumsum(weights)
+    total = int(ends[-1]) if len(ends) else 0
+    shards = max(1, -(-total * unit_bytes // SHARD_BYTES))
+    shares = total * np.arange(1, shards) // shards
     cuts = np.unique(np.searchsorted(ends, shares) + 1)
     # Empty bins at the end belong to the last shard that contains rows.
-    inner = (cut for cut in cuts.tolist() if int(ends[cut - 1]) < rows)
-    return [0, *inner, len(counts)]
+    inner = (cut for cut in cuts.tolist() if int(ends[cut - 1]) < total)
+    return [0, *inner, len(weights)]
 
 
 _COUNTED_BYTES, _FEWEST_COUNTED = 4 << 20, 4096  # for distributions.json at a time
@@ -150,7 +148,8 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
         remaining -= len(part.rows)
         parquet.add(part)
         statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
-        waiting.append(part)
+        if distributions.is_needed:
+            waiting.append(part)
         if sum(len(part.rows) for part in waiting) >= most:
             distributions.add(SPLITS[shard_plan.split], *_joined(waiting))
             waiting = []

@@ -10,35 +10,30 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
-from kfp_tfjob.components.prepare_data.columns_to_rows import texts_of
-from kfp_tfjob.components.prepare_data.hashes import (
-    ROW_HASH_REVISION,
-    limits_of,
-    scaled,
-    split_of,
-)
-from kfp_tfjob.components.prepare_data.source.files import SPLITS as WORDS
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-)
-from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.cells import shown_date
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.date import parse_forms
 from kfp_tfjob.features.types.number import NUMBER, number_as_text, parse_number
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
+
+from .bucket_folder import BucketFolder
+from .columns_to_rows import texts_of
+from .hashes import ROW_HASH_REVISION, limits_of, scaled, split_of
+from .source.files import SPLITS as WORDS
+from .source.files import Source
+from .source.header import Columns
+from .source.readers.arrow_table import Chunk
+from .source.readers.open_table import open_table
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +64,6 @@ class SplitRules:
         self._limits = limits
         DataError.raise_if(folder_problems(source, options))
         by_folder = _by_folder(source, options)
-        self._given = {file.name: file.split for file in source.files} if by_folder else {}
         self.folders = source.folder_splits if by_folder else frozenset()
         self.rule: dict[str, str | int] = {
             **options.split.extra,
@@ -91,13 +85,11 @@ class SplitRules:
             return self.rule | {"row_revision": ROW_HASH_REVISION}
         return self.rule
 
-    def splits(
-        self, file: SourceFile, chunk: Chunk, groups: np.ndarray | None = None
-    ) -> np.ndarray:
+    def splits(self, folder: str, chunk: Chunk, groups: np.ndarray | None = None) -> np.ndarray:
         """Return the split of each row, -1 where its hash decides; mark rows without a split.
 
         Args:
-            file: The file of the rows.
+            folder: The split that the folder of the rows names, or empty.
             chunk: The rows.
             groups: The result of `group_hashes`.
         """
@@ -109,8 +101,7 @@ class SplitRules:
         if by.time:
             times = self.as_times(chunk, by.time)
             return np.searchsorted(self._limits, times, side="right").astype(np.int8)
-        word = self._given.get(file.name)
-        return np.full(rows, SPLITS.index(word) if word else _BY_HASH, np.int8)
+        return np.full(rows, SPLITS.index(folder) if self.folders else _BY_HASH, np.int8)
 
     def _named(self, chunk: Chunk, name: str) -> np.ndarray:
         texts, codes = texts_of(chunk, name)
@@ -314,23 +305,23 @@ def _inner_words(name: str) -> tuple[str, ...]:
 
 
 _BINS = 64
-_KIND = np.dtype([("hash", "<u8"), ("split", "u1")])
+_KIND = np.dtype([("hash", "<u8"), ("label", "<i4"), ("split", "u1")])
 
 
 class OverlapWriter:
     """Keeps which rows of validation and test have features that are also in train.
 
     Only splits that do not come from the hash of the features can have such rows. These are the
-    hashes of the rows of one part with their splits: 9 bytes for each row.
+    hashes of the rows of one part with their labels and splits: 13 bytes for each row.
     """
 
     def __init__(self) -> None:
         self._rows: list[np.ndarray] = []
 
-    def add(self, hashes: np.ndarray, splits: np.ndarray) -> None:
-        """Add rows."""
+    def add(self, hashes: np.ndarray, labels: np.ndarray, splits: np.ndarray) -> None:
+        """Add rows, with the codes of their labels."""
         rows = np.empty(len(hashes), _KIND)
-        rows["hash"], rows["split"] = hashes, splits
+        rows["hash"], rows["label"], rows["split"] = hashes, labels, splits
         self._rows.append(rows)
 
     def to_bytes(self) -> bytes:
@@ -342,9 +333,25 @@ class OverlapWriter:
         return ends.tobytes() + rows.tobytes()
 
 
-def count_overlap(folder: BucketFolder, names: Sequence[str]) -> dict[str, int]:
-    """Return the rows of validation and of test that are also in train, from the parts' files."""
+@dataclass(frozen=True)
+class Overlap:
+    """Rows with features of other rows, in whatever split these are.
+
+    Attributes:
+        also_in_train: The rows of validation and of test that are also in train.
+        duplicates: Rows with the features of an earlier row.
+        conflicts: Such rows with another label, if all parts have the same codes of labels.
+    """
+
+    also_in_train: dict[str, int]
+    duplicates: int
+    conflicts: int
+
+
+def count_overlap(folder: BucketFolder, names: Sequence[str]) -> Overlap:
+    """Return the rows with features of other rows, from the parts' files."""
     head = 8 * _BINS
+    duplicates = conflicts = 0
     ends = [np.frombuffer(folder.read(name, 0, head), "<i8") for name in names]
     overlap = np.zeros(len(SPLITS), np.int64)
     for i in range(_BINS):
@@ -357,4 +364,9 @@ def count_overlap(folder: BucketFolder, names: Sequence[str]) -> dict[str, int]:
         train, tested = rows["hash"][rows["split"] == 0], rows[rows["split"] > 0]
         shared = tested["split"][np.isin(tested["hash"], train)]
         overlap += np.bincount(shared, minlength=len(SPLITS))
-    return dict(zip(SPLITS[1:], overlap[1:].tolist(), strict=True))
+        rows = rows[np.lexsort((rows["label"], rows["hash"]))]
+        same = rows["hash"][1:] == rows["hash"][:-1]
+        duplicates += int(same.sum())
+        conflicts += int((same & (rows["label"][1:] != rows["label"][:-1])).sum())
+    also_in_train: dict[str, int] = dict(zip(SPLITS[1:], overlap[1:].tolist(), strict=True))
+    return Overlap(also_in_train, duplicates, conflicts)

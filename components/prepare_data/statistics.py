@@ -10,17 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import model_numbers, model_values
-from kfp_tfjob.components.prepare_data.column_warnings import (
-    column_warnings,
-    label_suspicions,
-    label_warnings,
-)
-from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.fit_encoding import Counted
-from kfp_tfjob.components.prepare_data.kinds import Kinds
-from kfp_tfjob.components.prepare_data.labels import Label
-from kfp_tfjob.components.prepare_data.weights import WeightSums, weights_of
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.moments import NO_MOMENTS, Moments
 from kfp_tfjob.features.statistics import (
@@ -39,6 +28,14 @@ from kfp_tfjob.features.types.base import (
     missing_in,
 )
 from kfp_tfjob.options.data import DataOptions
+
+from .buckets import model_numbers, model_values
+from .column_warnings import column_warnings, label_suspicions, label_warnings
+from .faults import Faults
+from .fit_encoding import Counted
+from .kinds import Kinds
+from .labels import Label
+from .weights import WeightSums, weights_of
 
 SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20

@@ -11,31 +11,31 @@ from functools import cached_property
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.buckets import BucketFile, BucketWriter, HashBins, kind_of
-from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, DistinctTexts, profile
-from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
-from kfp_tfjob.components.prepare_data.dictionary import (
-    Dictionary,
-    HashedStrings,
-    TooManyTextsError,
-    too_large,
-)
-from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.faults import Faults
-from kfp_tfjob.components.prepare_data.fit_encoding import GROUPS, Counted
-from kfp_tfjob.components.prepare_data.hashes import number_words, row_hashes, split_of
-from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, columns_of
-from kfp_tfjob.components.prepare_data.labels import Labels
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.header import Columns, choose
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
-from kfp_tfjob.components.prepare_data.source.readers.open_table import Part, open_table
-from kfp_tfjob.components.prepare_data.split_rules import OverlapWriter, SplitRules, place
-from kfp_tfjob.components.prepare_data.weights import read as read_weights
-from kfp_tfjob.features.types.base import CODES, FIELDS, FLOATS, WHOLES
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import setting
+from kfp_tfjob.features.statistics import SPLITS
+from kfp_tfjob.features.string_hashes import bytes_hash
+from kfp_tfjob.features.types.base import CODES, CONTENTS, FIELDS, FLOATS, WHOLES
+from kfp_tfjob.features.types.image import ImageProfile
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import setting
+
+from .buckets import BucketFile, BucketWriter, HashBins, kind_of
+from .column_profile import ColumnProfile, DistinctTexts, profile
+from .columns_to_rows import Converter, Rows
+from .dictionary import Dictionary, HashedStrings, TooManyTextsError, too_large
+from .executors.executor import Context
+from .faults import Faults
+from .fit_encoding import GROUPS, Counted
+from .hashes import number_words, row_hashes, split_of
+from .images.reader import chunks_of
+from .kinds import NO_KINDS, Kinds, columns_of
+from .labels import Labels
+from .source.files import Source, SourceFile
+from .source.header import Columns, choose
+from .source.readers.arrow_table import ArrowTable, Chunk
+from .source.readers.open_table import Part, open_table
+from .split_rules import OverlapWriter, SplitRules, place
+from .weights import read as read_weights
 
 _MOST_NAMED = 10  # columns
 
@@ -75,15 +75,17 @@ class Job:
     @cached_property
     def bins(self) -> HashBins:
         """The bins and the buckets of the hashes."""
-        return HashBins.of(self.source.size, self.fractions)
+        # A bucket of images costs next to nothing, and a large one is read for rows of few shards.
+        is_fine = bool(self.kinds.in_field(CONTENTS))
+        return HashBins.of(self.source.size, self.fractions, is_fine)
 
     @cached_property
     def row_kind(self) -> np.dtype:
         """The type of a row in memory."""
         kinds, weighted = self.kinds, self.options.weight is not None
-        floats, codes, wholes = (len(kinds.in_field(field)) for field in FIELDS)
-        grouped = bool(self.options.split.group)
-        return kind_of(floats, codes, wholes, weighted, kinds.number_type, grouped)
+        floats, codes, wholes, contents = (len(kinds.in_field(field)) for field in FIELDS)
+        grouped, number = bool(self.options.split.group), kinds.number_type
+        return kind_of(floats, codes, wholes, weighted, number, grouped, bool(contents))
 
 
 @dataclass
@@ -94,7 +96,10 @@ class RowSummary:
         counted: The counts over rows of train: rows with a number as label, then other rows.
         dictionaries: The dictionaries of the categories.
         seen: The profile of each column; empty if the kinds are known.
+        images: The profile of images; None for tables.
         files: The bucket files, in the order of the source.
+        content_bytes: int64 of shape [bins], the bytes of the images in each bin of the hashes; of
+            shape [1] for tables.
         reached: How far a range of text was read: its start, its end, and its lines.
         overlaps: The names of the files that `count_overlap` reads.
     """
@@ -103,7 +108,9 @@ class RowSummary:
     counted: list[Counted]
     dictionaries: dict[str, Dictionary]
     seen: dict[str, ColumnProfile]
+    images: ImageProfile | None = None
     faults: Faults = field(default_factory=Faults)
+    content_bytes: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     files: list[BucketFile] = field(default_factory=list)
     reached: tuple[int, int, int] | None = None
     overlaps: list[str] = field(default_factory=list)
@@ -117,7 +124,12 @@ class RowSummary:
             for name in (job.columns.features if job.assumed else ())
         }
         counted = [Counted.empty(job.kinds) for _ in range(GROUPS)]
-        return cls(Labels(job.label), counted, dictionaries, profiles)
+        if (folders := job.source.pictures) is None:
+            return cls(Labels(job.label), counted, dictionaries, profiles)
+        # The folders name all classes, so a part has the same codes as the others.
+        counts = np.zeros((len(SPLITS), len(folders.classes)), np.int64)
+        labels = Labels(job.label, folders.codes, counts=counts)
+        return cls(labels, counted, dictionaries, profiles, ImageProfile())
 
     def merge(self, part: RowSummary, lines: int) -> None:
         """Add the rows of the next part, after some lines of its file.
@@ -139,6 +151,9 @@ class RowSummary:
         TooManyTextsError.raise_if(filter(None, [too_large(self.dictionaries)]))
         for counts, counts_of_part in zip(self.counted, part.counted, strict=True):
             counts.merge(counts_of_part, codes)
+        if self.images and part.images:
+            self.images.merge(part.images)
+        self.content_bytes = self.content_bytes + part.content_bytes
         self.files += part.files
         self.overlaps += part.overlaps
 
@@ -146,11 +161,15 @@ class RowSummary:
 def rows(context: Context, job: Job, part: Part) -> RowSummary:
     """Write the rows of one part of a job to bucket files."""
     writer, source = _PartWriter(job, context, part), replace(job.source, store=context.store)
-    for file in source.files[part.first : part.last + 1]:
+    if source.pictures:
+        for folder, chunk in chunks_of(source, part.files, job.label, job.options.images):
+            writer.add(folder, chunk)
+        return writer.end()
+    for file in part.files:
         with open_table(source, file, job.options, job.block, part.span) as table:
             columns = _columns(job, table, file)
             for chunk in table.chunks(columns):
-                writer.add(file, chunk)
+                writer.add(file.split, chunk)
             if part.span:
                 writer.summary.reached = table.reached
     return writer.end()
@@ -191,7 +210,7 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
     if len(additional) + len(missing) <= _MOST_NAMED:
         drop = setting(drop, [*job.options.drop, *additional, *missing])
     return Problem(
-        f"{name} does not have the columns of {job.source.files[0].name}",
+        f"{name} does not have the columns of {job.source.first.name}",
         received="; ".join(
             f"{kind} {', '.join(map(repr, names[:10]))}"
             for kind, names in (("additional", additional), ("missing", missing))
@@ -200,6 +219,7 @@ def _other_columns(job: Job, name: str, columns: Columns) -> Problem:
         expected="the same columns in every file, in any order",
         fix=f"{fix}list the features in data_options.columns, or drop the columns that some files"
         f" lack with {drop}",
+        name="columns-differ",
     )
 
 
@@ -222,13 +242,13 @@ class _PartWriter:
         self._buckets = BucketWriter(self._folder, self._name, job.row_kind, job.bins)
         self._overlap = OverlapWriter() if job.split_rules.is_needed else None
 
-    def add(self, file: SourceFile, chunk: Chunk) -> None:
-        """Add the good rows of a chunk."""
+    def add(self, folder: str, chunk: Chunk) -> None:
+        """Add the good rows of a chunk from a folder that names a split, or from any other."""
         job, weight = self._job, self._job.options.weight
         chunk.faults.dropping = job.options.dropping(chunk.columns, job.label)
         rules = job.split_rules
         groups = rules.group_hashes(chunk)
-        splits = rules.splits(file, chunk, groups) if rules.is_needed else None
+        splits = rules.splits(folder, chunk, groups) if rules.is_needed else None
         weights = None if weight is None else read_weights(chunk, weight)
         if job.assumed:
             profile(self.summary.seen, chunk)
@@ -238,16 +258,23 @@ class _PartWriter:
             strings.add(column)
             for strings, column in zip(self._strings, converted.texts, strict=True)
         ]
-        hashes = self._row_hashes(converted, [strings.hashes for strings in coded])
+        images = converted.images
+        image_bytes = images.contents if images else []
+        image_hashes = np.array([*map(bytes_hash, image_bytes)], np.uint64)
+        string_hashes = [column.hashes for column in coded]
+        feature_hashes = self._row_hashes(converted, string_hashes, image_hashes)
+        hashes = feature_hashes
         if splits is not None:
-            placed = place(hashes, splits[keep], job.fractions, rules.folders)
-            if self._overlap:
-                self._overlap.add(hashes, split_of(placed, job.fractions))
-            hashes = placed
+            hashes = place(hashes, splits[keep], job.fractions, rules.folders)
         self.summary.faults.merge(converted.faults)
         split = split_of(hashes, job.fractions)
         labels, numbers = self.summary.labels.add(converted, split)
+        if self._overlap:
+            self._overlap.add(feature_hashes, labels, split)
         rows = np.empty(len(hashes), job.row_kind)
+        if images and self.summary.images:
+            rows["content"], rows["size"] = image_hashes, images.properties["bytes"]
+            self.summary.images.add(images.properties, split == 0)
         rows["hash"], rows["code"], rows["number"] = hashes, labels, numbers
         np.add(converted.features, 0, out=rows["features"])  # -0.0 is 0.0
         rows["dates"] = converted.dates
@@ -258,16 +285,20 @@ class _PartWriter:
         self._count(rows, [column.counted for column in coded], split)
         for j, column in enumerate(coded):
             rows["codes"][:, j] = column.codes
-        self._buckets.add(rows, sum(column.new_bytes for column in coded))
+        string_bytes = sum(column.new_bytes for column in coded)
+        self._buckets.add(rows, string_bytes, image_bytes)
         if self._buckets.is_full:
             self._flush()
 
-    def _row_hashes(self, rows: Rows, string_hashes: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the hashes of rows, given the hashes of each column of strings."""
+    def _row_hashes(
+        self, rows: Rows, string_hashes: Sequence[np.ndarray], image_hashes: np.ndarray
+    ) -> np.ndarray:
+        """Return the hashes of rows, given those of each column of strings, and of the images."""
         words = {
             FLOATS: iter(number_words(rows.features).T),
             CODES: iter(string_hashes),
             WHOLES: iter(rows.dates.view(np.uint64).T),
+            CONTENTS: iter([image_hashes]),
         }
         columns = (next(words[feature.type.field]) for feature in self._job.kinds.features)
         return row_hashes(columns, len(rows.lines), self._job.options.split.salt)
@@ -292,6 +323,8 @@ class _PartWriter:
         """Write the remaining rows, and return the part's summary."""
         self._flush()
         self.summary.files = self._buckets.files
+        if self.summary.images:
+            self.summary.content_bytes = self._buckets.content_bytes
         for column in self.summary.seen.values():
             column.forms = {}  # only this part needs them
         if self._overlap:

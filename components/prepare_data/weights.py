@@ -9,13 +9,12 @@ from itertools import zip_longest
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-)
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.cells import shown, textual
 from kfp_tfjob.features.statistics import SplitWeights, WeightedLabel
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.storage.errors import DataError, Problem
+
+from .source.readers.arrow_table import Chunk
 
 
 def read(chunk: Chunk, name: str) -> np.ndarray:

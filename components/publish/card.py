@@ -17,9 +17,9 @@ from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.options.metric_names import labelled
 from kfp_tfjob.pages.template import Markdown
 from kfp_tfjob.pages.template import render as fill
-from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.registry.champion import Champion
+from kfp_tfjob.registry.verdict_record import ModelVerdict
 from kfp_tfjob.storage.layout import REQUEST, SERVING, VERSIONS
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 
 
 def render(

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components.parameter_docs import with_parameter_docs
-from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.options.container_images import TRAINER
+
+from ..parameter_docs import with_parameter_docs
 
 
 @dsl.component(base_image=TRAINER, install_kfp_package=False)

@@ -21,20 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from kfp_tfjob.components.publish.version import complete
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.registry import mirror
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.promotion import promote, surpassed
-from kfp_tfjob.registry.servable import publish_newest
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import (
-    PROMOTE,
-    Champion,
-    read_champion,
-    read_record,
-)
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectNotFoundError,
@@ -42,22 +29,76 @@ from kfp_tfjob.storage.errors import (
     Problems,
     SurpassedError,
 )
-from kfp_tfjob.storage.escaping import code, prose
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
-from kfp_tfjob.storage.names import check_model_name
-from kfp_tfjob.storage.verdict_record import (
+from kfp_tfjob.common.escaping import code, prose
+from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.common.names import check_model_name
+from kfp_tfjob.registry import mirror
+from kfp_tfjob.registry.champion import (
+    PROMOTE,
+    Champion,
+    read_champion,
+    read_record,
+)
+from kfp_tfjob.registry.champion_records import champions
+from kfp_tfjob.registry.promotion import promote, surpassed
+from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.registry.verdict_record import (
     LostRace,
     ModelVerdict,
     save_lost_race,
     save_second,
     second_verdict,
 )
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
+
+from ..step import Step
+from .version import complete
 
 log = logging.getLogger(__name__)
 
 
 PUBLISHED, NOT_BLESSED = "published", "not_blessed"
+
+
+@dataclass(frozen=True)
+class PublishRequest:
+    """The typed parameters of publish, parsed once.
+
+    Attributes:
+        model_name: The name to publish the model under.
+        model: The SavedModel of a run.
+        dataset: The dataset it was evaluated on.
+        gpus: How many GPUs the models may use if this one is evaluated again.
+        variables: Variables of the run's replicas that name MLflow's server.
+    """
+
+    model_name: str
+    model: S3Address
+    dataset: S3Address
+    gpus: int
+    variables: Mapping[str, str]
+
+    @classmethod
+    def parse(
+        cls,
+        model_name: str,
+        model_uri: str,
+        dataset_uri: str,
+        gpus: int,
+        variables: Mapping[str, str],
+    ) -> PublishRequest:
+        """Parse the step's parameters; `run` describes them.
+
+        Raises:
+            ConfigurationError: A parameter is invalid; it lists every problem.
+        """
+        problems = Problems(check_model_name(model_name))
+        dataset = problems.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
+        model = problems.of(lambda: S3Address.parse(model_uri, "model_uri"))
+        if problems or not (dataset and model):
+            raise ConfigurationError(*problems)
+        return cls(model_name, model, dataset, gpus, variables)
 
 
 @dataclass(frozen=True)
@@ -120,21 +161,28 @@ def run(
         ConfigurationError: The name is not valid, or the verdict does not bless this model.
         DataError: The model, the dataset or the verdict is missing or damaged.
     """
-    wrong = Problems(check_model_name(model_name))
-    dataset = wrong.of(lambda: S3Address.parse(dataset_uri, "dataset_uri"))
-    model = wrong.of(lambda: S3Address.parse(model_uri, "model_uri"))
-    verdict = wrong.of(lambda: _verdict(step, S3Address.parse(verdict_uri, "verdict_uri")))
-    if wrong or not (dataset and model and verdict):
-        raise ConfigurationError(*wrong)
-    _require_blessed(step, verdict, model_name, model, verdict_uri, dataset)
+    problems = Problems()
+    request = problems.of(
+        lambda: PublishRequest.parse(model_name, model_uri, dataset_uri, gpus, variables)
+    )
+    verdict = problems.of(lambda: _verdict(step, S3Address.parse(verdict_uri, "verdict_uri")))
+    if problems or not (request and verdict):
+        raise ConfigurationError(*problems)
+    _require_blessed(step, verdict, verdict_uri, request)
+    return _publish_once(step, verdict, request)
+
+
+def _publish_once(step: Step, verdict: ModelVerdict, request: PublishRequest) -> Published:
+    """Publish the model of a verdict, unless another model or a person has been faster."""
+    model_name = request.model_name
     number = verdict.met + 1
     verdict = second_verdict(step.store, step.run) or verdict
-    while (done := _made_by_person(step, model_name, number, variables)) is None:
+    while (done := _made_by_person(step, request, number)) is None:
         if not verdict.blessed:
             log.info("the model is not published: %s", verdict.reason)
             return Published.nothing(NOT_BLESSED, model_name, f"evaluated again: {verdict.reason}")
         try:
-            return _publish(step, verdict, model, dataset, variables)
+            return _publish(step, verdict, request)
         except SurpassedError:
             winner = _winner(step, model_name, verdict.met + 1)
         is_own = winner.trained_by == (step.run_id, step.task_key)
@@ -150,11 +198,11 @@ def run(
             winner.version,
             winner.run_id,
         )
-        verdict = evaluate_again(step, verdict, dataset_uri, gpus)
+        verdict = evaluate_again(step, verdict, request)
     return done
 
 
-def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int) -> ModelVerdict:
+def evaluate_again(step: Step, first: ModelVerdict, request: PublishRequest) -> ModelVerdict:
     """Evaluate the model against the current champion, and store the second verdict.
 
     Raises:
@@ -163,9 +211,11 @@ def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int)
     """
     from kfp_tfjob.judging.judge import EvaluationRequest, judge
 
-    request = EvaluationRequest.parse(first.model_name, first.model_uri, dataset_uri, first.gate)
+    evaluation = EvaluationRequest.parse(
+        first.model_name, first.model_uri, str(request.dataset), first.gate
+    )
     with tempfile.TemporaryDirectory(prefix="publish-") as scratch:
-        judged = judge(step.store, step.layout, request, Path(scratch), gpus)
+        judged = judge(step.store, step.layout, evaluation, Path(scratch), request.gpus)
     save_second(step.store, step.run, judged.verdict)
     rows = counted(judged.verdict.rows, "test row")
     log.info("second verdict on %s: %s", rows, judged.decision.line)
@@ -174,13 +224,7 @@ def evaluate_again(step: Step, first: ModelVerdict, dataset_uri: str, gpus: int)
     return stored
 
 
-def _publish(
-    step: Step,
-    verdict: ModelVerdict,
-    model: S3Address,
-    dataset: S3Address,
-    variables: Mapping[str, str],
-) -> Published:
+def _publish(step: Step, verdict: ModelVerdict, request: PublishRequest) -> Published:
     """Publish the model of the verdict in force.
 
     Raises:
@@ -188,26 +232,24 @@ def _publish(
     """
     model_name, number = verdict.model_name, verdict.met + 1
     _require_unsurpassed(step, model_name, number, verdict)
-    champion, card = complete(step, verdict, number, model, dataset)
+    champion, card = complete(step, verdict, number, request.model, request.dataset)
     promote(step.store, step.layout, model_name, champion)
     publish_newest(step.store, step.layout, model_name)
-    mirror.sync(step.store, step.layout, model_name, variables=variables)
+    mirror.sync(step.store, step.layout, model_name, variables=request.variables)
     return Published.version_of(step, model_name, champion, card)
 
 
-def _made_by_person(
-    step: Step, model_name: str, number: int, variables: Mapping[str, str]
-) -> Published | None:
+def _made_by_person(step: Step, request: PublishRequest, number: int) -> Published | None:
     """Return the version that a user has promoted from this run since its verdict, if any.
 
     Such a run is neither evaluated against itself, nor published a second time.
 
     Args:
         step: The run and its store.
-        model_name: The model.
+        request: The step's parameters.
         number: The number of the champion record that the first verdict allows.
-        variables: Variables of the run's replicas that name MLflow's server.
     """
+    model_name = request.model_name
     run = (step.run_id, step.task_key)
     for champion in champions(step.store, step.layout, model_name, above=number - 1):
         if champion.action == PROMOTE and champion.trained_by == run:
@@ -217,7 +259,7 @@ def _made_by_person(
     note = f"{champion.by} made it the champion already: {champion.why}"
     log.info("version %d of %s is published: %s", champion.version, model_name, note)
     publish_newest(step.store, step.layout, model_name)
-    mirror.sync(step.store, step.layout, model_name, variables=variables)
+    mirror.sync(step.store, step.layout, model_name, variables=request.variables)
     place = step.layout.model(model_name)
     card = step.store.read(place.version(champion.version) / MODEL_CARD).decode()
     card += f"\n{prose(note)}.\n"
@@ -249,12 +291,7 @@ def _verdict(step: Step, address: S3Address) -> ModelVerdict:
 
 
 def _require_blessed(
-    step: Step,
-    verdict: ModelVerdict,
-    model_name: str,
-    model: S3Address,
-    verdict_uri: str,
-    dataset: S3Address,
+    step: Step, verdict: ModelVerdict, verdict_uri: str, request: PublishRequest
 ) -> None:
     """Reject a verdict that does not bless this model."""
     if not verdict.blessed:
@@ -266,10 +303,11 @@ def _require_blessed(
                 fix="train a better model, or change gate",
             )
         )
+    dataset = request.dataset
     digest = dataset_digest(dataset, step.store.read_manifest(dataset / MANIFEST))
     expected = {
-        "model_name": model_name,
-        "model_uri": str(model),
+        "model_name": request.model_name,
+        "model_uri": str(request.model),
         "dataset_digest": digest,
     }
     ConfigurationError.raise_if(

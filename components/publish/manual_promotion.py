@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.components.publish.version import complete
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.registry.promotion import promote
-from kfp_tfjob.registry.servable import publish_newest
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import PROMOTE, Champion, read_champion
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     ObjectNotFoundError,
     Problem,
     SurpassedError,
 )
-from kfp_tfjob.storage.verdict_record import ModelVerdict, verdict_in_force
+from kfp_tfjob.registry.champion import PROMOTE, Champion, read_champion
+from kfp_tfjob.registry.promotion import promote
+from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.registry.verdict_record import ModelVerdict, verdict_in_force
+from kfp_tfjob.storage.address import S3Address
+
+from ..step import Step
+from .version import complete
 
 
 @dataclass(frozen=True)

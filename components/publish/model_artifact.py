@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kfp_tfjob.components.cards import TENSORFLOW, PublishedModelCard
-from kfp_tfjob.components.publish.engine import Published
-from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.saved_model_version import tensorflow_version
+from kfp_tfjob.registry.champion import read_champion
+from kfp_tfjob.registry.verdict_record import verdict_in_force
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import MANIFEST, MODEL
-from kfp_tfjob.storage.verdict_record import verdict_in_force
+
+from ..cards import TENSORFLOW, PublishedModelCard
+from ..step import Step
+from .engine import Published
 
 
 def published_model(step: Step, model_name: str, done: Published) -> PublishedModelCard:

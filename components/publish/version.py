@@ -13,16 +13,14 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from kfp_tfjob.components.publish.card import render, request
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.components.summary import suspicious_columns
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.signature_columns import read as read_arguments
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.registry import versions
+from kfp_tfjob.registry.champion import Champion
+from kfp_tfjob.registry.verdict_record import ModelVerdict
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import (
     DISTRIBUTIONS,
     MODEL,
@@ -36,8 +34,11 @@ from kfp_tfjob.storage.layout import (
 )
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull, push
+
+from ..step import Step
+from ..summary import suspicious_columns
+from .card import render, request
 
 _OF_THE_DATASET = (SCHEMA, STATISTICS, DISTRIBUTIONS)  # later data is compared with them
 _LONGEST_WHY = 1000  # characters; every reader of the champions reads this record

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from kfp import dsl
 
-from kfp_tfjob.components.parameter_docs import with_parameter_docs
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
+
+from ..parameter_docs import with_parameter_docs
 
 
-@dsl.component(base_image=images.TOOLS, install_kfp_package=False)
+@dsl.component(base_image=container_images.TOOLS, install_kfp_package=False)
 @with_parameter_docs
 def sync_output(
     *,

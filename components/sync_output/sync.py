@@ -15,15 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_tfjob.components.step import Step
-from kfp_tfjob.components.summary import WHY_NO_DATA, WHY_NOT_EVALUATED, proven_summary
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError, Problem, first
+from kfp_tfjob.common.escaping import code
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, Problem, first
-from kfp_tfjob.storage.escaping import code
-from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import OUTPUT, RUN_COMPLETION, RUN_MODEL, SAVED_MODEL
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.uploader import verify
+
+from ..step import Step
+from ..summary import WHY_NO_DATA, WHY_NOT_EVALUATED, proven_summary
 
 log = logging.getLogger(__name__)
 

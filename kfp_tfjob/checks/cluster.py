@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from kfp_tfjob.checks.finding import Finding, ok, warning
-from kfp_tfjob.checks.subject import Subject, dry_run
 from kfp_tfjob.cluster.backend import JobExistsError
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import (
@@ -23,6 +21,9 @@ from kfp_tfjob.cluster.errors import (
 )
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.status import replicas
+
+from .finding import Finding, ok, warning
+from .subject import Subject, dry_run
 
 
 def version(subject: Subject) -> Iterator[Finding]:

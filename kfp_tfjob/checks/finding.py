@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
 
 
 class Status(StrEnum):

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kfp_tfjob.checks.finding import Finding, ok, unknown, waits, warning
-from kfp_tfjob.checks.remedies import secret_fix, secrets_of
-from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import rights
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+from .finding import Finding, ok, unknown, waits, warning
+from .remedies import secret_fix, secrets_of
+from .subject import Subject
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _OWN_KEYS = "so pods use the keys of their node or service account instead"
@@ -176,14 +177,14 @@ def _example_pods(subject: Subject) -> Iterator[tuple[str, Object]]:
     for replica in replicas(subject.job):
         metadata = {"generateName": "kfp-tfjob-doctor-"}
         yield replica.role, kind | {"metadata": metadata, "spec": dict(replica.pod)}
-    step: Object = {"image": images.TOOLS, "command": ["true"]}
-    if images.RUN_AS_USER != "none":
+    step: Object = {"image": container_images.TOOLS, "command": ["true"]}
+    if container_images.RUN_AS_USER != "none":
         # As Kubeflow Pipelines 2.16 and later fill it in for a task with a user id.
         step["securityContext"] = {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             "runAsNonRoot": True,
-            "runAsUser": int(images.RUN_AS_USER),
+            "runAsUser": int(container_images.RUN_AS_USER),
             "seccompProfile": {"type": "RuntimeDefault"},
         }
     common = {"serviceAccountName": subject.account, "restartPolicy": "Never"}

@@ -11,20 +11,21 @@ from functools import partial
 
 from kubernetes.client import ApiClient
 
-from kfp_tfjob.checks.finding import Finding, ok, unknown, waits
-from kfp_tfjob.checks.remedies import parameter as decided_by
-from kfp_tfjob.checks.step_pods import too_large
-from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.cluster.errors import ForbiddenError
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.kind import Replica
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.formatting import counted
+
+from .finding import Finding, ok, unknown, waits
+from .remedies import parameter as decided_by
+from .step_pods import too_large
+from .subject import Subject
 
 _SHARED = "nvidia.com/gpu.sharing-strategy"
 _LESS = "request less, such as pod.all.cpu=1 and pod.all.memory=4Gi, or add nodes"

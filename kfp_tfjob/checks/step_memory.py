@@ -6,7 +6,7 @@ A step may need it after its memory ran out, so this module imports nothing larg
 from __future__ import annotations
 
 from kfp_tfjob.cluster.backend import is_local
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
 
 # The key of `pod` for each step; publish may evaluate the model again.
 KEYS = {"prepare_data": "prepare", "evaluate": "evaluate", "publish": "evaluate"}

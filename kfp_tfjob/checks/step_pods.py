@@ -13,12 +13,13 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from kfp_tfjob.checks.step_memory import KEYS
 from kfp_tfjob.cluster import capacity
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.pod import DEFAULTS, EvaluatePodSettings, PodOptions, StepPodSettings
-from kfp_tfjob.storage.errors import Problem
+
+from .step_memory import KEYS
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class StepPod:
             arguments["gpus"] = str(requested.gpus)
             # An empty name adds no resource to the pod; with a name, it would request 0 GPUs.
             arguments["gpu_resource"] = resource if requested.gpus else ""
-            arguments["image"] = images.TRAIN if requested.gpus else images.TRAINER
+            arguments["image"] = (
+                container_images.TRAIN if requested.gpus else container_images.TRAINER
+            )
         return arguments
 
     @property

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import uuid
 
-from kfp_tfjob.checks.finding import Finding, Status, ok
+from kfp_tfjob.common.errors import ConfigurationError, ObjectExistsError, Problem
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, ObjectExistsError, Problem
 from kfp_tfjob.storage.races import CREATORS, most_winners
 from kfp_tfjob.storage.store import Store
+
+from .finding import Finding, Status, ok
 
 
 def check_store(store: Store, prefix: S3Address, root: S3Address) -> list[Finding]:

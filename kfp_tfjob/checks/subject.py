@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kfp_tfjob.checks.step_pods import StepPod
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.cluster.errors import (
@@ -19,13 +18,15 @@ from kfp_tfjob.cluster.errors import (
     NotFoundError,
     webhook_is_away,
 )
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import AUTOMATIC
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+from .step_pods import StepPod
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from kfp_tfjob.cluster.log_lines import LogLine
+from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
+
+from .log_lines import LogLine
 
 BACKEND_VARIABLE = "KFP_TFJOB_BACKEND"
 # Gets the reason why the run ended; empty if only this process must exit.

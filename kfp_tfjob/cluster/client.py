@@ -22,7 +22,13 @@ import urllib3
 from kubernetes import config
 from kubernetes.client import ApiClient, ApiException, Configuration
 
-from kfp_tfjob.cluster.errors import (
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.jobs.kind import JobKind
+from kfp_tfjob.jobs.kinds import DEFAULT
+from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.storage.retry import Patience
+
+from .errors import (
     UNREADABLE,
     ApiError,
     ClusterUnavailableError,
@@ -30,12 +36,7 @@ from kfp_tfjob.cluster.errors import (
     transient,
     translate,
 )
-from kfp_tfjob.cluster.log_lines import last_state
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.kinds import DEFAULT
-from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.retry import Patience
+from .log_lines import last_state
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from kubernetes.client import ApiException
 
-from kfp_tfjob.cluster.backend import JobRefusedError
-from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient, user_agent
-from kfp_tfjob.cluster.errors import ApiError
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import Problem
+
+from .backend import JobRefusedError
+from .client import CALL_SECONDS, ClusterClient, user_agent
+from .errors import ApiError
 
 
 def create_job(api: ClusterClient, manifest: Object) -> None:

@@ -12,10 +12,11 @@ import json
 import urllib3
 from kubernetes.client import ApiException
 
-from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+
+from .backend import JobExistsError, JobRefusedError
 
 _TRANSIENT_STATUSES = frozenset({401, 408, 410, 429, 500, 502, 503, 504})
 # The errors of a response that is not JSON, because it was truncated on the way.

@@ -13,17 +13,18 @@ import threading
 import time
 from collections import defaultdict, deque
 
-from kfp_tfjob.cluster import waiting_reasons
-from kfp_tfjob.cluster.backend import Backend
-from kfp_tfjob.cluster.log_lines import LogLine
-from kfp_tfjob.cluster.log_writer import LogWriter
-from kfp_tfjob.cluster.pod_summary import pod_summary
+from kfp_tfjob.common.escaping import lines
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, is_suspended, role_of
-from kfp_tfjob.storage.escaping import lines
+
+from . import waiting_reasons
+from .backend import Backend
+from .log_lines import LogLine
+from .log_writer import LogWriter
+from .pod_summary import pod_summary
 
 log = logging.getLogger(__name__)
 _SUPERVISOR = " supervisor: "  # its lines do not explain why the program failed

@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
 from kfp_tfjob.jobs.objects import Object
+
+from .client import CALL_FAILED, ClusterClient
 
 log = logging.getLogger(__name__)
 

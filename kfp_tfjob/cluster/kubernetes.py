@@ -16,10 +16,15 @@ from contextlib import contextmanager
 
 import urllib3
 
-from kfp_tfjob.cluster.backend import ExitCallback
-from kfp_tfjob.cluster.client import CALL_SECONDS, ClusterClient
-from kfp_tfjob.cluster.create_job import create_job
-from kfp_tfjob.cluster.errors import (
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
+from kfp_tfjob.storage.retry import Patience
+
+from .backend import ExitCallback
+from .client import CALL_SECONDS, ClusterClient
+from .create_job import create_job
+from .errors import (
     ApiError,
     ClusterUnavailableError,
     ForbiddenError,
@@ -31,16 +36,12 @@ from kfp_tfjob.cluster.errors import (
     translate,
     webhook_is_away,
 )
-from kfp_tfjob.cluster.job_watch import JobWatcher
-from kfp_tfjob.cluster.log_lines import LogLine, last_state
-from kfp_tfjob.cluster.own_task import POD_NAME
-from kfp_tfjob.cluster.pod_logs import PodLogs
-from kfp_tfjob.cluster.run_watch import WorkflowWatcher, was_terminated
-from kfp_tfjob.cluster.stopping import RunningJob, chief_of, stop_requests
-from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.retry import Patience
+from .job_watch import JobWatcher
+from .log_lines import LogLine, last_state
+from .own_task import POD_NAME
+from .pod_logs import PodLogs
+from .run_watch import WorkflowWatcher, was_terminated
+from .stopping import RunningJob, chief_of, stop_requests
 
 log = logging.getLogger(__name__)
 

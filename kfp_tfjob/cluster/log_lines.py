@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from kfp_tfjob.storage.escaping import uncolored
+from kfp_tfjob.common.escaping import uncolored
 
 _STAMP = re.compile(r"(.{10}T.{8})(?:\.(\d*))?(Z|[+-].+)")
 

@@ -15,11 +15,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kfp_tfjob.cluster.log_lines import LogLine
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.escaping import line as safe
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.common.escaping import line as safe
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Listed, Store
+
+from .log_lines import LogLine
 
 _LINE = re.compile(r"(\S+) \[([^\]]+)\] (.*)", re.DOTALL)
 _NOTE = re.compile(r"# (\d.*)")

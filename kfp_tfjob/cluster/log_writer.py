@@ -15,11 +15,12 @@ import threading
 import time
 from collections import deque
 
-from kfp_tfjob.cluster.log_lines import LogLine
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
+
+from .log_lines import LogLine
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 # A link in a checkout, where deploy/ is next to the packages; the wheel contains the files.
 FOLDER = Path(__file__).parents[1] / "deploy"

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kfp_tfjob.cluster.client import ClusterClient
+    from .client import ClusterClient
 
 POD_NAME = "KFP_POD_NAME"
 NODE_NAME = "workflows.argoproj.io/node-name"
@@ -28,7 +28,7 @@ def node_path(name: str) -> tuple[str, ...]:
 
 def own_task(api: ClusterClient, pod_name: str) -> tuple[str, ...]:
     """Return this pod's node path; empty if Argo did not create the pod."""
-    from kfp_tfjob.cluster.errors import ForbiddenError
+    from .errors import ForbiddenError
 
     try:
         pod = api.get(api.core("pods", pod_name))

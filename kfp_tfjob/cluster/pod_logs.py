@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 
 import urllib3
 
-from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.cluster.errors import ApiError
-from kfp_tfjob.cluster.log_lines import LogLine, cut
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import container_statuses, replica_of
+
+from .client import ClusterClient
+from .errors import ApiError
+from .log_lines import LogLine, cut
 
 log = logging.getLogger(__name__)
 

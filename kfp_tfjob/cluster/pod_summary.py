@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kfp_tfjob.cluster import waiting_reasons
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_suspended, replica_of
-from kfp_tfjob.storage.formatting import listed
+
+from . import waiting_reasons
 
 _NAMES = 2  # of pods in the same state; the line stays short
 _REASONS = 2  # the most frequent ones; replicas are alike, so there are rarely more

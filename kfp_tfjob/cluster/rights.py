@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.kind import JobKind
+
+from .client import ClusterClient
 
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 _PARALLEL_REVIEWS = 8  # each is a request, and some ten rights are checked while a user waits

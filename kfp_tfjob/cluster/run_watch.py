@@ -23,12 +23,13 @@ from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 
-from kfp_tfjob.cluster.backend import ExitCallback
-from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
-from kfp_tfjob.cluster.job_watch import watch
-from kfp_tfjob.cluster.stopping import Stopping
 from kfp_tfjob.jobs.labels import run_label
 from kfp_tfjob.jobs.objects import Object
+
+from .backend import ExitCallback
+from .client import CALL_FAILED, ClusterClient
+from .job_watch import watch
+from .stopping import Stopping
 
 log = logging.getLogger(__name__)
 

@@ -20,12 +20,13 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from kfp_tfjob.cluster.client import CALL_FAILED, ClusterClient
-from kfp_tfjob.cluster.errors import ApiError
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_chief, is_over
+
+from .client import CALL_FAILED, ClusterClient
+from .errors import ApiError
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,11 @@ from functools import cached_property
 
 import numpy as np
 
-from kfp_tfjob.features.types import BY_SCHEMA_TYPE
-from kfp_tfjob.features.types.base import CODES, FIELDS, ColumnType, Field, Learned
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.storage.documents import InvalidDocumentError, adapter
-from kfp_tfjob.storage.errors import Problem
+
+from .types import BY_SCHEMA_TYPE
+from .types.base import CODES, FIELDS, FLOATS, WHOLES, ColumnType, Field, Learned
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,7 @@ class Coding:
     def lengths(self) -> tuple[int, int, int]:
         """The number of floats, codes and dates in a row."""
         counts = Counter(feature.field for feature in self.features)
-        floats, codes, dates = (counts[field] for field in FIELDS)
-        return floats, codes, dates
+        return counts[FLOATS], counts[CODES], counts[WHOLES]
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from kfp_tfjob.features.coding import Column
-from kfp_tfjob.features.types.image import HALF
+from .coding import Column
+from .types.image import HALF
 
 MOST_ONE_HOT = 16  # codes; a column with more gets an embedding
 _WIDEST = 32  # units of an embedding, which a column with 1,024 codes reaches

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kfp_tfjob.features.types.base import ColumnMoments
+from .types.base import ColumnMoments
 
 NO_MOMENTS = ColumnMoments(mean=0.0, std=0.0)
 _CHUNK_VALUES = 1 << 20  # another number would round the sums differently

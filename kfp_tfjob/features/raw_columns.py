@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from kfp_tfjob.features.coding import Coding, Group, gap_refused
-from kfp_tfjob.features.types.base import NO_DATE, ColumnType
+from .coding import Coding, Group, gap_refused
+from .types.base import NO_DATE, ColumnType
 
 
 def type_of(feature: ColumnType) -> tf.DType:

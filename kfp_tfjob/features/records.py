@@ -1,4 +1,4 @@
-"""Reads records of TFRecord files in any order, and defines that order.
+"""Defines the order in which training and evaluation read a split's rows.
 
 The order depends only on the seed and the epoch. It is the same for any number of replicas, and a
 resumed training finds its place without reading earlier rows.
@@ -6,17 +6,11 @@ resumed training finds its place without reading earlier rows.
 
 from __future__ import annotations
 
-import mmap
-import struct
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 
-from kfp_tfjob.storage.errors import DataError, Problem
-
-_LENGTH = struct.Struct("<Q")
-_BEFORE, _AFTER = 12, 4  # bytes around a record: its length and the two checksums
+from kfp_tfjob.common.errors import DataError, Problem
 
 
 def prepare_again(dataset: str) -> str:
@@ -26,72 +20,6 @@ def prepare_again(dataset: str) -> str:
     """
     which = f"the dataset {dataset}" if dataset else "the dataset"
     return f"delete {which} from the store; prepare_data then writes it again"
-
-
-class TFRecords:
-    """The records of some TFRecord files, in the order of the files.
-
-    Args:
-        paths: Uncompressed TFRecord files.
-        dataset: The address of their dataset, for messages.
-
-    Raises:
-        DataError: A file ends within a record.
-    """
-
-    def __init__(self, paths: Sequence[Path], dataset: str = "") -> None:
-        self.dataset = dataset
-        self._maps: list[memoryview] = []
-        files, offsets, lengths = [], [], []
-        for number, path in enumerate(path for path in paths if path.stat().st_size):
-            with open(path, "rb") as file:
-                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._maps.append(memoryview(content))
-            starts, sizes = _index(content, path, dataset)
-            files.append(np.full(len(starts), number, np.int32))
-            offsets.append(starts)
-            lengths.append(sizes)
-        empty = np.empty(0, np.int64)
-        self._files = np.concatenate([empty.astype(np.int32), *files])
-        self._offsets = np.concatenate([empty, *offsets])
-        self._lengths = np.concatenate([empty, *lengths])
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def take(self, rows: np.ndarray) -> list[memoryview]:
-        """Return the records of these rows, in their order, as views into their files."""
-        places = zip(
-            self._files[rows].tolist(),
-            self._offsets[rows].tolist(),
-            (self._offsets[rows] + self._lengths[rows]).tolist(),
-            strict=True,
-        )
-        return [self._maps[file][start:end] for file, start, end in places]
-
-
-def _index(content: mmap.mmap, path: Path, dataset: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the (rows,) int64 offsets and (rows,) lengths of a file's records."""
-    slices = list(_search(content, path, dataset))
-    offsets = np.array([offset for offset, _ in slices], np.int64)
-    return offsets, np.array([length for _, length in slices], np.int64)
-
-
-def _search(content: mmap.mmap, path: Path, dataset: str) -> Iterator[tuple[int, int]]:
-    at, size = 0, len(content)
-    while at < size:
-        length = _LENGTH.unpack_from(content, at)[0] if at + _BEFORE <= size else size
-        if at + _BEFORE + length + _AFTER > size:
-            raise DataError(
-                Problem(
-                    f"{path.name} is truncated",
-                    received=f"{size} bytes, with a record of {length} bytes at {at}",
-                    expected="a TFRecord file without compression",
-                    fix=prepare_again(dataset),
-                )
-            )
-        yield at + _BEFORE, length
-        at += _BEFORE + length + _AFTER
 
 
 def train_batch_size(rows: int, batch_size: int, replicas: int) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import SAVED_MODEL
 from kfp_tfjob.storage.store import Store
 

@@ -18,14 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.types import BY_SCHEMA_TYPE
-from kfp_tfjob.features.types.base import ColumnType, Learned
-from kfp_tfjob.features.types.image import PictureInput
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.layout import CODEC_VERSION, SCHEMA_FORMAT
+from kfp_tfjob.storage.layout import CODEC_LAYOUT, CODEC_VERSION, SCHEMA_FORMAT
+
+from .coding import Coding
+from .types import BY_SCHEMA_TYPE
+from .types.base import ColumnType, Learned
+from .types.image import PictureInput
 
 _OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")
 
@@ -185,14 +186,16 @@ class Schema:
             dataset: The address of the dataset.
 
         Raises:
-            DataError: It has another codec.
+            DataError: It has another codec, or another layout: the TFRecord files of images.
         """
-        if self.codec.get("version") != CODEC_VERSION:
+        version, layout = self.codec.get("version"), self.codec.get("layout", CODEC_LAYOUT)
+        if (version, layout) != (CODEC_VERSION, CODEC_LAYOUT):
+            is_layout = version == CODEC_VERSION
             raise DataError(
                 Problem(
                     f"{dataset or 'the dataset'} was prepared by another version",
-                    received=f"codec {self.codec.get('version')}",
-                    expected=f"codec {CODEC_VERSION}",
+                    received=f"codec {version}" + f" with the layout {layout!r}" * is_layout,
+                    expected=f"codec {CODEC_VERSION}" + f" with {CODEC_LAYOUT!r}" * is_layout,
                     fix="prepare the data with this version, which gives it a name of its own; a"
                     " run of the whole pipeline does so",
                 )

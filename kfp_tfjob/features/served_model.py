@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from kfp_tfjob.features import signature_columns
-from kfp_tfjob.features.schema import Schema
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.escaping import uncolored
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.escaping import uncolored
+from kfp_tfjob.common.formatting import listed
+
+from . import signature_columns
+from .schema import Schema
 
 # A program that overwrites its model file by file may be stopped between two files.
 EXPORT_AGAIN = (

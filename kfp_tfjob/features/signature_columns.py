@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.common.errors import DataError, Problem
 
 COLUMNS = "assets.extra/columns.json"  # below the folder of a SavedModel
 

@@ -13,10 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import PlainValidator
 
-from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.features.types.base import ColumnMoments, ColumnStatistics
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.layout import is_for_training
+
+from .types import TYPES
+from .types.base import ColumnMoments, ColumnStatistics
 
 SPLITS = ("train", "validation", "test")
 TRAINING_SPLITS = tuple(split for split in SPLITS if is_for_training(f"{split}/"))

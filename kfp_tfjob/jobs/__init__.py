@@ -1,1 +1,1 @@
-"""Jobs: their kinds, names, labels, annotations, status and verdicts."""
+"""Jobs: their kinds, names, labels, annotations, status, verdicts and failure records."""

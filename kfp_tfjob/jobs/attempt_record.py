@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.jobs.job_end import ChiefEnd, judge_chief
-from kfp_tfjob.jobs.kind import CHIEF, JobKind
-from kfp_tfjob.jobs.labels import KEY_LABEL, SETUP, UPLOADER
-from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import container_statuses, replica_of
-from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.jobs.verdict import Judgement
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
+
+from .job_end import ChiefEnd, judge_chief
+from .kind import CHIEF, JobKind
+from .labels import KEY_LABEL, SETUP, UPLOADER
+from .log_masking import Mask
+from .objects import Object
+from .status import container_statuses, replica_of
+from .tfjob import TFJOB
+from .verdict import Judgement
 
 if TYPE_CHECKING:
     from kfp_tfjob.storage.store import Store

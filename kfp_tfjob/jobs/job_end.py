@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kfp_tfjob.jobs.kind import CHIEF
-from kfp_tfjob.jobs.kinds import kind_of_pod
-from kfp_tfjob.jobs.labels import SETUP, UPLOADER
-from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import (
+from kfp_tfjob.storage import documents
+from kfp_tfjob.supervisor import exit_codes
+
+from .kind import CHIEF
+from .kinds import kind_of_pod
+from .labels import SETUP, UPLOADER
+from .objects import Object
+from .status import (
     container_statuses,
     is_being_deleted,
     is_chief,
@@ -27,9 +30,7 @@ from kfp_tfjob.jobs.status import (
     replica_of,
     true_condition,
 )
-from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
-from kfp_tfjob.storage import documents
-from kfp_tfjob.supervisor import exit_codes
+from .verdict import ContainerFailure, Judgement, Verdict
 
 # Status reasons of a kubelet that cannot keep or admit a pod; the job is not at fault.
 _NODE_REASONS = frozenset(

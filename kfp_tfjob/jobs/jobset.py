@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfp_tfjob.jobs.kind import CHIEF, TF_CONFIG, JobKind, Replica
-from kfp_tfjob.jobs.objects import Object
+from .kind import CHIEF, TF_CONFIG, JobKind, Replica
+from .objects import Object
 
 _LABEL = "jobset.sigs.k8s.io/"
 _PORT = 2222  # as in TFJob, so that programs find the same TF_CONFIG

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kfp_tfjob.jobs.objects import Object
+from .objects import Object
 
 TF_CONFIG = "TF_CONFIG"
 TOPOLOGY, REPLICA_INDEX = "TOPOLOGY", "REPLICA_INDEX"  # variables for the supervisor

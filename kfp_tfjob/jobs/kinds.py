@@ -5,11 +5,11 @@ A new kind of training job needs a module in this package and a line in KINDS.
 
 from __future__ import annotations
 
-from kfp_tfjob.jobs.jobset import JOBSET
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
-from kfp_tfjob.jobs.tfjob import TFJOB
+from .jobset import JOBSET
+from .kind import JobKind
+from .objects import Object
+from .pytorchjob import PYTORCHJOB
+from .tfjob import TFJOB
 
 DEFAULT: JobKind = TFJOB
 # `auto` takes the first whose controller answers.

@@ -7,8 +7,8 @@ import os
 import time
 from collections.abc import Iterable
 
+from kfp_tfjob.common.escaping import without_secrets
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.escaping import without_secrets
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 
 _NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", WEBHOOK_KEY)

@@ -16,8 +16,16 @@ from typing import Any
 
 import yaml
 
-from kfp_tfjob.jobs.kind import JobKind, Replica
-from kfp_tfjob.jobs.labels import (
+from kfp_tfjob.options.parameter_masking import masked_job
+from kfp_tfjob.options.pod import PodSettings, SecretKey, Volume
+from kfp_tfjob.options.train import NPY
+from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
+from kfp_tfjob.storage.layout import OUTPUT, Layout
+from kfp_tfjob.supervisor import keras
+from kfp_tfjob.supervisor.pack import NAME
+
+from .kind import JobKind, Replica
+from .labels import (
     CANCEL_GRACE_ANNOTATION,
     HASH_ANNOTATION,
     HEARTBEAT_ANNOTATION,
@@ -36,15 +44,8 @@ from kfp_tfjob.jobs.labels import (
     label_value,
     run_label,
 )
-from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.parameter_masking import masked_job
-from kfp_tfjob.options.pod import PodSettings, SecretKey, Volume
-from kfp_tfjob.options.train import NPY
-from kfp_tfjob.storage.credentials import MOUNT, MOUNT_VARIABLE
-from kfp_tfjob.storage.layout import OUTPUT, Layout
-from kfp_tfjob.supervisor import keras
-from kfp_tfjob.supervisor.pack import NAME
+from .objects import Object
+from .spec import JobSpec
 
 # -S skips the unused site-packages for a faster start: until then, a SIGTERM is lost.
 SUPERVISOR = ("python3", "-S", f"$(JOB_DIR)/{NAME}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kfp_tfjob.jobs.kind import TF_CONFIG, JobKind
-from kfp_tfjob.jobs.objects import Object
+from .kind import TF_CONFIG, JobKind
+from .objects import Object
 
 _PORT = 23456  # the operator's default for the chief's port `pytorchjob-port`
 

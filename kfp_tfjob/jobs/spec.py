@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from kfp_tfjob.jobs import kinds
-from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.options import images
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pipeline import ROWS_PER_STEP
 from kfp_tfjob.options.pod import (
@@ -31,8 +30,10 @@ from kfp_tfjob.options.pod import (
 from kfp_tfjob.options.train import NPY, TrainOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.supervisor.environment import VARIABLES
+
+from . import kinds
+from .kind import JobKind
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
@@ -43,6 +44,8 @@ _STRINGS = (
     *("output_uri", "storage_endpoint", "storage_region", "storage_secret"),
     *("dataset_uri", "model_name", "model_entry", "code_uri"),
 )
+# Keys of `for_result` whose defaults follow from the replicas.
+_BATCH_SIZE, _SYNC_BATCH_NORM = "train_batch_size", "train_options.sync_batch_norm"
 # Variables that the manifest sets itself; a user's own value would break the contract of a replica.
 RESERVED = frozenset(VARIABLES).union(*(kind.variables for kind in kinds.KINDS))
 
@@ -81,6 +84,7 @@ class JobSpec:
         options: The dict train_options.
         pod: The dict pod.
         kind: The kind of the job.
+        automatic: The keys of `for_result` whose values are defaults that follow from the replicas.
     """
 
     output_uri: str
@@ -101,6 +105,7 @@ class JobSpec:
     options: TrainOptions
     pod: PodOptions
     kind: JobKind
+    automatic: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def replicas(self) -> int:
@@ -194,31 +199,57 @@ class JobSpec:
             epochs=whole_number("train_epochs", 1),
             batch_size=whole_number("train_batch_size", 0),
             image=str(parameters["train_image"]).strip(),
-            tools_image=parameters.get("tools_image", images.TOOLS),
+            tools_image=parameters.get("tools_image", container_images.TOOLS),
             options=options,
             pod=typed(PodOptions, "pod"),
             kind=kinds.DEFAULT if options.job == "auto" else kinds.kind_named(options.job),
+            automatic=frozenset(),
         )
-        resolved = spec._resolved(trained)
+        resolved = spec._resolved()._with_values_of(trained)
         if not problems:
-            problems += resolved._wrong_batch(requested=spec.batch_size)
+            problems += resolved._wrong_batch()
         ConfigurationError.raise_if([*problems, *resolved._problems()])
         return resolved
 
-    def _resolved(self, trained: Mapping[str, Any]) -> JobSpec:
-        """Return the job with the batch size and sync_batch_norm that its defaults stand for.
+    def continued(self, trained: Mapping[str, Any]) -> JobSpec:
+        """Return the job of a run that continues an earlier attempt.
+
+        The defaults that follow from the replicas are those of the attempt, even if the run now has
+        other replicas or another version has other defaults.
 
         Args:
-            trained: `for_result` of an earlier attempt, which takes precedence over the defaults.
+            trained: `for_result` of that attempt; empty if the run has not trained.
+
+        Raises:
+            ConfigurationError: The replicas cannot divide the attempt's batch.
         """
-        rows_per_rank = ROWS_PER_STEP if self.gpus else -(-ROWS_PER_STEP // self.replicas)
-        batch = self.batch_size or trained.get("train_batch_size") or rows_per_rank * self.ranks
-        synchronizes = self.options.sync_batch_norm
+        spec = self._with_values_of(trained)
+        ConfigurationError.raise_if(spec._wrong_batch())
+        return spec
+
+    def _resolved(self) -> JobSpec:
+        """Return the job with the batch size and sync_batch_norm that its defaults stand for."""
+        automatic: set[str] = set()
+        batch, synchronizes = self.batch_size, self.options.sync_batch_norm
+        if not batch:
+            rows_per_rank = ROWS_PER_STEP if self.gpus else -(-ROWS_PER_STEP // self.replicas)
+            batch = rows_per_rank * self.ranks
+            automatic.add(_BATCH_SIZE)
         if synchronizes == "auto":
             # A user's own program does not read the option, so its value must not depend on ranks.
-            default = self.options.synchronizes(1 if self.options.command else self.ranks)
-            synchronizes = trained.get("train_options.sync_batch_norm", default)
+            synchronizes = self.options.synchronizes(1 if self.options.command else self.ranks)
+            automatic.add(_SYNC_BATCH_NORM)
         options = self.options.model_copy(update={"sync_batch_norm": synchronizes})
+        return replace(self, batch_size=batch, options=options, automatic=frozenset(automatic))
+
+    def _with_values_of(self, trained: Mapping[str, Any]) -> JobSpec:
+        """Return the job with an earlier attempt's values instead of its own defaults."""
+        batch, options = self.batch_size, self.options
+        if _BATCH_SIZE in self.automatic:
+            batch = trained.get(_BATCH_SIZE) or batch
+        if _SYNC_BATCH_NORM in self.automatic and _SYNC_BATCH_NORM in trained:
+            update = {"sync_batch_norm": trained[_SYNC_BATCH_NORM]}
+            options = options.model_copy(update=update)
         return replace(self, batch_size=batch, options=options)
 
     def _problems(self) -> Iterator[Problem | str]:
@@ -244,7 +275,7 @@ class JobSpec:
                 fix="name the Secret with the store's keys; it does not have to exist",
                 path="storage_secret",
             )
-        yield from images.reference_problems(
+        yield from container_images.reference_problems(
             self.image,
             "train_image is not an image reference",
             fix="name the image whose python3 has TensorFlow",
@@ -252,16 +283,17 @@ class JobSpec:
         )
         for role in self.kind.roles:
             if image := getattr(self.pod, role).image:
-                yield from images.reference_problems(
+                yield from container_images.reference_problems(
                     image,
                     f"pod.{role}.image is not an image reference",
                     fix="name the image of this role, or remove the key to use train_image",
                     path=f"pod.{role}.image",
                 )
-        yield from images.reference_problems(
+        yield from container_images.reference_problems(
             self.tools_image,
             "the steps' image is not an image reference",
-            fix=f"correct {images.TOOLS_VARIABLE}, or compile the pipeline with another image",
+            fix=f"correct {container_images.TOOLS_VARIABLE}, or compile the pipeline with another"
+            " image",
         )
 
     def _wrong_model(self) -> Iterator[Problem]:
@@ -323,7 +355,7 @@ class JobSpec:
                 suggestion="true",
             )
 
-    def _wrong_batch(self, requested: int) -> Iterator[Problem]:
+    def _wrong_batch(self) -> Iterator[Problem]:
         """Yield the problem of a batch size that does not divide; a default of 0 always does."""
         if self.options.command or self.batch_size % self.ranks == 0:
             return
@@ -331,7 +363,7 @@ class JobSpec:
             f"a multiple of {self.ranks} = (1 chief + {self.workers} workers)"
             f" x {max(self.gpus, 1)} {'GPUs' if self.gpus else 'CPU rank'}"
         )
-        if not requested:
+        if _BATCH_SIZE in self.automatic:
             yield Problem(
                 "this run began with a batch that its replicas now cannot divide",
                 received=f"train_batch_size {self.batch_size}",

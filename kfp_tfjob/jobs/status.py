@@ -7,10 +7,10 @@ limited, judged or stopped, for example by `limits.py` and `follower.py`.
 
 from __future__ import annotations
 
-from kfp_tfjob.jobs.kind import CHIEF, Replica
-from kfp_tfjob.jobs.kinds import kind_of, kind_of_pod
-from kfp_tfjob.jobs.labels import CANCEL_GRACE_ANNOTATION
-from kfp_tfjob.jobs.objects import Object
+from .kind import CHIEF, Replica
+from .kinds import kind_of, kind_of_pod
+from .labels import CANCEL_GRACE_ANNOTATION
+from .objects import Object
 
 
 def role_of(pod: Object) -> str:

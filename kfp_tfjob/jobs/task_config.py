@@ -16,13 +16,14 @@ from typing import Any
 
 import pydantic
 
-from kfp_tfjob.jobs.pods import Mount, Part, Resources, Variable, Volume
-from kfp_tfjob.jobs.spec import RESERVED, is_protected
+from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.options.parse import parse, whole_numbers
 from kfp_tfjob.options.pod import NATIVE_RESOURCES, PodOptions, PodSettings
 from kfp_tfjob.registry.tracking import PLUGIN_VARIABLES, RUN_ID
 from kfp_tfjob.storage.credentials import MOUNT
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
+
+from .pods import Mount, Part, Resources, Variable, Volume
+from .spec import RESERVED, is_protected
 
 # Kubeflow Pipelines gives every task the proxy of its own API server, in both spellings. Replicas
 # must not use it: gRPC between them and requests to the store would go through it, too.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.jobs.kind import TF_CONFIG, JobKind
+from .kind import TF_CONFIG, JobKind
 
 TFJOB = JobKind(
     name="TFJob",

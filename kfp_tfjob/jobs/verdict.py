@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kfp_tfjob.jobs.labels import SETUP, UPLOADER
-from kfp_tfjob.storage.errors import Problem, StepError
-from kfp_tfjob.storage.escaping import lines
-from kfp_tfjob.storage.failure_record import Failure
+from kfp_tfjob.common.docs_page import split_address
+from kfp_tfjob.common.errors import Problem, StepError
+from kfp_tfjob.common.escaping import lines
 from kfp_tfjob.supervisor import exit_codes
+
+from .failure_record import Failure
+from .labels import SETUP, UPLOADER
 
 
 class Verdict(StrEnum):
@@ -144,8 +146,9 @@ class Judgement:
 
     def failure(self, last_lines: Sequence[str] = ()) -> JobFailedError:
         """Return the error of a step whose job ended this way, with a replica's last lines."""
-        problem = Problem(self.sentence, fix=self.remedy)
-        if self.code == exit_codes.NOT_FINITE:
+        _, name = split_address(self.cause.message) if self.cause else ("", "")
+        problem = Problem(self.sentence, fix=self.remedy, name=name)
+        if self.code == exit_codes.NOT_FINITE and not name:
             problem = replace(problem, name="loss-not-finite")
         return JobFailedError(self.code, str(self.verdict), problem, last_lines)
 

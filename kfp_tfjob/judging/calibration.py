@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.predictions import ClassPredictions, weights_of
+from .predictions import ClassPredictions, weights_of
 
 BINS = 15  # as in Guo et al. 2017, so that errors are comparable with published ones
 

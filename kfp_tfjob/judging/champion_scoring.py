@@ -14,20 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.served_model import ServedModel
-from kfp_tfjob.judging.gate import ChampionResult
-from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.model import predictions_of
-from kfp_tfjob.judging.predictions import Predictions, joined
-from kfp_tfjob.judging.rows import Batch, TestData
+from kfp_tfjob.registry.champion import Champion
+from kfp_tfjob.registry.verdict_record import ModelVerdict
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, VERDICT, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull
+
+from .gate import ChampionResult
+from .metrics import Measures
+from .model import predictions_of
+from .predictions import Predictions, joined
+from .rows import Batch, TestData
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from kfp_tfjob.judging.chance import ChanceSum, Swaps, blend
-from kfp_tfjob.judging.estimates import Estimate, swap_terms
-from kfp_tfjob.judging.metrics import Measures
+from .chance import ChanceSum, Swaps, blend
+from .estimates import Estimate, swap_terms
+from .metrics import Measures
 
 # With fewer rows, a standard error is itself a guess.
 LEAST_ROWS = 10

@@ -12,14 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.chance import LabelTerms
-from kfp_tfjob.judging.estimates import (
-    Estimate,
-    small_sample_correction,
-    unknown,
-    with_positive_weight,
-)
-from kfp_tfjob.judging.predictions import ClassPredictions, weights_of
+from .chance import LabelTerms
+from .estimates import Estimate, small_sample_correction, unknown, with_positive_weight
+from .predictions import ClassPredictions, weights_of
 
 MOST_SHOWN_CLASSES = (
     30  # Kubeflow Pipelines draws 15 pixels per class, in metadata that must be small

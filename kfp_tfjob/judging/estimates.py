@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.chance import ChanceSum, LabelTerms, blend
-from kfp_tfjob.judging.predictions import Predictions, weights_of
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, range_of
+
+from .chance import ChanceSum, LabelTerms, blend
+from .predictions import Predictions, weights_of
 
 _NORMAL = NormalDist()
 _TINY = 1e-12  # a value this close to the end of its range differs from it by rounding only

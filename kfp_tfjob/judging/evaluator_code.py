@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.user_code.arguments import declared
 from kfp_tfjob.user_code.own_code import OwnCode
 

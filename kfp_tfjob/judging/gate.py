@@ -14,20 +14,17 @@ from typing import assert_never
 
 import numpy as np
 
-from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare, compare_with_baseline
-from kfp_tfjob.judging.formatting import lower, number, rough
-from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.predictions import (
-    MOST_SCORED_CLASSES,
-    ClassPredictions,
-    Predictions,
-)
-from kfp_tfjob.judging.slice_checks import SliceResult, judge_slices
-from kfp_tfjob.judging.slices import Slices
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import is_own, range_of
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.verdict_record import Check
+from kfp_tfjob.registry.verdict_record import Check
+
+from .compare import LEAST_ROWS, Comparison, compare, compare_with_baseline
+from .formatting import lower, number, rough
+from .metrics import Measures
+from .predictions import MOST_SCORED_CLASSES, ClassPredictions, Predictions
+from .slice_checks import SliceResult, judge_slices
+from .slices import Slices
 
 
 @dataclass(frozen=True)

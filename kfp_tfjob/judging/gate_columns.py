@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
+from kfp_tfjob.common.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.features.schema import Schema, SchemaLabel
 from kfp_tfjob.options.gate import Slice, check_metrics, parse_gate
 from kfp_tfjob.options.metric_names import OF_SEVERAL_CLASSES
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
 
 
 def check_gate(gate: Mapping[str, Any], schema: Schema) -> None:
@@ -50,6 +50,7 @@ def _slice_problem(declared: Slice, schema: Schema) -> Problem | None:
             expected=f"one of {choices(columns, suggestion)}",
             fix=did_you_mean(suggestion, "name one of these columns"),
             path="gate.slices",
+            name="column-not-found",
         )
     if not declared.edges:
         return None

@@ -16,33 +16,34 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, Problems
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.tensorflow_import import load
-from kfp_tfjob.judging.champion_scoring import ChampionScorer
-from kfp_tfjob.judging.evaluator_code import EvaluatorCode
-from kfp_tfjob.judging.gate import ChampionResult, GateDecision, decide
-from kfp_tfjob.judging.gate_columns import check_gate
-from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.model import exported_weights_sha256
-from kfp_tfjob.judging.own_metrics import Evaluator
-from kfp_tfjob.judging.predictions import Predictions
-from kfp_tfjob.judging.rows import TestData
-from kfp_tfjob.judging.scoring import score, trivial_outputs
-from kfp_tfjob.judging.slices import Slices
-from kfp_tfjob.judging.train_test_overlap import leaked_rows, overlap_checks
-from kfp_tfjob.judging.verdict import build_verdict
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.metric_names import is_own
+from kfp_tfjob.registry.champion import Champion, read_champion
 from kfp_tfjob.registry.rollback import taken_back
+from kfp_tfjob.registry.verdict_record import Check, EvaluatedModel, ModelVerdict
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, Problems
 from kfp_tfjob.storage.layout import RUN_MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import Check, EvaluatedModel, ModelVerdict
 from kfp_tfjob.uploader import pull
+
+from .champion_scoring import ChampionScorer
+from .evaluator_code import EvaluatorCode
+from .gate import ChampionResult, GateDecision, decide
+from .gate_columns import check_gate
+from .metrics import Measures
+from .model import exported_weights_sha256
+from .own_metrics import Evaluator
+from .predictions import Predictions
+from .rows import TestData
+from .scoring import score, trivial_outputs
+from .slices import Slices
+from .train_test_overlap import leaked_rows, overlap_checks
+from .verdict import build_verdict
 
 log = logging.getLogger(__name__)
 
@@ -228,6 +229,7 @@ def _load_tensorflow(gpus: int) -> None:
                 fix="compile the YAML with an image for GPUs (--gpu), and check"
                 " pod.evaluate.gpu_resource and the node's device plugin",
                 path="pod.evaluate.gpus",
+                name="gpu-not-usable",
             )
         )
 

@@ -15,18 +15,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging import confusion_metrics, ranking_metrics
-from kfp_tfjob.judging.calibration import Calibration
-from kfp_tfjob.judging.chance import LabelTerms
-from kfp_tfjob.judging.confusion_metrics import MOST_SHOWN_CLASSES, Cells
-from kfp_tfjob.judging.estimates import (
-    Estimate,
-    Measured,
-    mean,
-    unknown,
-    with_positive_weight,
-)
-from kfp_tfjob.judging.predictions import (
+from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, labelled, top_k
+
+from . import confusion_metrics, ranking_metrics
+from .calibration import Calibration
+from .chance import LabelTerms
+from .confusion_metrics import MOST_SHOWN_CLASSES, Cells
+from .estimates import Estimate, Measured, mean, unknown, with_positive_weight
+from .predictions import (
     CHUNK,
     ClassPredictions,
     Predictions,
@@ -34,8 +30,7 @@ from kfp_tfjob.judging.predictions import (
     log_losses,
     weights_of,
 )
-from kfp_tfjob.judging.ranking_metrics import Curve, curves_of
-from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, labelled, top_k
+from .ranking_metrics import Curve, curves_of
 
 _OF_CELLS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
 _OF_CURVES = ("auc", "average_precision")

@@ -15,16 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import EXPORT_AGAIN
-from kfp_tfjob.judging.predictions import (
-    ClassPredictions,
-    Predictions,
-    ValuePredictions,
-)
-from kfp_tfjob.judging.rows import Batch
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import SAVED_MODEL
+
+from .predictions import ClassPredictions, Predictions, ValuePredictions
+from .rows import Batch
 
 
 def predictions_of(schema: Schema, batch: Batch, outputs: np.ndarray) -> Predictions:

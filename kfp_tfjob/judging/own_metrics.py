@@ -21,14 +21,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import choices, counted, nearest
 from kfp_tfjob.features.types.base import ColumnType
-from kfp_tfjob.judging.evaluator_code import PATH, EvaluatorCode
-from kfp_tfjob.judging.predictions import Predictions
-from kfp_tfjob.judging.rows import Batch, TestData
 from kfp_tfjob.options.gate import GateOptions
 from kfp_tfjob.options.metric_names import OWN, is_own
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import choices, counted, nearest
+
+from .evaluator_code import PATH, EvaluatorCode
+from .predictions import Predictions
+from .rows import Batch, TestData
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.@%-]{0,59}")
 _MOST = 50  # metrics; each adds a row to the report
@@ -197,7 +198,8 @@ class Evaluator:
 
     def _failure(self, received: str, expected: str, fix: str) -> DataError:
         summary = f"{PATH} {self.code.module}:{self.code.function} failed"
-        return DataError(Problem(summary, received, expected, fix, PATH))
+        problem = Problem(summary, received, expected, fix, PATH, name="own-metrics-failed")
+        return DataError(problem)
 
 
 def _metric_kinds(predictions: Predictions, numbers: Mapping[str, float]) -> dict[str, str]:

@@ -15,15 +15,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_tfjob.judging.chance import LabelTerms
-from kfp_tfjob.judging.estimates import (
-    Estimate,
-    inner,
-    small_sample_correction,
-    unknown,
-    with_positive_weight,
-)
-from kfp_tfjob.judging.predictions import ClassPredictions, weights_of
+from .chance import LabelTerms
+from .estimates import Estimate, inner, small_sample_correction, unknown, with_positive_weight
+from .predictions import ClassPredictions, weights_of
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve
 BINS = 1 << 18  # each is 0.0004 logits wide; the arrays of one class take a few MB

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
+from kfp_tfjob.common.names import below
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.statistics import StatisticsDocument
-from kfp_tfjob.options.pictures import PICTURE
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS, dataset_digest
-from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
 
@@ -60,7 +59,7 @@ class TestData:
         digest: The dataset's digest, as in `dataset_digest`.
         schema: The content of schema.json.
         statistics: The content of statistics.json.
-        shards: The files of the test split, in order: Parquet, or TFRecord for images.
+        shards: The Parquet files of the test split, in order.
         rows: The number of test rows.
         trained_on: The shards of the test split with the same rows as a shard of another split.
         address: The dataset's address.
@@ -127,17 +126,15 @@ class TestData:
             size: The most rows in a batch; for a wide table, a batch is smaller.
 
         Raises:
-            DataError: A record does not parse, a label or a weight is impossible, or the number of
-                rows differs from the schema.
+            DataError: A shard is damaged, a label or a weight is impossible, or the number of rows
+                differs from the schema.
         """
         classes = self.schema.label.classes
         rows = 0
         size = max(1, min(size, _VALUES // len(self.schema.features)))
         if self.schema.picture:
-            batches = self._read_images(min(size, _PICTURES))
-        else:
-            batches = self._read_tables(size)
-        for batch in _read_ahead(batches):
+            size = min(size, _PICTURES)
+        for batch in _read_ahead(self._read(size)):
             labels, weights = batch.labels, batch.weights
             rows += len(labels)
             if classes and (labels.min() < 0 or labels.max() >= len(classes)):
@@ -152,25 +149,7 @@ class TestData:
         if rows != self.rows:
             raise self._mismatch(f"{rows} rows", f"{self.rows} rows")
 
-    def _read_images(self, size: int) -> Iterator[Batch]:
-        """Yield rows with an image's encoded bytes as the only feature."""
-        import tensorflow as tf
-
-        parts = {
-            PICTURE: tf.io.FixedLenFeature([], tf.string),
-            "label": tf.io.FixedLenFeature([], tf.int64),
-        }
-        records = tf.data.TFRecordDataset([str(shard) for shard in self.shards])
-        parsed = records.batch(size).map(
-            lambda batch: tf.io.parse_example(batch, parts), tf.data.AUTOTUNE, deterministic=True
-        )
-        try:
-            for batch in parsed.prefetch(2):
-                yield Batch({PICTURE: batch[PICTURE].numpy()}, batch["label"].numpy())
-        except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-            raise self._mismatch(error.message[:500], "records that match schema.json") from error
-
-    def _read_tables(self, size: int) -> Iterator[Batch]:
+    def _read(self, size: int) -> Iterator[Batch]:
         """Yield rows from the Parquet files."""
         types = {feature.name: feature.column_type for feature in self.schema.features}
         label, weight = self.schema.label.name, self._weight

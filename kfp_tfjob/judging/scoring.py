@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.statistics import WeightedLabel
-from kfp_tfjob.judging.champion_scoring import ChampionScorer
-from kfp_tfjob.judging.model import predictions_of
-from kfp_tfjob.judging.own_metrics import Evaluator
-from kfp_tfjob.judging.predictions import Predictions, joined
-from kfp_tfjob.judging.rows import Batch, TestData
-from kfp_tfjob.judging.slices import Slices
-from kfp_tfjob.storage.errors import DataError, Problem
+
+from .champion_scoring import ChampionScorer
+from .model import predictions_of
+from .own_metrics import Evaluator
+from .predictions import Predictions, joined
+from .rows import Batch, TestData
+from .slices import Slices
 
 _CHECKED_ROWS = 4  # one row may be the same in any batch by chance; each takes two predictions
 # Of the range of the outputs. TensorFlow uses other kernels for another batch size, which round
@@ -79,6 +80,7 @@ def _check_batch_independence(model: ServedModel, batch: Batch, outputs: np.ndar
                     " request",
                     fix="make sure that no layer computes over axis 0 during prediction, and"
                     " export the model with training=False",
+                    name="prediction-depends-on-batch",
                 )
             )
 

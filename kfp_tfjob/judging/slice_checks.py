@@ -13,13 +13,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare
-from kfp_tfjob.judging.formatting import chance, number
-from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.slices import Part, Slices
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
-from kfp_tfjob.storage.formatting import counted, listed
-from kfp_tfjob.storage.verdict_record import Check, VerdictSlice
+from kfp_tfjob.registry.verdict_record import Check, VerdictSlice
+
+from .compare import LEAST_ROWS, Comparison, compare
+from .formatting import chance, number
+from .metrics import Measures
+from .slices import Part, Slices
 
 _MOST_NAMED = 4  # slices in a sentence; the report's table lists all of them
 

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.judging.predictions import Predictions
-from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import Slice, edge_value
-from kfp_tfjob.storage.escaping import short
+
+from .predictions import Predictions
+from .rows import Batch
 
 MOST_SLICES = 50  # of a column; the smallest ones are merged, so that the report stays readable
 _MOST_VALUES = 5000  # of a column; later values join the merged slice, so that memory is bounded

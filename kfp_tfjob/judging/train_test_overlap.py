@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from kfp_tfjob.judging.rows import SPLIT, TestData
-from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.storage.verdict_record import Check
+from kfp_tfjob.common.formatting import listed
+from kfp_tfjob.registry.verdict_record import Check
+
+from .rows import SPLIT, TestData
 
 _MOST_LEAKED_IMAGES = 0.5  # a larger share of images that are also in train fails the model
 _LEAST_LEAKED_ROWS = 0.99  # a smaller share of rows that are also in train never fails the model

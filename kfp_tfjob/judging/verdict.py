@@ -9,13 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from kfp_tfjob.judging.estimates import Measured
-from kfp_tfjob.judging.gate import ChampionResult, GateDecision
-from kfp_tfjob.judging.metrics import Measures
-from kfp_tfjob.judging.ranking_metrics import BINS
-from kfp_tfjob.judging.slice_checks import SliceResult, worst_first
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.verdict_record import (
+from kfp_tfjob.registry.champion import Champion
+from kfp_tfjob.registry.verdict_record import (
     EvaluatedModel,
     Interval,
     MetChampion,
@@ -23,6 +18,12 @@ from kfp_tfjob.storage.verdict_record import (
     Values,
     VerdictSlice,
 )
+
+from .estimates import Measured
+from .gate import ChampionResult, GateDecision
+from .metrics import Measures
+from .ranking_metrics import BINS
+from .slice_checks import SliceResult, worst_first
 
 
 def build_verdict(

@@ -23,6 +23,7 @@ KEYS: dict[str, str] = {
     "data_options.on_bad_row": "Data engineer: an export that always has a few broken rows.",
     "data_options.max_bad_fraction": "Data engineer: the known share of broken rows is another.",
     "data_options.delimiter": "Data engineer: CSV from a spreadsheet, a database or an instrument.",
+    "data_options.sheet": "Data engineer: a workbook whose first sheet is not the table.",
     "data_options.names": "Data engineer: a CSV export without a header.",
     "data_options.header": "Data engineer: column names that are numbers, such as years.",
     "data_options.format": "Data engineer: the first bytes leave the format open.",

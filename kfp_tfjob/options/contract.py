@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kfp_tfjob.options.parse import Group, Texts, option
+from .parse import Group, Texts, option
 
 
 class Contract(Group):

@@ -18,12 +18,13 @@ from pydantic import (
     model_validator,
 )
 
-from kfp_tfjob.options import pictures as picture_options
-from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.options.parse import Group, Text, Texts, option
-from kfp_tfjob.options.pictures import Pictures
-from kfp_tfjob.options.value_format import ValueFormat
 from kfp_tfjob.storage.layout import CODEC_VERSION
+
+from . import image_options
+from .contract import Contract
+from .image_options import ImageOptions
+from .parse import Group, Text, Texts, option
+from .value_format import ValueFormat
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
 _SALT_BYTES = 64  # the longest key of blake2b
@@ -54,7 +55,7 @@ def _with_compression(*suffixes: str) -> tuple[str, ...]:
 _READERS = "kfp_tfjob.components.prepare_data.source.readers"
 # The last format that recognizes a file reads it, because any text file may be a CSV.
 FORMATS = (
-    Format("csv", _with_compression(".csv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
+    Format("csv", _with_compression(".csv", ".tsv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
     Format(
         "jsonl",
         _with_compression(".jsonl", ".ndjson"),
@@ -68,6 +69,8 @@ FORMATS = (
         "TFRecord",
         f"{_READERS}.tfrecord_table:TFRecordTable",
     ),
+    Format("arrow", (".arrow", ".feather"), "Arrow", f"{_READERS}.arrow_file:ArrowFile"),
+    Format("excel", (".xlsx",), "Excel", f"{_READERS}.excel_sheet:ExcelSheet"),
 )
 
 
@@ -78,6 +81,7 @@ def suffixes() -> tuple[str, ...]:
 
 FORMAT_WORDS = ", ".join(format.words for format in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
 _FORMAT_NAMES = tuple(format.name for format in FORMATS)
+AUTO = "auto"
 BLANKS = "blanks"  # the delimiter of aligned columns
 DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "space": " "}
 
@@ -112,7 +116,7 @@ COLUMN_TYPES = (
     ColumnType("category", "category", "Category", ("fail", "drop")),
     ColumnType("date", "date", "Date", _RULES, "median"),
     ColumnType("text", "string", "String", ("fail", "drop")),
-    ColumnType(picture_options.PICTURE, "image", "Image", ()),
+    ColumnType(image_options.PICTURE, "image", "Image", ()),
 )
 RULES_BY_KIND = {column.name: column.rules for column in COLUMN_TYPES if column.rules}
 KINDS = tuple(RULES_BY_KIND)
@@ -237,7 +241,7 @@ _Type = Annotated[
 class DataOptions(Group):
     """The keys of `data_options`."""
 
-    former_keys: ClassVar[Mapping[str, str]] = {picture_options.FORMER_NAME: "images"}
+    former_keys: ClassVar[Mapping[str, str]] = {image_options.FORMER_NAME: "images"}
 
     task: Literal["auto", "classification", "regression"] = option(
         "auto", "Whether to predict classes or numbers; `auto` decides by the label's values."
@@ -254,9 +258,14 @@ class DataOptions(Group):
     )
     max_bad_fraction: float = option(0.1, "Largest share of rows that may be dropped.", ge=0, le=1)
     delimiter: str = option(
-        ",",
+        AUTO,
         "The character between two values in a CSV, or the word `tab` or `space`; `blanks` means"
-        " any number of spaces and tabs, as in aligned columns.",
+        " any number of spaces and tabs, as in aligned columns. `auto` means a comma, unless the"
+        " first line has none and another delimiter divides all first rows into equally many"
+        " values.",
+    )
+    sheet: Text | None = option(
+        None, "The sheet of Excel files that is the table, by its name. Default: the first one."
     )
     names: Texts | None = option(
         None,
@@ -268,7 +277,7 @@ class DataOptions(Group):
         "`true` if the first line of a CSV is its header although it looks like a row; by default,"
         " such a file is rejected.",
     )
-    format: Literal["auto", *_FORMAT_NAMES, picture_options.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
+    format: Literal["auto", *_FORMAT_NAMES, image_options.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",
         "Format of the files. `auto` decides by each file's first bytes; a folder with images and"
         " no table is `images`.",
@@ -329,12 +338,14 @@ class DataOptions(Group):
         " `tls://scheduler:8786`; empty to use processes in the step's pod.",
     )
 
-    images: Pictures = option(Pictures(), "How images are checked and converted for the model.")
+    images: ImageOptions = option(
+        ImageOptions(), "How images are checked and converted for the model."
+    )
 
     @field_validator("format", mode="before")
     @classmethod
     def _format(cls, name: Any) -> Any:
-        return picture_options.FORMAT if name == picture_options.FORMER_NAME else name
+        return image_options.FORMAT if name == image_options.FORMER_NAME else name
 
     @field_validator("columns", "drop", "names")
     @classmethod
@@ -374,9 +385,11 @@ class DataOptions(Group):
     @classmethod
     def _one_character(cls, value: str) -> str:
         value = DELIMITER_WORDS.get(value, value)
-        if value != BLANKS and (len(value) != 1 or not value.isascii() or value in '"\r\n\0'):
+        if value not in (AUTO, BLANKS) and (
+            len(value) != 1 or not value.isascii() or value in '"\r\n\0'
+        ):
             raise ValueError(
-                'one character such as "," or ";", or the word "tab", "space" or "blanks"'
+                'one character such as "," or ";", or the word "auto", "tab", "space" or "blanks"'
             )
         return value
 
@@ -418,8 +431,11 @@ class DataOptions(Group):
 
     @property
     def separator(self) -> str:
-        """The character between two values of a CSV; for `blanks`, a space, which replaces them."""
-        return " " if self.delimiter == BLANKS else self.delimiter
+        """The character between two values of a CSV; for `blanks`, a space, which replaces them.
+
+        For `auto`, it is a comma: `source.delimiter` sets another one where the data has it.
+        """
+        return {AUTO: ",", BLANKS: " "}.get(self.delimiter, self.delimiter)
 
     def kind_of(self, name: str) -> str:
         """Return the type that `types` gives a column; empty if it is inferred."""

@@ -10,7 +10,10 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from kfp_tfjob.options.metric_names import (
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import choices, did_you_mean, nearest
+
+from .metric_names import (
     CLASSIFICATION,
     ONLY_THRESHOLDS,
     OWN,
@@ -21,9 +24,7 @@ from kfp_tfjob.options.metric_names import (
     task_of,
     top_k,
 )
-from kfp_tfjob.options.parse import Group, NotOneOfError, Text, option, parse
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
+from .parse import Group, NotOneOfError, Text, option, parse
 
 # The default in the form. An empty gate, which a user can set, blesses no model.
 DEFAULT_GATE: dict[str, Any] = {

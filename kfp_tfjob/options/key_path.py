@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from kfp_tfjob.options.parse import Group
-from kfp_tfjob.storage.formatting import nearest
+from kfp_tfjob.common.formatting import nearest
+
+from .parse import Group
 
 
 def split_keys(declared: Any, parts: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
 
 
 def has_data(values: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kfp_tfjob.storage.escaping import MASK
+from kfp_tfjob.common.escaping import MASK
 
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 # A name with such a word is secret for any value.

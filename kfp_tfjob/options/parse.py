@@ -14,11 +14,12 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic
 
-from kfp_tfjob.options.parameter_masking import MASK, looks_secret, masked
-from kfp_tfjob.options.removed import REMOVED
-from kfp_tfjob.options.wording import expected
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import SHOWN, choices, did_you_mean, nearest
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import SHOWN, choices, did_you_mean, nearest
+
+from .parameter_masking import MASK, looks_secret, masked
+from .removed import REMOVED
+from .wording import expected
 
 _PLACEHOLDER = "{{$."  # begins a placeholder of Kubeflow Pipelines
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
-from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions
-from kfp_tfjob.options.parse import Group, whole_numbers
-from kfp_tfjob.options.pod import PodOptions
-from kfp_tfjob.options.train import TrainOptions
+from .data import FORMAT_WORDS, DataOptions
+from .gate import DEFAULT_GATE, GateOptions
+from .parse import Group, whole_numbers
+from .pod import PodOptions
+from .train import TrainOptions
 
 # The default of train_batch_size for each GPU, or for all replicas on CPUs: only the rows of a GPU
 # have to fit into its memory, so more GPUs get a larger batch.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from kfp_tfjob.options.parse import Group, option
+from .parse import Group, option
 
 _DAY = 24 * 3600  # seconds; the longest grace period: a node that is drained waits this long
 # Every pod's settings, unless `pod.all` or its role's settings replace them.

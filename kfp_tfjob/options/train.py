@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
-from kfp_tfjob.options.parse import Group, option
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.supervisor.flags import REFERENCE
+
+from .parse import Group, option
 
 DAY = 24 * 3600  # seconds
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -260,20 +261,19 @@ class TrainOptions(TrainerOptions):
         return {name: values.get(name) for name in names}
 
 
-def npy_problem(what: str, received: str, expected: str, files: str) -> Problem:
+def npy_problem(what: str, received: str, expected: str) -> Problem:
     """Return the problem of a dataset that `stage_data: npy` cannot convert.
 
     Args:
         what: The reason.
         received: The part of the dataset that cannot be converted.
         expected: What can be converted.
-        files: The kind of files that `stage_data: true` downloads.
     """
     return Problem(
         f"train_options.stage_data is {NPY}, but {what}",
         received=received,
         expected=expected,
-        fix=f"set train_options.stage_data to true, which downloads {files}, or to false for a"
+        fix="set train_options.stage_data to true, which downloads Parquet files, or to false for a"
         " program that reads DATASET_URI itself",
         path="train_options.stage_data",
         suggestion="true",
@@ -282,6 +282,4 @@ def npy_problem(what: str, received: str, expected: str, files: str) -> Problem:
 
 def images_as_npy() -> Problem:
     """Return the problem of images with `stage_data: npy`."""
-    return npy_problem(
-        "the rows are images", "a dataset of images", "a table with columns", "TFRecord files"
-    )
+    return npy_problem("the rows are images", "a dataset of images", "a table with columns")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from kfp_tfjob.options.parse import Group, Text, option
+from .parse import Group, Text, option
 
 _BETWEEN = " or "  # separates several patterns of dates
 # Written with a pattern and parsed again, these days come back only if the pattern has day, month

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from kfp_tfjob.pages.svg import add, drawing, markup
-from kfp_tfjob.storage.escaping import short
+from kfp_tfjob.common.escaping import short
+
+from .svg import add, drawing, markup
 
 _CLASSES = ("a", "b", "c")  # of style.css: the colors of series
 # Pixels. Two charts fit side by side on a page, and numbers of seven digits to the left.

@@ -15,9 +15,10 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from kfp_tfjob.pages.charts import axis_ends, round_ticks, share_of, tick
-from kfp_tfjob.pages.svg import add, drawing, markup
-from kfp_tfjob.storage.escaping import short
+from kfp_tfjob.common.escaping import short
+
+from .charts import axis_ends, round_ticks, share_of, tick
+from .svg import add, drawing, markup
 
 _WIDTH, _EDGE = 420, 14  # pixels; as wide as the other plots
 _ROW, _AXIS = 36, 40  # height of a row, and of an axis with its name

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from kfp_tfjob.pages.charts import tick
-from kfp_tfjob.pages.svg import add, drawing, markup
-from kfp_tfjob.storage.escaping import short
+from kfp_tfjob.common.escaping import short
+
+from .charts import tick
+from .svg import add, drawing, markup
 
 _MOST_NAME = 16  # characters of a class in a label: the matrix stays wider than its labels
 _MOST_IN_TIP = 40  # of a class in the tooltip of a cell: there may be 900 cells

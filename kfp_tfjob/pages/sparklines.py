@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from kfp_tfjob.pages.svg import add, drawing, markup
+from .svg import add, drawing, markup
 
 _WIDTH, _HEIGHT = 160, 36  # pixels; a cell of a table with several other columns
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from markupsafe import Markup
 
-from kfp_tfjob.pages.svg import add, drawing, markup
+from .svg import add, drawing, markup
 
 _WIDTH, _HEIGHT = 420, 26  # pixels
 _SIDE = 12  # of a key

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-from kfp_tfjob.storage.escaping import line
+from kfp_tfjob.common.escaping import line
 
 
 def drawing(label: str, width: float, height: float) -> ElementTree.Element:

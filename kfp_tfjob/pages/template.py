@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_eval_con
 from jinja2.nodes import EvalContext
 from markupsafe import Markup
 
-from kfp_tfjob.storage import escaping
+from kfp_tfjob.common import escaping
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,7 +27,7 @@ class Markdown(str):
 def render(template: str, /, **values: Any) -> str:
     """Return a page.
 
-    `storage.escaping` makes text safe: it shows control characters, limits the length and escapes
+    `common.escaping` makes text safe: it shows control characters, limits the length and escapes
     markup. Only `Markup` (HTML) and the results of `code`, `prose`, `row` and `digits` (Markdown)
     are used unchanged.
 

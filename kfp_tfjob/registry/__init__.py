@@ -1,1 +1,1 @@
-"""The published models: versions, champions, servable folders, and their mirrors elsewhere."""
+"""Verdicts and published models: versions, champions, servable folders, mirrors elsewhere."""

@@ -12,22 +12,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.versions import manifest_of
-from kfp_tfjob.storage import documents, names
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import PROMOTE, ROLLBACK, Champion, read_champion, read_record
-from kfp_tfjob.storage.checksum import file_sha256
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common import names
+from kfp_tfjob.common.errors import (
     DataError,
     ObjectNotFoundError,
     Problem,
 )
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.checksum import file_sha256
 from kfp_tfjob.storage.layout import MANIFEST, MODEL, SAVED_MODEL, VERDICT, Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import pull
+
+from .champion import PROMOTE, ROLLBACK, Champion, read_champion, read_record
+from .champion_records import champions
+from .verdict_record import ModelVerdict
+from .versions import manifest_of
 
 
 @dataclass(frozen=True)

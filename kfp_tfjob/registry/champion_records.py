@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kfp_tfjob.storage.champion import Champion, read_record
-from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.parallel import in_order
+
+from .champion import Champion, read_record
 
 
 def champions(

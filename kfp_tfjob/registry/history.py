@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.prune_versions import read_tombstone
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.storage.layout import VERDICT, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader.parallel import in_order
+
+from .champion import Champion
+from .champion_records import champions
+from .prune_versions import read_tombstone
+from .verdict_record import ModelVerdict
 
 PUBLISH, PRUNE = "publish", "prune"
 

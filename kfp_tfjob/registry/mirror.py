@@ -19,15 +19,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypedDict
 
-from kfp_tfjob.registry import tracking
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.history import reasons
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.escaping import host_of, line, without_secrets
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import host_of, line, without_secrets
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.options import MLFLOW_KEY
 from kfp_tfjob.storage.store import Store
+
+from . import tracking
+from .champion_records import champions
+from .history import reasons
 
 log = logging.getLogger(__name__)
 

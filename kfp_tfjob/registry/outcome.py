@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kfp_tfjob.registry.champion_records import record_of
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout, RunLayout
-from kfp_tfjob.storage.run_folder import note
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.training_cache import TrainedRun
-from kfp_tfjob.storage.verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
+
+from .champion import Champion
+from .champion_records import record_of
+from .run_folder import note
+from .training_cache import TrainedRun
+from .verdict_record import LostRace, ModelVerdict, lost_race, verdict_in_force
 
 PUBLISHED, NOT_BLESSED, LOST_RACE = "published", "not blessed", "lost the race"
 BLESSED = "blessed"  # publish has not made it the champion yet, or ended before it did

@@ -15,10 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from kfp_tfjob.registry.versions import numbers_of, served_numbers
-from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.champion import Champion, read_champion, read_record
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     DataError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -26,8 +23,12 @@ from kfp_tfjob.storage.errors import (
     StepError,
     SurpassedError,
 )
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
+
+from .champion import Champion, read_champion, read_record
+from .versions import numbers_of, served_numbers
 
 log = logging.getLogger(__name__)
 

@@ -24,13 +24,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.prune_versions import TOMBSTONE_SECONDS, age, clock, delete_all
-from kfp_tfjob.registry.runs import run_ids
-from kfp_tfjob.registry.versions import claimed_by, numbers_of
-from kfp_tfjob.storage import documents, training_cache
+from kfp_tfjob.common.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -50,10 +46,16 @@ from kfp_tfjob.storage.layout import (
     RunLayout,
     attempt_record,
 )
-from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Listed, Store
-from kfp_tfjob.storage.verdict_record import verdict_in_force
 from kfp_tfjob.uploader.parallel import each
+
+from . import training_cache
+from .champion_records import champions
+from .prune_versions import TOMBSTONE_SECONDS, age, clock, delete_all
+from .run_folder import find
+from .runs import run_ids
+from .verdict_record import verdict_in_force
+from .versions import claimed_by, numbers_of
 
 log = logging.getLogger(__name__)
 

@@ -18,17 +18,18 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.promotion import Hold
-from kfp_tfjob.registry.rollback import walk_back
-from kfp_tfjob.registry.versions import claimed_by
+from kfp_tfjob.common.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_record
-from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import MANIFEST, SAVED_MODEL, VERSION_CLAIM, Layout, ModelLayout
 from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.uploader.parallel import each
+
+from .champion import Champion, read_record
+from .champion_records import champions
+from .promotion import Hold
+from .rollback import walk_back
+from .versions import claimed_by
 
 # Holds of earlier releases do not name a record, so only their age shows that they are void.
 _OLD_HOLD_SECONDS = 3600

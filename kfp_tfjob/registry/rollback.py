@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from kfp_tfjob.registry.chain import VerifiedChampion, verify_champion
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.promotion import promote
-from kfp_tfjob.registry.servable import publish_newest, servers_see
-from kfp_tfjob.storage.champion import ROLLBACK, Champion, no_champion, read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, SurpassedError
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, SurpassedError
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
+
+from .chain import VerifiedChampion, verify_champion
+from .champion import ROLLBACK, Champion, no_champion, read_champion
+from .champion_records import champions
+from .promotion import promote
+from .servable import publish_newest, servers_see
 
 # Champion records. A user's decision against a model no longer applies after so many later ones.
 _REMEMBERED = 20

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.storage.layout import RUNS, Layout, RunLayout
-from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader.parallel import each
+
+from .champion_records import champions
+from .run_folder import find
+from .verdict_record import ModelVerdict
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,16 @@ import logging
 import tempfile
 from pathlib import Path
 
-from kfp_tfjob.registry.chain import VerifiedChampion, sha256_problems, verify_champion
-from kfp_tfjob.registry.promotion import keep_copy
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
-from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import MODEL, REQUEST, SAVED_MODEL, Layout
 from kfp_tfjob.storage.manifest import ManifestObject
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.parallel import WORKERS, each
+
+from .chain import VerifiedChampion, sha256_problems, verify_champion
+from .promotion import keep_copy
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 
+from kfp_tfjob.common.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import MANIFEST, VERSION_CLAIM, ModelLayout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kfp_tfjob.registry.chain import verify_champion
-from kfp_tfjob.registry.champion_records import champions
-from kfp_tfjob.registry.history import Event, history
-from kfp_tfjob.registry.servable import unserved
-from kfp_tfjob.registry.versions import claimed_by, manifest_of, numbers_of
-from kfp_tfjob.storage.champion import Champion, read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import did_you_mean, listed, nearest
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import did_you_mean, listed, nearest
 from kfp_tfjob.storage.layout import MODELS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.parallel import in_order
+
+from .chain import verify_champion
+from .champion import Champion, read_champion
+from .champion_records import champions
+from .history import Event, history
+from .servable import unserved
+from .versions import claimed_by, manifest_of, numbers_of
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ def require(store: Store, layout: Layout, model_name: str) -> None:
                 expected=listed(existing, 8) or "a model; no run has published one yet",
                 fix=did_you_mean(near, "correct the name, or --output and --endpoint"),
                 suggestion=near,
+                name="model-not-found",
             )
         )
 

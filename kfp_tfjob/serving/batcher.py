@@ -14,8 +14,8 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from kfp_tfjob.serving.loaded_model import LoadedModel
-from kfp_tfjob.serving.request_columns import Rows
+from .loaded_model import LoadedModel
+from .request_columns import Rows
 
 _WaitingRequests = list[tuple[Rows, "asyncio.Future[np.ndarray]"]]
 

@@ -8,8 +8,9 @@ Serving ignore Content-Type, so requests that work there work here.
 
 from __future__ import annotations
 
-from kfp_tfjob.serving.limits import Application, Message, Receive, Send, protocol_of
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
+
+from .limits import Application, Message, Receive, Send, protocol_of
 
 JSON_LENGTH = "inference-header-content-length"
 # Examples of valid bodies, for messages.

@@ -14,14 +14,14 @@ import shutil
 import threading
 from pathlib import Path
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.common.formatting import listed
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.registry.chain import VerifiedChampion, fetch, verify_champion
-from kfp_tfjob.storage.champion import no_champion
+from kfp_tfjob.registry.champion import no_champion
 from kfp_tfjob.storage.checksum import file_crc64nvme
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 
 _INCOMING = ".incoming"  # not a number, so servers ignore it

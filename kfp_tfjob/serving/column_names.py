@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import choices, did_you_mean, nearest
 
 
 def check_columns(option: str, names: Iterable[str], columns: Collection[str]) -> None:

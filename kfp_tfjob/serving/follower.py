@@ -15,21 +15,22 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.registry.chain import verify_champion
-from kfp_tfjob.serving.loaded_model import LoadedModel
-from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     Problem,
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.registry.chain import verify_champion
+from kfp_tfjob.registry.champion import Champion, no_champion, read_champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
+from .loaded_model import LoadedModel
+
 if TYPE_CHECKING:
-    from kfp_tfjob.serving.metrics import Metrics
+    from .metrics import Metrics
 
 # Seconds until a rejected champion is loaded again, because a person may repair it, or a copy may
 # have been incomplete. Each attempt downloads and loads the whole model, so the pauses double.

@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.serving.refusal import RefusedRequest, answer
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.formatting import sized
+from kfp_tfjob.common.errors import Problem
+from kfp_tfjob.common.formatting import sized
+
+from .refusal import RefusedRequest, answer
 
 if TYPE_CHECKING:
-    from kfp_tfjob.serving.metrics import Metrics
+    from .metrics import Metrics
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 # Seconds without data before the first keepalive probe, seconds between probes, and their number: a
 # client is gone after 2 minutes.

@@ -17,17 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.registry.chain import VerifiedChampion, fetch
-from kfp_tfjob.serving.request_columns import RequestColumns, Rows
-from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import MODEL, SCHEMA
 from kfp_tfjob.storage.store import Store
+
+from .request_columns import RequestColumns, Rows
 
 # Rows that a model predicts at once, so that a large request needs little additional memory.
 _MOST_ROWS_AT_ONCE = 4096

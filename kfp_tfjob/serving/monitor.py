@@ -11,20 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import islice
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import counted, listed
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.serving import requests_sample
-from kfp_tfjob.serving.column_names import check_columns
-from kfp_tfjob.serving.request_counts import Monitored, RequestCounts, iso_utc
-from kfp_tfjob.serving.requests_sample import RequestsSample
+from kfp_tfjob.registry.champion import Champion, no_champion, read_champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, no_champion, read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
+
+from . import requests_sample
+from .column_names import check_columns
+from .request_counts import Monitored, RequestCounts, iso_utc
+from .requests_sample import RequestsSample
 
 # Files that are read in parallel, and files that are in memory at the same time.
 _READERS, _FILES_IN_MEMORY = 8, 32
@@ -83,7 +84,7 @@ def _training_reference(
     obstacle = f"nothing below {layout.model(model_name).version(champion.version)}"
     if training:
         obstacle = (
-            "pictures" if not training.schema.has_columns else "no distributions of its columns"
+            "images" if not training.schema.has_columns else "no distributions of its columns"
         )
     raise DataError(
         Problem(

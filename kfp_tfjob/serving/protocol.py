@@ -24,15 +24,16 @@ from kserve.protocol.rest.v2_datamodels import InferenceRequest, RequestInput, R
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from pydantic import FailFast
 
-from kfp_tfjob.serving import answers, tensors
-from kfp_tfjob.serving.batcher import Batcher
-from kfp_tfjob.serving.body_type import BINARY_REQUEST, JSON_LENGTH, REQUEST, ROWS, not_json
-from kfp_tfjob.serving.follower import Follower
-from kfp_tfjob.serving.loaded_model import LoadedModel
-from kfp_tfjob.serving.metrics import Metrics
-from kfp_tfjob.serving.refusal import RefusedRequest
-from kfp_tfjob.serving.request_columns import Rows
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.common.errors import DataError, Problem
+
+from . import answers, tensors
+from .batcher import Batcher
+from .body_type import BINARY_REQUEST, JSON_LENGTH, REQUEST, ROWS, not_json
+from .follower import Follower
+from .loaded_model import LoadedModel
+from .metrics import Metrics
+from .refusal import RefusedRequest
+from .request_columns import Rows
 
 VERSION_HEADER = "x-model-version"
 Parameters = dict[str, Any] | None  # accepted and ignored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from kfp_tfjob.storage.errors import DataError, Problem, StepError, first
+from kfp_tfjob.common.errors import DataError, Problem, StepError, first
 
 SHOWN = 20  # problems of one request; every row of a large one may have the same problem
 

@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.common.errors import Problem
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.features.cells import BLANKS
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType, missing_in, text_of
-from kfp_tfjob.serving.limits import check_row_count
-from kfp_tfjob.serving.refusal import SHOWN, RefusedRequest
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.formatting import counted, listed
+
+from .limits import check_row_count
+from .refusal import SHOWN, RefusedRequest
 
 _MOST_SHOWN = 5  # problems of one column, names in a list
 _LONGEST = 100  # characters of an unknown name that are compared and shown; a name may be megabytes

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
 from kfp_tfjob.components.prepare_data.distributions import (
     QUANTILE,
@@ -34,9 +35,9 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import LONGEST, Texts
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.serving.requests_sample import RequestsSample
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError
+from kfp_tfjob.registry.champion import Champion
+
+from .requests_sample import RequestsSample
 
 _TRAIN = "train"
 FEWEST_ROWS = 100  # with fewer, chance alone exceeds the limits, so none is checked

@@ -20,10 +20,10 @@ from hashlib import sha256
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import ModelLayout
 from kfp_tfjob.storage.store import Store
 

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.features.cells import LONGEST
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.formatting import counted
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
 if TYPE_CHECKING:
-    from kfp_tfjob.serving.loaded_model import LoadedModel
-    from kfp_tfjob.serving.metrics import Metrics
-    from kfp_tfjob.serving.request_columns import Rows
+    from .loaded_model import LoadedModel
+    from .metrics import Metrics
+    from .request_columns import Rows
 
 INTERVAL = 60.0  # seconds that a file covers, and the most that a killed server loses
 MOST_BYTES = 32 << 20  # of a champion's rows in memory; while it is replaced, there are two
@@ -109,7 +109,7 @@ class Sampler:
                 log.exception("a sample of requests could not be written")
 
     def _put(self, reservoir: _Reservoir) -> None:
-        from kfp_tfjob.serving import requests_sample
+        from . import requests_sample
 
         loaded, types = reservoir.loaded, reservoir.loaded.columns.types
         sampled_rows = sorted(reservoir.rows, key=lambda row: row[0])

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from kfp_tfjob.serving.body_type import REQUEST, BodyType, not_json
-from kfp_tfjob.serving.column_names import check_columns
-from kfp_tfjob.serving.refusal import RefusedRequest, answer
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
+
+from .body_type import REQUEST, BodyType, not_json
+from .column_names import check_columns
+from .refusal import RefusedRequest, answer
 
 GRACE = 30  # seconds for open requests after SIGTERM, as in deploy/serving
 
@@ -67,12 +68,12 @@ def serve(store: Store, layout: Layout, model_name: str, options: ServerOptions)
     _load_kserve()
     from kserve.utils.utils import cpu_count
 
-    from kfp_tfjob.serving.follower import Follower
-    from kfp_tfjob.serving.listening import default_host, listen
-    from kfp_tfjob.serving.metrics import Metrics
-    from kfp_tfjob.serving.model_server import Server
-    from kfp_tfjob.serving.protocol import ChampionModel, ChampionPlane, Champions, NoLoading
-    from kfp_tfjob.serving.sampler import Sampler
+    from .follower import Follower
+    from .listening import default_host, listen
+    from .metrics import Metrics
+    from .model_server import Server
+    from .protocol import ChampionModel, ChampionPlane, Champions, NoLoading
+    from .sampler import Sampler
 
     host = options.host or default_host()
     listener = listen(host, options.port)
@@ -165,7 +166,7 @@ def _add_handlers(options: ServerOptions, metrics: Any) -> None:
     from kserve.model_server import app
     from starlette.exceptions import HTTPException
 
-    from kfp_tfjob.serving.limits import Limits
+    from .limits import Limits
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RefusedRequest)

@@ -10,9 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.serving.refusal import RefusedRequest
-from kfp_tfjob.serving.request_columns import RequestColumns, Rows
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
+
+from .refusal import RefusedRequest
+from .request_columns import RequestColumns, Rows
 
 if TYPE_CHECKING:
     from kserve import InferInput

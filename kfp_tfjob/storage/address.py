@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 # Masked in messages: other tools accept s3://KEY:SECRET@BUCKET, and users paste such addresses.
 _LOGIN = re.compile(r"(?<=://)[^/\s]*@")

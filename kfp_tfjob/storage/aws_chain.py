@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError, CredentialRetrievalError, InvalidConfigError
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StoreUnavailableError
 
 _TOKEN_FILES = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
 _TRUST = (

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.storage.checksum import CHUNK, Checksum
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.common.errors import Problem, StepError
+
+from .checksum import CHUNK, Checksum
 
 # Bytes; a body up to this size is kept in memory, so its file is read once instead of twice.
 SMALL = 64 << 10

@@ -23,11 +23,12 @@ from botocore.httpsession import where
 from botocore.utils import get_environ_proxies
 from urllib3.util.wait import wait_for_read
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.s3_errors import REDIRECTS
-from kfp_tfjob.storage.signing import UNSIGNED, sign
+from kfp_tfjob.common.errors import StepError
+
+from .address import S3Address
+from .body import Body
+from .s3_errors import REDIRECTS
+from .signing import UNSIGNED, sign
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,11 @@ import re
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.supervisor import barrier, termination_message
+
+from .address import S3Address
+from .manifest import Manifest
 
 # Below output_uri.
 DATASETS, RUNS, MODELS = "datasets", "runs", "models"
@@ -32,6 +33,7 @@ WORK = "work"  # intermediate results below it; deleted when the dataset is fini
 LONGEST_SCHEMA = 128 << 20  # bytes; a schema contains the strings of all categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
 CODEC_VERSION = 6  # of the shards, and part of dataset_digest: raise it if their bytes change
+CODEC_LAYOUT = "parquet"  # of the shards; until codec 6, those of images had another
 
 # In a run's folder. Names in ATTEMPTS begin with the number of the attempt.
 ATTEMPTS, CODE, OUTPUT, EVALUATION = "attempts", "code", "output", "evaluation"
@@ -436,4 +438,4 @@ def is_for_training(key: str) -> bool:
 
 def is_shard_of(split: str, key: str) -> bool:
     """Return whether an object of a dataset has rows of a split, by its key below the dataset."""
-    return key.startswith((f"{split}/", f"{split}-"))
+    return key.startswith((f"{split}/", f"{split}-"))  # earlier versions had files such as test-0

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.documents import LONGEST
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.common.errors import DataError, Problem
+
+from . import documents
+from .documents import LONGEST
 
 FORMAT = "kfp-tfjob/manifest/1"
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:  # it imports botocore; the help needs only the names
-    from kfp_tfjob.storage.credentials import SecretVolume
+    from .credentials import SecretVolume
 
 # The Secret's key, or the variable of a local run, with the URL to notify of a run's end. It is
 # here because credentials.py imports botocore, which takes seconds.

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body, FileChangedError
-from kfp_tfjob.storage.checksum import CHUNK, Checksum, of_all_bytes
-from kfp_tfjob.storage.errors import DataError, ObjectExistsError, Problem, StoreUnavailableError
-from kfp_tfjob.storage.s3_errors import code_of
-from kfp_tfjob.storage.s3_session import S3Session
+from kfp_tfjob.common.errors import DataError, ObjectExistsError, Problem, StoreUnavailableError
+
+from .address import S3Address
+from .body import Body, FileChangedError
+from .checksum import CHUNK, Checksum, of_all_bytes
+from .s3_errors import code_of
+from .s3_session import S3Session
 
 log = logging.getLogger(__name__)
 

@@ -15,18 +15,12 @@ from dataclasses import dataclass
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.errors import Problem, StepError, StoreUnavailableError
-from kfp_tfjob.storage.s3_errors import (
-    MISMATCH,
-    RENEWABLE,
-    code_of,
-    server_of,
-    transient,
-    without_room,
-)
-from kfp_tfjob.storage.s3_session import S3Session
+from kfp_tfjob.common.errors import Problem, StepError, StoreUnavailableError
+
+from .address import S3Address
+from .body import Body
+from .s3_errors import MISMATCH, RENEWABLE, code_of, server_of, transient, without_room
+from .s3_session import S3Session
 
 log = logging.getLogger(__name__)
 

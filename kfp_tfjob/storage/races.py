@@ -13,10 +13,11 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.errors import ObjectExistsError
-from kfp_tfjob.storage.store import Store
+from kfp_tfjob.common.errors import ObjectExistsError
+
+from .address import S3Address
+from .body import Body
+from .store import Store
 
 CREATORS = 8  # at once; each is a thread, and fewer meet less often
 # No race starts later than this many seconds after the first: the user waits for the test.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kfp_tfjob.storage.errors import Problem, StepError, StoreUnavailableError
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.errors import Problem, StepError, StoreUnavailableError
+from kfp_tfjob.common.formatting import counted
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

@@ -22,10 +22,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.aws_chain import is_aws
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     NoRoomError,
     ObjectExistsError,
@@ -34,6 +31,10 @@ from kfp_tfjob.storage.errors import (
     StepError,
     StoreUnavailableError,
 )
+
+from .address import S3Address
+from .aws_chain import is_aws
+from .credentials import SecretVolume
 
 _MISSING = {"NoSuchKey", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}

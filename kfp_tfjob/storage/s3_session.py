@@ -27,15 +27,16 @@ from botocore.exceptions import (
 )
 from botocore.loaders import Loader, create_loader
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.aws_chain import explain_chain, explain_waiting, is_aws
-from kfp_tfjob.storage.body import Body, Digests
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
-from kfp_tfjob.storage.fast_put import FastPut, Reply
-from kfp_tfjob.storage.options import WriteOptions
-from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.s3_errors import (
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StoreUnavailableError
+
+from .address import S3Address
+from .aws_chain import explain_chain, explain_waiting, is_aws
+from .body import Body, Digests
+from .credentials import SecretVolume
+from .fast_put import FastPut, Reply
+from .options import WriteOptions
+from .retry import Patience
+from .s3_errors import (
     RENEWABLE,
     WORDLESS,
     code_of,

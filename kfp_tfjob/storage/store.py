@@ -20,13 +20,8 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 from botocore.utils import is_valid_endpoint_url, is_valid_ipv6_endpoint_url
 
-from kfp_tfjob.storage import files
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body, FileChangedError, open_file
-from kfp_tfjob.storage.checksum import crc64nvme, of_all_bytes
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.documents import LONGEST
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
@@ -34,13 +29,19 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.manifest import Manifest, ManifestObject
-from kfp_tfjob.storage.names import below
-from kfp_tfjob.storage.parts import PART, OpenFile, PartsUpload, read_ranges
-from kfp_tfjob.storage.probe import Probed, probe
-from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.s3_errors import WORDLESS, code_of
-from kfp_tfjob.storage.s3_session import S3Session, setting
+from kfp_tfjob.common.names import below
+
+from .address import S3Address
+from .body import Body, FileChangedError, open_file
+from .checksum import crc64nvme, of_all_bytes
+from .credentials import SecretVolume
+from .documents import LONGEST
+from .manifest import Manifest, ManifestObject
+from .parts import PART, OpenFile, PartsUpload, read_ranges
+from .probe import Probed, probe
+from .retry import Patience
+from .s3_errors import WORDLESS, code_of
+from .s3_session import S3Session, setting
 
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from botocore.exceptions import IncompleteReadError
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.s3_errors import transient
-from kfp_tfjob.storage.store import Store
+from .address import S3Address
+from .s3_errors import transient
+from .store import Store
 
 BUFFER = 1 << 20  # bytes per read from the connection, so that small reads cost no request each
 _MOST_STARTS = 4  # objects whose first bytes, up to BUFFER of each, stay in memory

@@ -11,11 +11,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Mapping
 
-from kfp_tfjob.supervisor import exit_codes
-from kfp_tfjob.supervisor.files import read_json, write_json
-from kfp_tfjob.supervisor.log import log
-from kfp_tfjob.supervisor.output_files import inventory
-from kfp_tfjob.supervisor.stop import Stop
+from . import exit_codes
+from .files import read_json, write_json
+from .log import log
+from .output_files import inventory
+from .stop import Stop
 
 # File names in OUTPUT_DIR, and in its folder FOLDER.
 COMPLETION = "completion.json"

@@ -14,8 +14,8 @@ import subprocess
 import time
 from typing import Mapping, Sequence
 
-from kfp_tfjob.supervisor.kernel import child_setup
-from kfp_tfjob.supervisor.log import log
+from .kernel import child_setup
+from .log import log
 
 _LONGEST_LINE = 100  # bytes of a progress line; a longer line is not one
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Iterator
 
-from kfp_tfjob.supervisor.files import read_text
+from .files import read_text
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Iterator, Mapping, Sequence
 
-from kfp_tfjob.supervisor.log import log
+from .log import log
 
 VARIABLE = "TF_USE_LEGACY_KERAS"  # TensorFlow reads it when a program uses tf.keras
 _TRAINER = "kfp_tfjob.trainer"  # it has its own loop

@@ -13,7 +13,7 @@ import signal
 from pathlib import Path
 from typing import Callable
 
-from kfp_tfjob.supervisor.files import read_text
+from .files import read_text
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # from <linux/prctl.h>; not in Python
 

@@ -8,8 +8,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Mapping
 
-from kfp_tfjob.supervisor.stop import Stop
-from kfp_tfjob.supervisor.tf_config import split
+from .stop import Stop
+from .tf_config import split
 
 _LOOK_SECONDS = 0.5  # between two lookups, which cost a name server milliseconds
 _CONNECT_SECONDS = 2  # within a cluster, a connection takes milliseconds

@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from kfp_tfjob.supervisor import exit_codes
-from kfp_tfjob.supervisor.environment import Environment
-from kfp_tfjob.supervisor.exit_codes import meaning_of
+from . import exit_codes
+from .environment import Environment
+from .exit_codes import meaning_of
 
 # The pause before a restart. The first restart follows at once; without progress the pause doubles.
 FIRST_PAUSE = 1.0  # seconds, before the second restart

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Callable, Sequence
 
-from kfp_tfjob.supervisor.environment import DURATION, seconds_of
-from kfp_tfjob.supervisor.files import read_text
-from kfp_tfjob.supervisor.log import log
+from .environment import DURATION, seconds_of
+from .files import read_text
+from .log import log
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS = 0.5  # a read of a small file; the kubelet writes it much more rarely

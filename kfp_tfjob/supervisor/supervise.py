@@ -15,15 +15,15 @@ import threading
 import time
 from typing import Mapping, Sequence
 
-from kfp_tfjob.supervisor import exit_codes, keras, peers, termination_message
-from kfp_tfjob.supervisor.barrier import pass_barrier, record_completion
-from kfp_tfjob.supervisor.child import Child
-from kfp_tfjob.supervisor.environment import Environment, Refused
-from kfp_tfjob.supervisor.kernel import adopt_orphans, children
-from kfp_tfjob.supervisor.log import log
-from kfp_tfjob.supervisor.restarts import Restarts
-from kfp_tfjob.supervisor.stop import Stop
-from kfp_tfjob.supervisor.tf_config import Topology, expand
+from . import exit_codes, keras, peers, termination_message
+from .barrier import pass_barrier, record_completion
+from .child import Child
+from .environment import Environment, Refused
+from .kernel import adopt_orphans, children
+from .log import log
+from .restarts import Restarts
+from .stop import Stop
+from .tf_config import Topology, expand
 
 _POLL_SECONDS = 0.05  # a short pause, because every restart and every end waits for it
 _PEER_SECONDS = 10.0  # between two log lines about missing peers

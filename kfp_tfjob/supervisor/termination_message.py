@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Mapping
 
-from kfp_tfjob.supervisor.barrier import FOLDER
-from kfp_tfjob.supervisor.environment import TERMINATION_LOG, Environment
-from kfp_tfjob.supervisor.files import write_json
-from kfp_tfjob.supervisor.log import log
+from .barrier import FOLDER
+from .environment import TERMINATION_LOG, Environment
+from .files import write_json
+from .log import log
 
 END = "end.json"  # in FOLDER, for the sidecar, which stores it
 _MOST_BYTES = 4096  # Kubernetes keeps no more
@@ -20,14 +20,20 @@ def path_of(variables: Mapping[str, str]) -> Path:
     return Path(variables.get(TERMINATION_LOG) or "/dev/termination-log")
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str, ending: str = "") -> None:
     """Write the message, if the cluster has created the file for it.
+
+    Args:
+        path: The file.
+        text: The message, which is truncated if it is too long.
+        ending: What follows it, in ASCII; never truncated.
 
     Raises:
         OSError: The file cannot be written.
     """
     if path.exists():
-        path.write_bytes(text.encode(errors="backslashreplace")[:_MOST_BYTES])
+        content = text.encode(errors="backslashreplace")[: _MOST_BYTES - len(ending)]
+        path.write_bytes(content + ending.encode())
 
 
 def record(environment: Environment, end: Mapping[str, Any]) -> None:

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Mapping, Sequence
 
-from kfp_tfjob.supervisor.environment import Refused
-from kfp_tfjob.supervisor.flags import REFERENCE, flags
+from .environment import Refused
+from .flags import REFERENCE, flags
 
 _TRAINS = ("chief", "worker")
 _TF_CONFIG, _TOPOLOGY, _LOOK = "TF_CONFIG", "TOPOLOGY", "check the TFJob"

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
+from kfp_tfjob.common.errors import Problem
+from kfp_tfjob.common.formatting import choices, did_you_mean, nearest
 
 _EXPECTED_VALUES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 _UNION_WORDS = ("None", "Optional", "Union", "typing")  # in annotations such as Optional[int]

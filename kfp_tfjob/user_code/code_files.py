@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from kfp_tfjob.storage import names
+from kfp_tfjob.common import names
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -131,6 +131,7 @@ def _translate_errors(source: str) -> Iterator[None]:
                 received=f"{error!s:.300}" or type(error).__name__,
                 expected="a zip file with a package, or with model.py, at its top level",
                 fix="create the zip again",
+                name="model-code-not-a-module",
             )
         ) from error
 
@@ -184,5 +185,6 @@ def _too_large(source: object, received: str) -> ConfigurationError:
             fix="name only the folder or file of the code; data and weights belong in"
             " data_uri or the image",
             path="model_code",
+            name="model-code-too-large",
         )
     )

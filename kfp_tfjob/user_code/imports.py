@@ -13,10 +13,11 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import Problem, StepError
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.user_code.syntax import OfImage, Reached
+
+from .syntax import OfImage, Reached
 
 # Modules that the trainer or a step has loaded before the user's code.
 LIBRARIES = {"boto3", "google", "keras", "kfp", "kfp_tfjob", "kubernetes", "numpy", "pyarrow"}
@@ -132,6 +133,7 @@ def relative_import_problems(reached: Iterable[Reached]) -> Iterator[Problem]:
                     expected="a relative import only inside a folder with __init__.py",
                     fix=f"write it without the {'dots' if node.level > 1 else 'dot'}, and name the"
                     " folder of the code; or name a folder whose __init__.py imports the function",
+                    name="model-code-import",
                 )
 
 

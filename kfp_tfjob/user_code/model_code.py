@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import choices, did_you_mean, listed, nearest
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import choices, did_you_mean, listed, nearest
 from kfp_tfjob.storage.layout import CODE
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.user_code import code_files
-from kfp_tfjob.user_code.arguments import wrong_arguments
-from kfp_tfjob.user_code.imports import (
+
+from . import code_files
+from .arguments import wrong_arguments
+from .imports import (
     LIBRARIES,
     Import,
     MissingModule,
@@ -33,13 +34,7 @@ from kfp_tfjob.user_code.imports import (
     relative_import_problems,
     unavailable_imports,
 )
-from kfp_tfjob.user_code.syntax import (
-    missing_paths,
-    named_files,
-    parse,
-    reachable,
-    unparsable,
-)
+from .syntax import missing_paths, named_files, parse, reachable, unparsable
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

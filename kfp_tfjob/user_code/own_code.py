@@ -22,11 +22,12 @@ from tempfile import mkdtemp
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.escaping import uncolored
-from kfp_tfjob.storage.names import below
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.escaping import uncolored
+from kfp_tfjob.common.names import below
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.user_code.model_code import Code, ModelCode
+
+from .model_code import Code, ModelCode
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import PurePosixPath
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.layout import CODE
 
 _CODE_POINT = re.compile(r"U\+([0-9A-F]{4,6})")  # in a message of Python's parser

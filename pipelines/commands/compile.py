@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 
 @click.command("compile")
@@ -79,13 +79,14 @@ def compile_(
     takes precedence. Use none if the cluster assigns user ids itself, as OpenShift does. The steps
     work as any user in group 0.
     """
-    from kfp_tfjob.options.images import (
+    from kfp_tfjob.options.container_images import (
         reference_problems,
         registry_problems,
         tools_in,
         trainer_in,
     )
-    from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, pinned
+
+    from ..compilation import FOLDER, compile_all, pinned
 
     if run_as_user != "none" and not re.fullmatch(r"[1-9][0-9]{0,9}", run_as_user):
         raise ConfigurationError(

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.pipelines.local.home import DEFAULT
+from ..local.home import DEFAULT
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.local.runs import HomeRuns
+    from ..kubeflow.client import Client
+    from ..local.runs import HomeRuns
 
 _store_endpoint = click.option(
     "--endpoint",
@@ -49,7 +49,7 @@ def with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
         experiment: str = "",
         **arguments: Any,
     ) -> Any:
-        from kfp_tfjob.pipelines.kubeflow.connection import Connection
+        from ..kubeflow.connection import Connection
 
         connection = Connection(host, namespace, experiment, token_file, ca_file)
         return command(connection=connection, **arguments)
@@ -145,16 +145,16 @@ def open_runs(
     Raises:
         ConfigurationError: `home` is not a folder of local runs.
     """
-    from kfp_tfjob.pipelines.local.home import Home
-    from kfp_tfjob.pipelines.stored_run import local_folder, only_here
+    from ..local.home import Home
+    from ..stored_run import local_folder, only_here
 
     place = Home((home or DEFAULT).absolute())
     if home is not None:
         place.check_exists()
     if not only_here(place, home is not None, connection) and not local_folder(place, run, False):
         return open_client(connection, endpoint)
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
-    from kfp_tfjob.pipelines.local.runs import HomeRuns
+    from ..kubeflow.records import quiet
+    from ..local.runs import HomeRuns
 
     quiet()
     return HomeRuns(place, endpoint)
@@ -165,8 +165,8 @@ def open_client(connection: Any, endpoint: str = "") -> Client:
 
     Commands report themselves what they cannot read.
     """
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.records import quiet
+    from ..kubeflow.client import Client
+    from ..kubeflow.records import quiet
 
     quiet()
     return Client.of(connection, endpoint)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.storage.errors import LABELS, ConfigurationError
+from kfp_tfjob.common.errors import LABELS, ConfigurationError
+
+from .connection import with_connection
+from .parameters import parameters_of, with_parameters
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.doctor import Report
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from ..doctor import Report
+    from ..kubeflow.connection import Connection
 
 _COLOURS = {
     "ok": "green",
@@ -67,9 +68,10 @@ def doctor(
     Exit codes: 0 no problem; 1 problems; 2 wrong run parameters.
     """
     began = time.monotonic()
-    from kfp_tfjob.components.preflight.parameters import job_spec
-    from kfp_tfjob.pipelines.doctor import Request, examine
-    from kfp_tfjob.pipelines.kubeflow.package import from_file
+    from kfp_tfjob.components.preflight.plan import job_spec
+
+    from ..doctor import Request, examine
+    from ..kubeflow.package import from_file
 
     logging.getLogger("kfp_tfjob").setLevel(logging.ERROR)  # every error is a finding
     package = from_file(pipeline) if pipeline else None

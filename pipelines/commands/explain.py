@@ -6,10 +6,11 @@ from textwrap import fill
 
 import click
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import nearest
 from kfp_tfjob.options.pipeline import PARAMETERS
-from kfp_tfjob.pipelines.explanation import explain as keys_of
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import nearest
+
+from ..explanation import explain as keys_of
 
 
 @click.command("explain")

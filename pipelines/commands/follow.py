@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.store import with_models
+from .store import with_models
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.commands.store import Models
+    from .store import Models
 
 
 @click.command()

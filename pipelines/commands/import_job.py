@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.job_import.conversion import ImportedJob
+    from ..job_import.conversion import ImportedJob
 
 
 @click.command("import")
@@ -38,10 +38,11 @@ def import_(file: Path, command: str, output: Path | None) -> None:
 
     Start the run with kfp-tfjob submit --params FILE.
     """
+    from kfp_tfjob.common.errors import Problems
     from kfp_tfjob.options.address_fields import safe
-    from kfp_tfjob.pipelines.job_import.conversion import convert
-    from kfp_tfjob.pipelines.job_import.documents import read
-    from kfp_tfjob.storage.errors import Problems
+
+    from ..job_import.conversion import convert
+    from ..job_import.documents import read
 
     program = _program(command)
     documents = read(file)
@@ -81,8 +82,8 @@ def _text(job: ImportedJob, ignored: tuple[str, ...]) -> str:
         job: The job.
         ignored: The names of the file's other objects, which a note lists.
     """
-    from kfp_tfjob.pipelines.job_import.parameters_file import to_yaml
-    from kfp_tfjob.pipelines.job_import.report import Note
+    from ..job_import.parameters_file import to_yaml
+    from ..job_import.report import Note
 
     notes = list(job.notes)
     if ignored:

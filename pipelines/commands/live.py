@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from kfp_tfjob.storage.formatting import counted
-from kfp_tfjob.storage.progress import ProgressReport
+from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.common.progress import ProgressReport
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.live import LiveLines
+    from ..live import LiveLines
 
 with_verbose = click.option(
     "-v", "--verbose", is_flag=True, help="print every line, even on a terminal"
@@ -60,7 +60,7 @@ class DeletionProgress:
         self._command = command
         self._live: LiveLines | None = None
         if is_live():
-            from kfp_tfjob.pipelines.live import LiveLines  # only a terminal needs it
+            from ..live import LiveLines  # only a terminal needs it
 
             self._live = LiveLines(transient=True)
             self._live.begin(command)

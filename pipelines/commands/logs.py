@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection, with_home
-from kfp_tfjob.pipelines.local.home import DEFAULT
-from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.escaping import lines as safe
+from kfp_tfjob.common.errors import ConfigurationError
+from kfp_tfjob.common.escaping import lines as safe
+
+from ..local.home import DEFAULT
+from .connection import with_connection, with_home
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from ..kubeflow.connection import Connection
 
 
 @click.command()
@@ -51,9 +52,10 @@ def logs(
     Credentials come from the AWS environment. For each replica and attempt, the last 8 MiB of text
     are kept.
     """
-    from kfp_tfjob.pipelines.logs import read
-    from kfp_tfjob.pipelines.stored_run import stored_run
-    from kfp_tfjob.storage.names import check_task_key
+    from kfp_tfjob.common.names import check_task_key
+
+    from ..logs import read
+    from ..stored_run import stored_run
 
     ConfigurationError.raise_if(check_task_key(task))
     last_attempt = 0

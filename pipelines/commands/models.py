@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kfp_tfjob.common.formatting import listed, sized
 from kfp_tfjob.judging.formatting import number
-from kfp_tfjob.pipelines.commands.group import Group
-from kfp_tfjob.pipelines.commands.models_changes import promote, prune, rollback, sync
-from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
-from kfp_tfjob.pipelines.commands.store import Models, with_models
-from kfp_tfjob.storage.formatting import listed, sized
 from kfp_tfjob.storage.layout import SAVED_MODEL
 
+from .group import Group
+from .models_changes import promote, prune, rollback, sync
+from .output import age, as_json, show, show_json, show_table
+from .store import Models, with_models
+
 if TYPE_CHECKING:
+    from kfp_tfjob.registry.champion import Champion
     from kfp_tfjob.registry.view import Shown
-    from kfp_tfjob.storage.champion import Champion
 
 
 @click.group(cls=Group)

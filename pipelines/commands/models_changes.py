@@ -8,16 +8,12 @@ from typing import Any
 
 import click
 
-from kfp_tfjob.pipelines.commands.live import DeletionProgress
-from kfp_tfjob.pipelines.commands.output import (
-    dry_run,
-    proceed,
-    show,
-    without_asking,
-)
-from kfp_tfjob.pipelines.commands.store import Models, with_models
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import counted, sized
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import counted, sized
+
+from .live import DeletionProgress
+from .output import dry_run, proceed, show, without_asking
+from .store import Models, with_models
 
 _reason = click.option(
     "--reason", required=True, metavar="TEXT", help="why, for the model's history"
@@ -99,8 +95,8 @@ def promote(
     """
     from kfp_tfjob.components.publish import manual_promotion
     from kfp_tfjob.components.step import Step
+    from kfp_tfjob.registry.run_folder import find, full_id
     from kfp_tfjob.registry.runs import run_ids
-    from kfp_tfjob.storage.run_folder import find, full_id
 
     person, stripped_reason = _user_name(), _check_reason(reason)
     _, existing_ids = run_ids(place.store, place.layout)

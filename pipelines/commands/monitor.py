@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kfp_tfjob.common.errors import DataError, Problem, StepError
 from kfp_tfjob.options.contract import Contract
-from kfp_tfjob.pipelines.commands.output import show, show_table
-from kfp_tfjob.pipelines.commands.store import with_models
-from kfp_tfjob.storage.errors import DataError, Problem, StepError
+
+from .output import show, show_table
+from .store import with_models
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.commands.store import Models
     from kfp_tfjob.serving.request_counts import ColumnDrift, Monitored
+
+    from .store import Models
 
 log = logging.getLogger(__name__)
 

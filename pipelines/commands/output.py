@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.escaping import line, lines
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.escaping import line, lines
 
 as_json = click.option(
     "--json", "json_", is_flag=True, help="print JSON with the fields of the Python client"

@@ -25,10 +25,11 @@ from typing import Any, ClassVar
 
 import click
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.address_fields import fill_user
 from kfp_tfjob.options.pipeline import PARAMETERS, Parameter, RunParameters, completed
-from kfp_tfjob.pipelines.local.home import BUCKET
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+from ..local.home import BUCKET
 
 VARIABLE = "KFP_TFJOB_"
 _STDIN = "standard input"

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
+
+from .parameters import parameters_of, with_parameters
 
 _GROUPS = ("output_uri", "storage_", "model_name", "model_hyperparameters", "train_", "pod")
 
@@ -17,10 +18,10 @@ _GROUPS = ("output_uri", "storage_", "model_name", "model_hyperparameters", "tra
 @click.option("--run-id", default="RUN-ID", help="the run id to use", show_default=True)
 def render(run_id: str, **arguments: Any) -> None:
     """Print the TFJob that the parameters create."""
-    from kfp_tfjob.components.preflight.parameters import check
+    from kfp_tfjob.components.preflight.plan import RunPlan
 
     values = parameters_of(arguments).values
-    check(values)
+    RunPlan.parse(values)
     click.echo(first_attempt(values, run_id), nl=False)
 
 

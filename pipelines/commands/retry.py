@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_runs
-from kfp_tfjob.pipelines.commands.live import with_verbose
-from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
+from .connection import with_runs
+from .live import with_verbose
+from .output import as_json, show, show_json
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.local.runs import HomeRuns
+    from ..kubeflow.client import Client
+    from ..local.runs import HomeRuns
 
 
 @click.command()
@@ -29,7 +29,7 @@ def retry(client: Client | HomeRuns, run: str, follows: bool, json_: bool, verbo
     succeeded do not run again, and training resumes from its newest checkpoint. To continue a local
     run, use `kfp-tfjob run --run-id ID` instead.
     """
-    from kfp_tfjob.pipelines.commands.watch import watch_run
+    from .watch import watch_run
 
     retried = client.retry(run)
     if json_:

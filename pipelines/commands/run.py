@@ -14,15 +14,16 @@ from typing import Any
 
 import click
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.commands.live import is_live, with_verbose
-from kfp_tfjob.pipelines.commands.output import show
-from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.pipelines.local.home import DEFAULT, TICK, Home
-from kfp_tfjob.pipelines.local.home import PARAMETERS as PARAMETERS_FILE
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+from ..local.home import DEFAULT, TICK, Home
+from ..local.home import PARAMETERS as PARAMETERS_FILE
+from .live import is_live, with_verbose
+from .output import show
+from .parameters import parameters_of, with_parameters
 
 
 @click.command()
@@ -54,9 +55,10 @@ def run(home: Path, run_id: str | None, tick: str | None, verbose: bool, **argum
     code; 3 wrong data; 6 another run was promoted first; 128+N stopped by signal N; any other
     code: another failure. The last lines give the reason.
     """
-    from kfp_tfjob.components.preflight.parameters import check
-    from kfp_tfjob.pipelines.local.run import run as run_here
-    from kfp_tfjob.storage.run_folder import full_id
+    from kfp_tfjob.components.preflight.plan import RunPlan
+    from kfp_tfjob.registry.run_folder import full_id
+
+    from ..local.run import run as run_here
 
     place = Home(home.absolute())
     with place.translate_errors():
@@ -65,7 +67,7 @@ def run(home: Path, run_id: str | None, tick: str | None, verbose: bool, **argum
         earlier = _read_parameters(place, run_id) if run_id else None
     # The environment of today must not change a run of yesterday.
     values = parameters_of(arguments, earlier, environment={} if earlier else os.environ).values
-    check(values)
+    RunPlan.parse(values)
     ConfigurationError.raise_if(_missing_secrets(values))
     embedded = not values["storage_endpoint"]
     _require("tensorflow", *(["swift"] if embedded else []))

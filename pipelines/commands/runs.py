@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_runs
-from kfp_tfjob.pipelines.commands.group import Group
-from kfp_tfjob.pipelines.commands.live import DeletionProgress
-from kfp_tfjob.pipelines.commands.output import age, as_json, show, show_json, show_table
-from kfp_tfjob.pipelines.commands.store import Models, with_models
-from kfp_tfjob.storage.formatting import counted, minutes, sized
+from kfp_tfjob.common.formatting import counted, minutes, sized
+
+from .connection import with_runs
+from .group import Group
+from .live import DeletionProgress
+from .output import age, as_json, show, show_json, show_table
+from .store import Models, with_models
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.local.runs import HomeRuns
+    from ..kubeflow.client import Client
+    from ..local.runs import HomeRuns
 
 
 Row = tuple[str, ...]
@@ -95,8 +96,9 @@ def prune(place: Models, older_than: str, really: bool) -> None:
     It keeps everything that versions, champions, when_unchanged or unfinished runs may still need.
     If the command is killed, run it again.
     """
-    from kfp_tfjob.pipelines.local.run import only_run
     from kfp_tfjob.registry import prune_runs as engine
+
+    from ..local.run import only_run
 
     days = _DAYS.fullmatch(older_than)
     if not days or int(days[1]) < _LEAST_DAYS:

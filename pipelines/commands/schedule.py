@@ -9,30 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import (
-    open_client,
-    with_connection,
-    with_experiment,
-    with_pipeline,
-)
-from kfp_tfjob.pipelines.commands.group import Group
-from kfp_tfjob.pipelines.commands.output import (
-    age,
-    as_json,
-    dry_run,
-    proceed,
-    show,
-    show_json,
-    show_table,
-    without_asking,
-)
-from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.pipelines.commands.submit import show_plan
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.formatting import counted
+
+from .connection import open_client, with_connection, with_experiment, with_pipeline
+from .group import Group
+from .output import age, as_json, dry_run, proceed, show, show_json, show_table, without_asking
+from .parameters import parameters_of, with_parameters
+from .submit import show_plan
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
-    from kfp_tfjob.pipelines.kubeflow.schedules import Schedule
+    from ..kubeflow.connection import Connection
+    from ..kubeflow.schedules import Schedule
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -95,7 +82,7 @@ def _create(
     json_: bool,
     **arguments: Any,
 ) -> None:
-    from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
+    from ..kubeflow.schedules import Trigger
 
     trigger = Trigger(cron)
     client = open_client(connection)
@@ -143,7 +130,7 @@ def _with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def connected(connection: Connection, **arguments: Any) -> Any:
-        from kfp_tfjob.pipelines.kubeflow.connection import Connection
+        from ..kubeflow.connection import Connection
 
         of_group = click.get_current_context().obj
         chosen = of_group if connection == Connection() else connection

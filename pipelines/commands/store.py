@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kfp_tfjob.pipelines.commands.parameters import HERE, VARIABLE
-from kfp_tfjob.pipelines.local.home import DEFAULT
+from ..local.home import DEFAULT
+from .parameters import HERE, VARIABLE
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.local.home import Home
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.storage.store import Store
+
+    from ..local.home import Home
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,11 @@ def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models
         region: The store's region; empty for the environment's.
         folder: The folder of local runs.
     """
-    from kfp_tfjob.pipelines.local.embedded_store import embedded_store, store_of
-    from kfp_tfjob.pipelines.local.home import Home
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.storage.retry import Patience
+
+    from ..local.embedded_store import embedded_store, store_of
+    from ..local.home import Home
 
     patience = Patience(seconds=30, first=0.5, silence=15)  # a person waits
     output = output or os.environ.get(f"{VARIABLE}OUTPUT_URI", "")

@@ -9,28 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kfp_tfjob.checks.finding import Status
-from kfp_tfjob.pipelines.commands.connection import (
-    open_client,
-    with_connection,
-    with_experiment,
-    with_pipeline,
-)
-from kfp_tfjob.pipelines.commands.live import with_verbose
-from kfp_tfjob.pipelines.commands.output import (
-    as_json,
-    dry_run,
-    proceed,
-    show,
-    show_json,
-    without_asking,
-)
-from kfp_tfjob.pipelines.commands.parameters import parameters_of, with_parameters
-from kfp_tfjob.storage.formatting import counted
+from kfp_tfjob.common.formatting import counted
+
+from .connection import open_client, with_connection, with_experiment, with_pipeline
+from .live import with_verbose
+from .output import as_json, dry_run, proceed, show, show_json, without_asking
+from .parameters import parameters_of, with_parameters
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
-    from kfp_tfjob.pipelines.kubeflow.plan import Plan
-    from kfp_tfjob.pipelines.kubeflow.runs import Run
+    from ..kubeflow.connection import Connection
+    from ..kubeflow.plan import Plan
+    from ..kubeflow.runs import Run
 
 
 @click.command()
@@ -69,7 +58,7 @@ def submit(
 
     A --run-name must be new, so a repeated submit does not start a second run.
     """
-    from kfp_tfjob.pipelines.commands.watch import watch_run
+    from .watch import watch_run
 
     client = open_client(connection)
     package = client.package(pipeline or "")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_connection
-from kfp_tfjob.pipelines.commands.store import open_models
-from kfp_tfjob.pipelines.local.home import DEFAULT
+from ..local.home import DEFAULT
+from .connection import with_connection
+from .store import open_models
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.connection import Connection
+    from ..kubeflow.connection import Connection
 
 
 @click.command()
@@ -60,8 +60,8 @@ def tensorboard(
 
     With --model, v7-ID is the run that was published as version 7.
     """
-    from kfp_tfjob.pipelines.stored_run import stored_run
-    from kfp_tfjob.pipelines.tensorboard import serve, serve_model
+    from ..stored_run import stored_run
+    from ..tensorboard import serve, serve_model
 
     if bool(run) == bool(model):
         raise click.UsageError("pass either a run, such as last, or --model")

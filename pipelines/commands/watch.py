@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_runs
-from kfp_tfjob.pipelines.commands.live import is_live, with_verbose
-from kfp_tfjob.pipelines.commands.output import as_json, show, show_json_line
-from kfp_tfjob.storage.formatting import minutes
+from kfp_tfjob.common.formatting import minutes
+
+from .connection import with_runs
+from .live import is_live, with_verbose
+from .output import as_json, show, show_json_line
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.following import Moment
-    from kfp_tfjob.pipelines.local.runs import HomeRuns
+    from ..kubeflow.client import Client
+    from ..kubeflow.following import Moment
+    from ..local.runs import HomeRuns
 
 _EVERY = 10.0  # seconds between two lines about the training, which a person reads
 
@@ -68,7 +69,7 @@ def watch_run(
         return 0
     why = client.why(last.run.run_id)
     if not json_:
-        from kfp_tfjob.pipelines.commands.why import show_why
+        from .why import show_why
 
         click.echo()
         show_why(why)
@@ -84,7 +85,7 @@ class _Lines:
 
     def show(self, moment: Moment) -> None:
         """Print the steps that changed, the progress of training, and why the run waits."""
-        from kfp_tfjob.pipelines.kubeflow.reasons import progress_line
+        from ..kubeflow.reasons import progress_line
 
         for step in moment.changed:
             spent = (
@@ -122,14 +123,14 @@ class _LiveLines(_Lines):
 
     def __init__(self) -> None:
         super().__init__()
-        from kfp_tfjob.pipelines.live import LiveLines  # only a terminal needs it
+        from ..live import LiveLines  # only a terminal needs it
 
         self._live = LiveLines()
 
     def show(self, moment: Moment) -> None:
         """Show the state of each step, the progress of training, and why the run waits."""
-        from kfp_tfjob.pipelines.kubeflow.following import TRAINING
-        from kfp_tfjob.pipelines.kubeflow.reasons import training_report
+        from ..kubeflow.following import TRAINING
+        from ..kubeflow.reasons import training_report
 
         if not self._live.has_log and (path := self._live.log_to("watch", moment.run.run_id)):
             self._live.show(f"log        {path}")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kfp_tfjob.pipelines.commands.connection import with_runs
-from kfp_tfjob.pipelines.commands.output import as_json, show, show_json
+from .connection import with_runs
+from .output import as_json, show, show_json
 
 if TYPE_CHECKING:
-    from kfp_tfjob.pipelines.kubeflow.client import Client
-    from kfp_tfjob.pipelines.kubeflow.reasons import Why
-    from kfp_tfjob.pipelines.local.runs import HomeRuns
+    from ..kubeflow.client import Client
+    from ..kubeflow.reasons import Why
+    from ..local.runs import HomeRuns
 
 
 @click.command()

@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.components.preflight.parameters import defaults, job_spec
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.names import check_model_name
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.preflight.plan import job_spec
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
@@ -19,30 +22,16 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.pipeline import PARAMETERS, completed
-from kfp_tfjob.pipelines.job_import.documents import name_of
-from kfp_tfjob.pipelines.job_import.image_config import inspect
-from kfp_tfjob.pipelines.job_import.output import Output, find_destination, find_output
-from kfp_tfjob.pipelines.job_import.own_job import parameters_of_own
-from kfp_tfjob.pipelines.job_import.pod_settings import (
-    CONVERTED,
-    first_value,
-    gpus_of,
-    merged,
-    settings_of,
-    user_labels,
-)
-from kfp_tfjob.pipelines.job_import.policies import report_policies
-from kfp_tfjob.pipelines.job_import.program import (
-    Inspect,
-    Mains,
-    command_of,
-    main_containers,
-    torchrun_variables,
-)
-from kfp_tfjob.pipelines.job_import.report import Note, Report
-from kfp_tfjob.pipelines.job_import.source_job import SourceJob, read_job
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.names import check_model_name
+
+from .documents import name_of
+from .image_config import inspect
+from .output import Output, find_destination, find_output
+from .own_job import parameters_of_own
+from .pod_settings import CONVERTED, first_value, gpus_of, merged, settings_of, user_labels
+from .policies import report_policies
+from .program import Inspect, Mains, command_of, main_containers, torchrun_variables
+from .report import Note, Report
+from .source_job import SourceJob, read_job
 
 _ADDRESSES = {"output_uri": "s3://bucket", "model_name": "model"}  # if the job names none
 

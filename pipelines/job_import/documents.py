@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 
 STDIN = Path("-")
 _LONGEST = 16 << 20  # bytes; etcd keeps no object of more than about 1.5 MB

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.pods import SHARED_MEMORY, Container, Mount, is_scratch
-from kfp_tfjob.pipelines.job_import.program import Mains, is_uploader
-from kfp_tfjob.pipelines.job_import.report import Report
-from kfp_tfjob.pipelines.job_import.source_job import SourceJob
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import StepError
+
+from .program import Mains, is_uploader
+from .report import Report
+from .source_job import SourceJob
 
 CHIEF = ("pod", "chief")
 # A flag whose value is a folder that the program writes to, and any other absolute path.

@@ -28,11 +28,12 @@ from kfp_tfjob.options.address_fields import safe
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, NATIVE_RESOURCES
 from kfp_tfjob.options.train import TrainOptions
-from kfp_tfjob.pipelines.job_import.pod_settings import merged
-from kfp_tfjob.pipelines.job_import.report import Report
-from kfp_tfjob.pipelines.job_import.source_job import SourceJob, SourceRole
 from kfp_tfjob.storage.layout import RUNS, TASKS
 from kfp_tfjob.supervisor import keras
+
+from .pod_settings import merged
+from .report import Report
+from .source_job import SourceJob, SourceRole
 
 _STORE = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _STORE += ("AWS_ENDPOINT_URL", "AWS_REGION")

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from kfp_tfjob.pipelines.job_import.report import Note, Path
-from kfp_tfjob.storage.escaping import line
+from kfp_tfjob.common.escaping import line
+
+from .report import Note, Path
 
 _WIDTH = 100  # characters of a comment's line
 _UNFOLDED = 1 << 20  # characters of a line: folded strings are hard to edit
@@ -104,7 +105,7 @@ def _dumper() -> Any:
     """Return a YAML dumper that quotes each string that `--params` would read as another type."""
     import yaml
 
-    from kfp_tfjob.pipelines.commands.parameters import loader
+    from ..commands.parameters import loader
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:

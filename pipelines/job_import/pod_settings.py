@@ -31,9 +31,10 @@ from kfp_tfjob.options.pod import (
     PodSettings,
     Toleration,
 )
-from kfp_tfjob.pipelines.job_import.output import Output
-from kfp_tfjob.pipelines.job_import.report import Report
-from kfp_tfjob.pipelines.job_import.source_job import SourceRole
+
+from .output import Output
+from .report import Report
+from .source_job import SourceRole
 
 POD = ("pod",)
 _GPU = re.compile(r"gpu|/mig-|^habana\.ai/|^google\.com/tpu|^aws\.amazon\.com/neuron")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_tfjob.pipelines.job_import.report import Report
-from kfp_tfjob.pipelines.job_import.source_job import SourceJob
+from .report import Report
+from .source_job import SourceJob
 
 OPTIONS = ("train_options",)
 _SHORTEST_TTL = 60  # seconds; the least that train_options.ttl_seconds accepts

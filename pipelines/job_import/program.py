@@ -14,9 +14,10 @@ from typing import Any
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.pods import Container
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
-from kfp_tfjob.pipelines.job_import.image_config import ImageConfig, inspect, to_type
-from kfp_tfjob.pipelines.job_import.report import Report
-from kfp_tfjob.pipelines.job_import.source_job import SourceJob, SourceRole
+
+from .image_config import ImageConfig, inspect, to_type
+from .report import Report
+from .source_job import SourceJob, SourceRole
 
 COMMAND = ("train_options", "command")
 _UPLOADS = re.compile(

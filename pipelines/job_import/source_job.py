@@ -13,14 +13,15 @@ from typing import Any
 
 import pydantic
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL, SETUP
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pods import Metadata, Template
-from kfp_tfjob.pipelines.job_import.report import Report
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+from .report import Report
 
 _ROLES = {
     "chief": "chief",

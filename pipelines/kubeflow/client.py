@@ -21,20 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from kfp_tfjob.options.pipeline import RunParameters, completed
-from kfp_tfjob.pipelines.kubeflow import (
-    ending,
-    following,
-    plan,
-    reasons,
-    schedules,
-)
-from kfp_tfjob.pipelines.kubeflow import package as packages
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
-from kfp_tfjob.pipelines.kubeflow.package import Package
-from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
-from kfp_tfjob.pipelines.kubeflow.records import Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run, all_parameters, find_run, list_runs, read_run
-from kfp_tfjob.pipelines.kubeflow.schedules import Schedule, Trigger
+
+from . import ending, following, plan, reasons, schedules
+from . import package as packages
+from .connection import BackEnd, Connection
+from .package import Package
+from .pods import RunOnCluster
+from .records import Records
+from .runs import Run, all_parameters, find_run, list_runs, read_run
+from .schedules import Schedule, Trigger
 
 _AT_ONCE = 8  # runs whose records are read at the same time; each waits for the store
 
@@ -115,7 +110,7 @@ class Client:
         Raises:
             ConfigurationError: One problem for each invalid parameter.
         """
-        from kfp_tfjob.pipelines.kubeflow import submission  # loads pyarrow: a second
+        from . import submission  # loads pyarrow: a second
 
         package = package or packages.this_version()
         values = _completed(parameters, package)
@@ -150,7 +145,7 @@ class Client:
         Raises:
             ConfigurationError: A parameter is invalid, or a run has this name.
         """
-        from kfp_tfjob.pipelines.kubeflow import submission
+        from . import submission
 
         package = package or packages.this_version()
         values = self._prepare(parameters, package)
@@ -186,7 +181,7 @@ class Client:
 
     def _prepare(self, parameters: Mapping[str, Any], package: Package) -> RunParameters:
         """Return all run parameters after checking them and copying local code to the store."""
-        from kfp_tfjob.pipelines.kubeflow import code_upload, submission
+        from . import code_upload, submission
 
         values = _completed(parameters, package)
         if values != self._checked:

@@ -10,9 +10,10 @@ import logging
 from dataclasses import replace
 
 from kfp_tfjob.checks.finding import Finding, Status, unknown
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.pipelines.kubeflow.pods import INSTALLATION
-from kfp_tfjob.storage.errors import StepError
+
+from .pods import INSTALLATION
 
 _SECONDS = 2.0  # of retries; an optional check must not hold up a person
 
@@ -28,7 +29,8 @@ def check_cluster(spec: JobSpec, namespace: str = "") -> list[Finding]:
     from kfp_tfjob.checks.namespace import account_of
     from kfp_tfjob.checks.step_pods import asked_for, step_pods
     from kfp_tfjob.checks.subject import Subject, open_cluster
-    from kfp_tfjob.pipelines.step_resources import DEFAULTS
+
+    from ..step_resources import DEFAULTS
 
     fit = "whether the pods fit on the nodes was not checked"
     logging.getLogger("kfp_tfjob.storage.retry").setLevel(logging.ERROR)

@@ -11,16 +11,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.options.pipeline import RunParameters, completed
-from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, endpoint_of
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.model_code import ModelCode
 from kfp_tfjob.user_code.syntax import OfImage
+
+from .records import REACHABLE, endpoint_of
 
 # Other options that name code: the parameter, the key, and the class that reads it.
 _OF_OPTIONS = (("data_options", "reader", OwnReader), ("gate", "evaluator", EvaluatorCode))

@@ -20,7 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.pipelines.kubeflow.errors import (
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import listed
+from kfp_tfjob.storage.retry import Patience
+
+from ..local.home import DEFAULT, Home
+from .errors import (
     CA_FILE,
     ENDPOINT,
     FORWARD,
@@ -33,10 +38,6 @@ from kfp_tfjob.pipelines.kubeflow.errors import (
     no_back_end,
     translate,
 )
-from kfp_tfjob.pipelines.local.home import DEFAULT, Home
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import listed
-from kfp_tfjob.storage.retry import Patience
 
 if TYPE_CHECKING:
     import kfp

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
-from kfp_tfjob.pipelines.kubeflow.records import Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run, read_run
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+
+from .connection import BackEnd
+from .pods import RunOnCluster
+from .records import Records
+from .runs import Run, read_run
 
 _SECONDS = 1.0  # between two looks; a person waits
 

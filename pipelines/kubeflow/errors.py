@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.supervisor import exit_codes
 
 # The SDK of Kubeflow Pipelines reads the back end's address from these variables.

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kfp_tfjob.pipelines.kubeflow.reasons import Machines
-from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState
+from .reasons import Machines
+from .records import Progress, Records
+from .runs import Run, StepState
 
 TRAINING = "launch_tfjob"
 PATIENCE = 600.0  # seconds; an unreachable back end does not end the run

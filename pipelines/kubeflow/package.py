@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.options.images import is_placeholder, reference_problems
-from kfp_tfjob.pipelines import compilation
-from kfp_tfjob.pipelines.kubeflow.runs import defaults_of
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.options.container_images import is_placeholder, reference_problems
+
+from .. import compilation
+from .runs import defaults_of
 
 _NAME = "tfjob-training"
 
@@ -77,7 +78,7 @@ def this_version() -> Package:
     """Return the pipeline of this version, compiled in this process."""
     from kfp import compiler
 
-    from kfp_tfjob.pipelines.tfjob_training import tfjob_training
+    from ..tfjob_training import tfjob_training
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.yaml"

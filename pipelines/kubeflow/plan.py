@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kfp_tfjob.checks.finding import Finding
-from kfp_tfjob.components.preflight.parameters import job_spec
+from kfp_tfjob.components.preflight.plan import job_spec
 from kfp_tfjob.options.address_fields import Tick, fill
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.kubeflow import cluster_checks
-from kfp_tfjob.pipelines.kubeflow.package import Package
+
+from . import cluster_checks
+from .package import Package
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.labels import RUN_ID_LABEL, RUN_LABEL, run_label
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over
-from kfp_tfjob.storage.errors import StepError
 
 if TYPE_CHECKING:
     from kfp_tfjob.cluster.client import ClusterClient

@@ -11,21 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kfp_tfjob.checks.finding import Finding, Status, only
+from kfp_tfjob.common.docs_page import address_of
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.formatting import minutes
+from kfp_tfjob.common.progress import ProgressReport
 from kfp_tfjob.components.finish.workflow import FailedTask, cause
-from kfp_tfjob.components.preflight.parameters import defaults, job_spec
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.preflight.plan import job_spec
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.options.pipeline import PARAMETERS, completed
-from kfp_tfjob.pipelines.kubeflow import cluster_checks
-from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
-from kfp_tfjob.pipelines.kubeflow.records import Progress, Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run
-from kfp_tfjob.storage.docs_page import address_of
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.failure_record import Failure
-from kfp_tfjob.storage.formatting import minutes
-from kfp_tfjob.storage.progress import ProgressReport
-from kfp_tfjob.storage.verdict_record import Check, ModelVerdict
+from kfp_tfjob.registry.verdict_record import Check, ModelVerdict
+
+from . import cluster_checks
+from .pods import ClusterSnapshot
+from .records import Progress, Records
+from .runs import Run
 
 _LINES = 12  # of a log, for a terminal; `kfp-tfjob logs` shows all lines
 # The parameters that a pipeline has if its runs decide what the replicas request.

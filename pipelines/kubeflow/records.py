@@ -15,16 +15,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self, TypeVar
 
+from kfp_tfjob.common.errors import ObjectNotFoundError, Problem, StepError
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
-from kfp_tfjob.pipelines.kubeflow.runs import Run
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.registry.outcome import Outcome, outcome_of
+from kfp_tfjob.registry.run_folder import find, newest_checkpoint
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ObjectNotFoundError, Problem, StepError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
-from kfp_tfjob.storage.run_folder import find, newest_checkpoint
 from kfp_tfjob.storage.store import Store
+
+from .runs import Run
 
 T = TypeVar("T")
 _TAIL = 64 << 10  # bytes at the end of progress.jsonl: enough for the newest reports

@@ -14,15 +14,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.parse import whole_numbers
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
-from kfp_tfjob.pipelines.kubeflow.errors import UnknownRunError
-from kfp_tfjob.pipelines.local.home import Home
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import counted, listed
 from kfp_tfjob.storage.layout import Layout
+
+from ..local.home import Home
+from .connection import BackEnd, equals
+from .errors import UnknownRunError
 
 LAST = "last"
 WAITING, RUNNING = ("pending",), ("running", "paused", "canceling")

@@ -15,23 +15,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, equals
-from kfp_tfjob.pipelines.kubeflow.errors import UnknownRunError
-from kfp_tfjob.pipelines.kubeflow.package import Package
-from kfp_tfjob.pipelines.kubeflow.runs import (
-    RUNNING,
-    WAITING,
-    Run,
-    in_utc,
-    is_ours,
-    parameters_of,
-    raw_runs,
-    run_of,
-)
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import counted
+
+from .connection import BackEnd, equals
+from .errors import UnknownRunError
+from .package import Package
+from .runs import RUNNING, WAITING, Run, in_utc, is_ours, parameters_of, raw_runs, run_of
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,16 @@ from datetime import UTC, datetime
 from secrets import token_hex
 
 from kfp_tfjob.checks.finding import local_paths
-from kfp_tfjob.components.preflight.parameters import check
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.components.preflight.plan import RunPlan
 from kfp_tfjob.options.no_data import has_data
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.kubeflow.code_upload import check_code
-from kfp_tfjob.pipelines.kubeflow.connection import BackEnd
-from kfp_tfjob.pipelines.kubeflow.errors import BackEndAwayError
-from kfp_tfjob.pipelines.kubeflow.package import Package
-from kfp_tfjob.pipelines.kubeflow.runs import Run, named, read_run
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+
+from .code_upload import check_code
+from .connection import BackEnd
+from .errors import BackEndAwayError
+from .package import Package
+from .runs import Run, named, read_run
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def check_run(values: RunParameters, package: Package) -> None:
     """
     problems: list[Problem | str] = []
     try:
-        check(values)
+        RunPlan.parse(values)
     except ConfigurationError as error:
         problems += error.problems  # the code and the images are checked too
     problems += local_paths({"data_uri": str(values["data_uri"])} if has_data(values) else {})

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from kfp_tfjob.pipelines.local.home import BUCKET, Home
-from kfp_tfjob.pipelines.local.s3_server import Server, locked
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
+
+from .home import BUCKET, Home
+from .s3_server import Server, locked
 
 
 @contextmanager

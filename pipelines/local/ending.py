@@ -12,24 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kfp_tfjob import uploader
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.escaping import code
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.page import describe
 from kfp_tfjob.components.notify_end import send_end_notice
 from kfp_tfjob.components.step import WHOLE_RUN, Step, keeps_result
 from kfp_tfjob.components.summary import read_outcome, suspicious_columns
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.judging.formatting import number
 from kfp_tfjob.options.metric_names import in_short
-from kfp_tfjob.pipelines.local.home import LOG, Home
+from kfp_tfjob.registry.champion import Champion, read_champion
 from kfp_tfjob.registry.outcome import Outcome
+from kfp_tfjob.registry.run_folder import newest_checkpoint
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.escaping import code
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, REPORT
-from kfp_tfjob.storage.run_folder import newest_checkpoint
+
+from .home import LOG, Home
 
 # The artifact of a step, which kfp.local writes without a suffix, and the name of its copy.
 _REPORTS = {
@@ -45,6 +46,7 @@ _REPORTS = {
     "finish/run_summary": "finish.md",
 }
 _OPTION = re.compile(r"\b(?:data_options|train_options|gate|pod)(?:\.\w+)+")
+_SETTING = re.compile(rf"{_OPTION.pattern}=\w+(?![\w.])")  # with a value that is one word
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,9 @@ class Ending:
             return 128 + stop_signal
         if failure:
             self.show(f"\n{failure.step} failed ({failure.verdict}): {failure.message}")
-            if option := _OPTION.search(failure.fix):
+            if setting := _SETTING.search(failure.fix):
+                self.show(f"\nType --set '{setting[0]}' to set such an option.")
+            elif option := _OPTION.search(failure.fix):
                 self.show(f"\nType --set '{option[0]}=VALUE' to set such an option.")
             if keeps_result(failure, self.step):
                 self.show("\nThe run was complete before, and its results stay as they are.")
@@ -147,6 +151,8 @@ class Ending:
             self.show(f"           not published: {outcome.lost.message}")
         self.show(f"champion   {champion.version_uri if champion else 'none'}")
         if champion:
+            if champion.run_id != self.step.run_id:
+                self.show(f"           of run {champion.run_id}, not of this run")
             self.show(f"model      {self._copy(lambda: self._copy_model(champion))}")
         if self.embedded:
             self.show(f"output     {self._copy(self._copy_output)}")

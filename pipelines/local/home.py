@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.formatting import sized
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.formatting import sized
 from kfp_tfjob.storage.layout import MODELS, RUNS
 
 DEFAULT = Path(".kfp-tfjob")

@@ -1,6 +1,6 @@
 """Shows the steps of a local run as live lines, from their reports and training's records.
 
-The numbers come from the processes themselves (`storage/progress.py`), and those of training from
+The numbers come from the processes themselves (`common/progress.py`), and those of training from
 the chief's progress.jsonl, which is on this machine. The steps' log lines only become the text of a
 line without a report. All of them are written to the run's `run.log`, as they are printed without
 a terminal.
@@ -14,14 +14,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from kfp_tfjob.common.progress import ProgressReport, ReportReader
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.pipelines.kubeflow.following import TRAINING
-from kfp_tfjob.pipelines.kubeflow.reasons import training_report
-from kfp_tfjob.pipelines.kubeflow.records import newest
-from kfp_tfjob.pipelines.live import LiveLines
-from kfp_tfjob.pipelines.local.output import Steps, step_line
 from kfp_tfjob.storage.layout import OUTPUT, PROGRESS
-from kfp_tfjob.storage.progress import ProgressReport, ReportReader
+
+from ..kubeflow.following import TRAINING
+from ..kubeflow.reasons import training_report
+from ..kubeflow.records import newest
+from ..live import LiveLines
+from .output import Steps, step_line
 
 _READ_SECONDS = 1.0  # between two reads of progress.jsonl, which gets a line every 2 seconds
 _TAIL = 64 << 10  # bytes at its end: enough for the newest report

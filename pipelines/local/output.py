@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from kfp_tfjob.common.escaping import lines as safe_lines
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.storage.escaping import lines as safe_lines
 
 log = logging.getLogger(__name__)
 

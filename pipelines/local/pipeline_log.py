@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kfp_tfjob.common.escaping import lines as safe_lines
 from kfp_tfjob.components import STEPS
-from kfp_tfjob.pipelines.local.output import readable
-from kfp_tfjob.storage.escaping import lines as safe_lines
+
+from .output import readable
 
 _EVENT = re.compile(
     r"(\d\d):(\d\d):(\d\d\.\d+) - \w+ - (?:"

@@ -22,7 +22,8 @@ def main() -> None:
     from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 
     from kfp_tfjob.options.address_fields import TICK
-    from kfp_tfjob.pipelines import tfjob_training as module
+
+    from .. import tfjob_training as module
 
     # kfp.local replaces the text python3 everywhere in a task's command, including parameters, so
     # a path below lib/python3.11 would break. PATH selects the interpreter instead; the caller

@@ -26,31 +26,24 @@ from typing import IO
 
 from kfp_tfjob.cluster import backend
 from kfp_tfjob.cluster.local import backend as local_backend
+from kfp_tfjob.common import files, progress
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StoreUnavailableError
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Step
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import masked, secrets_in
 from kfp_tfjob.options.pipeline import RunParameters
-from kfp_tfjob.pipelines.local import processes
-from kfp_tfjob.pipelines.local.ending import Ending
-from kfp_tfjob.pipelines.local.home import (
-    BUCKET,
-    LOG,
-    PARAMETERS,
-    REPORTS,
-    RUN_LOG,
-    TICK,
-    Home,
-)
-from kfp_tfjob.pipelines.local.output import PlainSteps, Relay, Steps
-from kfp_tfjob.pipelines.local.s3_server import Server, locked, pass_no_proxy
-from kfp_tfjob.storage import files, progress
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StoreUnavailableError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
+
+from . import processes
+from .ending import Ending
+from .home import BUCKET, LOG, PARAMETERS, REPORTS, RUN_LOG, TICK, Home
+from .output import PlainSteps, Relay, Steps
+from .s3_server import Server, locked, pass_no_proxy
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +152,8 @@ def _live_steps(
         environment: The environment of the run's processes, to which their file for reports is
             added.
     """
-    from kfp_tfjob.pipelines.live import LiveLines  # only a terminal needs it
-    from kfp_tfjob.pipelines.local.live_steps import LiveSteps
+    from ..live import LiveLines  # only a terminal needs it
+    from .live_steps import LiveSteps
 
     folder.mkdir(parents=True, exist_ok=True)
     live = LiveLines(folder / RUN_LOG)

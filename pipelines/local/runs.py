@@ -20,23 +20,24 @@ from typing import Any
 
 import psutil
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import RUN_ID, WHOLE_RUN
-from kfp_tfjob.pipelines.kubeflow import ending, following, reasons
-from kfp_tfjob.pipelines.kubeflow.pods import ClusterSnapshot
-from kfp_tfjob.pipelines.kubeflow.records import REACHABLE, Records
-from kfp_tfjob.pipelines.kubeflow.runs import Run, StepState, folder_of, in_utc
-from kfp_tfjob.pipelines.local import processes
-from kfp_tfjob.pipelines.local.embedded_store import embedded_store, is_held
-from kfp_tfjob.pipelines.local.home import LOG, PARAMETERS, TICK, Home
-from kfp_tfjob.pipelines.local.pipeline_log import PipelineLog
-from kfp_tfjob.pipelines.stored_run import local_folder
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON
 from kfp_tfjob.storage.store import Store
+
+from ..kubeflow import ending, following, reasons
+from ..kubeflow.pods import ClusterSnapshot
+from ..kubeflow.records import REACHABLE, Records
+from ..kubeflow.runs import Run, StepState, folder_of, in_utc
+from ..stored_run import local_folder
+from . import processes
+from .embedded_store import embedded_store, is_held
+from .home import LOG, PARAMETERS, TICK, Home
+from .pipeline_log import PipelineLog
 
 _DAY = 86400  # seconds; a longer run's times of day are ambiguous
 _SECONDS = 0.2  # between two checks whether a stopped run has ended

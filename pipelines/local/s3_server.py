@@ -38,9 +38,9 @@ from typing import IO, Any
 from weakref import WeakValueDictionary
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from kfp_tfjob.storage import files
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from subprocess import SubprocessError
 
-from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.common.errors import StepError
 from tests.cluster.cluster import STATE, Cluster
 from tests.cluster.processes import MARK, run_pytest
 

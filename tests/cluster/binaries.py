@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from typing import IO, Self
 
 import yaml
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
 from tests.cluster import (
     binaries,
     host,

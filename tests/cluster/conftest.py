@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import kind_named
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import SCARCE_NODE, STATE, Cluster
 from tests.cluster.kueue_controller import Kueue

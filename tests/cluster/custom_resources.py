@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.common.errors import StepError
 from tests.cluster.binaries import sources
 from tests.cluster.cluster import STATE, Cluster
 from tests.cluster.processes import wait_until

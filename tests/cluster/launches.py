@@ -24,6 +24,7 @@ from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_writer import RunLogs
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.components.launch_tfjob import engine, launch
 from kfp_tfjob.components.launch_tfjob.engine import Launched
 from kfp_tfjob.components.step import Step
@@ -32,9 +33,8 @@ from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.cluster import workloads
@@ -149,7 +149,7 @@ class Launch:
             "train_gpus": gpus,
             "train_epochs": 1,
             "train_batch_size": batch or 12 * (1 + workers) * max(gpus, 1),
-            "train_image": images.TRAINER,
+            "train_image": container_images.TRAINER,
             "train_options": dict(options),
             "pod": dict(pod),
         }

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from images.build import Builder, make_context
-from kfp_tfjob.options.images import TOOLS, TRAINER
+from kfp_tfjob.options.container_images import TOOLS, TRAINER
 from tests.cluster import base
 from tests.cluster.binaries import cache
 

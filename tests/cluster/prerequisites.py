@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
 from tests.cluster import binaries, host, node_images
 
 # Containers need namespaces, and mounts in them; a container engine often forbids both.

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 import psutil
 
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.common.errors import Problem, StepError
 
 MARK = "KFP_TFJOB_TEST_CLUSTER"
 _LAST_WORDS = 2000  # characters

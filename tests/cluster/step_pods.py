@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kfp_tfjob.options.images import TOOLS
+from kfp_tfjob.options.container_images import TOOLS
 from tests.cluster.access import Access
 from tests.cluster.compiled import Task
 from tests.cluster.processes import wait_until

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.options.images import TOOLS
+from kfp_tfjob.options.container_images import TOOLS
+from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.cluster.cluster import Cluster

@@ -7,11 +7,11 @@ admitted.
 import pytest
 
 from kfp_tfjob.checks.step_pods import KEYS
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.pipelines.compilation import FOLDER
-from kfp_tfjob.storage.failure_record import Failure
 from tests.cluster.compiled import Compiled
 from tests.cluster.launches import LARGE
 from tests.cluster.processes import wait_until

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from images.build import IMAGES
 from images.build import main as make_images
-from kfp_tfjob.options.images import tools_in, trainer_in
+from kfp_tfjob.options.container_images import tools_in, trainer_in
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import images_of
 from tests.cluster.processes import Process

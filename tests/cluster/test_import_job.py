@@ -13,7 +13,7 @@ import yaml
 
 from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from tests import imported_jobs
 from tests.cluster.cluster import STATE
 from tests.cluster.launches import LIMITS, SMALL, Launch, on_both_kinds
@@ -25,7 +25,7 @@ LABELS = {"pool": "cpu", "node.kubernetes.io/instance-type": "p5.48xlarge"}
 
 def spec_of(launch: Launch, name: str) -> JobSpec:
     """Return the spec of the imported job, with the quantities of the test cluster."""
-    found = dict(imported_jobs.imported(name, images.TRAINER).parameters)
+    found = dict(imported_jobs.imported(name, container_images.TRAINER).parameters)
     pod = {role: dict(its) for role, its in found["pod"].items()}
     for its in pod.values():
         for key in SMALL:

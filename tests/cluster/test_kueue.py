@@ -16,12 +16,12 @@ from kfp_tfjob.checks.engine import At, check
 from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.checks.subject import Subject, dry_run
 from kfp_tfjob.cluster import capacity
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kinds import AUTOMATIC
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.tfjob import TFJOB
-from kfp_tfjob.options.images import TRAINER
-from kfp_tfjob.storage.errors import StepError
+from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.uploader import push
 from tests.cluster import test_same_weights as same_weights
 from tests.cluster.cluster import SCARCE_NODE

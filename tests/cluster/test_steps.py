@@ -11,8 +11,8 @@ import pytest
 
 from examples import digits
 from kfp_tfjob.pipelines.compilation import FOLDER
+from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.layout import Layout
 from tests.cluster.access import TFJOBS
 from tests.cluster.compiled import Compiled, Task

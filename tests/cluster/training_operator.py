@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kubernetes import client
 
-from kfp_tfjob.options.images import TOOLS
+from kfp_tfjob.options.container_images import TOOLS
 from tests.cluster.control_plane import SERVER
 from tests.cluster.host import BRIDGE_ADDRESS
 from tests.cluster.pki import Authority

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.options.container_images import TRAINER
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,

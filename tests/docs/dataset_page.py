@@ -17,7 +17,7 @@ from kfp_tfjob.uploader import pull
 from tests.docs.blocks import ROOT, blocks_of
 
 PEOPLE = 600
-NAMES = ("pandas", "tensorflow", "torch", "duckdb", "batches")
+NAMES = ("pandas", "tensorflow", "torch", "duckdb", "pillow", "decoded", "batches")
 BLOCKS = [block for block in blocks_of(ROOT / "docs/dataset.md") if block.language == "python"]
 SNIPPETS = dict(zip(NAMES, (block.text for block in BLOCKS), strict=True))
 
@@ -26,7 +26,14 @@ def prepare(store: Store, base: S3Address, folder: Path) -> Path:
     """Prepare the table of the page; return the folder that a program gets as DATA_DIR."""
     table = folder / "people.csv"
     people.write(table, PEOPLE)
-    dataset = run(Step("prepare_data", "r1", Layout(base), store), str(table), people.LABEL, {})
+    return prepare_source(store, base, folder, table, people.LABEL)
+
+
+def prepare_source(
+    store: Store, base: S3Address, folder: Path, source: Path, label: str = ""
+) -> Path:
+    """Prepare a table or images; return the folder that a program gets as DATA_DIR."""
+    dataset = run(Step("prepare_data", "r1", Layout(base), store), str(source), label, {})
     address = S3Address.parse(dataset.dataset_uri)
     pull(store, address, folder / "data", only=lambda key: not key.startswith("test/"))
     return folder / "data"

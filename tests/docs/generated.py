@@ -15,6 +15,7 @@ import docstring_parser
 import yaml
 
 from kfp_tfjob import storage
+from kfp_tfjob.common.escaping import row
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
@@ -26,7 +27,6 @@ from kfp_tfjob.pipelines.compilation import FOLDER as COMPILED
 from kfp_tfjob.pipelines.explanation import explain
 from kfp_tfjob.pipelines.kubeflow.client import Client
 from kfp_tfjob.pipelines.tfjob_training import STEPS as PIPELINE_STEPS
-from kfp_tfjob.storage.escaping import row
 from kfp_tfjob.storage.options import VARIABLES
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.environment import VARIABLES as VARIABLES_OF_A_REPLICA

@@ -10,7 +10,8 @@ from pyarrow import parquet
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from tests.docs.dataset_page import execute, prepare
+from tests.docs.dataset_page import execute, prepare, prepare_source
+from tests.unit.picture_files import animals, tree
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +64,29 @@ def test_duckdb(data: Path, train: pa.Table) -> None:
 
 def test_batches(data: Path, schema: Schema) -> None:
     assert execute("batches", "rows", data) == schema.rows["train"]
+
+
+@pytest.fixture(scope="module")
+def images(s3: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    source = tree(folder / "animals", animals(40))
+    return prepare_source(s3.store(), S3Address("test", "images"), folder, source)
+
+
+def test_images_with_pillow(images: Path) -> None:
+    table = parquet.read_table(images / "train")
+    expression = "[len(pixels), sorted({image.size for image in pixels}), sorted(rows)]"
+    count, sizes, columns = execute("pillow", expression, images)
+    assert (count, sizes, columns) == (len(table), [[24, 24]], ["class", "picture"])
+
+
+def test_images_with_tensorflow(images: Path) -> None:
+    table = parquet.read_table(images / "train")
+    expression = """[
+        [[len(labels), int(labels.numpy().sum())] for _, labels in batches],
+        list(batches.element_spec[0].shape),
+    ]"""
+    counts, shape = execute("decoded", expression, images)
+    dogs = pc.sum(pc.equal(table["class"], "dog")).as_py()
+    assert [*map(sum, zip(*counts, strict=True))] == [len(table), dogs]
+    assert shape == [None, 24, 24, 3]

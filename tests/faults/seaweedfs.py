@@ -5,9 +5,9 @@ import secrets
 import subprocess
 from pathlib import Path
 
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from tests import environments

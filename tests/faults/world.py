@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from kfp_tfjob.common.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store

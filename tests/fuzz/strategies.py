@@ -4,9 +4,12 @@ import csv
 import io
 import json
 import zipfile
+from datetime import datetime, time
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet
 from hypothesis import strategies as st
 
@@ -138,6 +141,7 @@ def _tables(draw: st.DrawFn) -> tuple[list[str], list[pa.Array], str]:
     return header, arrays, label
 
 
+_CELLS = ["u", "v", "", "x\ny", "=A1+1", "1,5", 0.5, 1e300, datetime(2024, 1, 1), time(3, 4)]
 _bad_rows = st.fixed_dictionaries(
     {"on_bad_row": st.sampled_from(["fail", "drop"]), "max_bad_fraction": st.just(1)}
 )
@@ -162,6 +166,52 @@ def parquets(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         file = io.BytesIO(b"PAR1PAR1")
     data = file.getvalue()
+    if draw(st.booleans()):
+        data = draw(altered(data))
+    return data, label, draw(_bad_rows)
+
+
+@st.composite
+def arrows(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
+    """An Arrow file or stream, the name of its label, and data_options."""
+    header, arrays, label = draw(_tables())
+    file = io.BytesIO()
+    try:
+        table = pa.Table.from_arrays(arrays, header)
+        open_file = draw(st.sampled_from([pa.ipc.new_file, pa.ipc.new_stream]))
+        options = pa.ipc.IpcWriteOptions(compression=draw(st.sampled_from([None, "zstd", "lz4"])))
+        with open_file(file, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=draw(st.sampled_from([1, 7, 1000])))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        file = io.BytesIO(b"ARROW1\0\0ARROW1")
+    data = file.getvalue()
+    if draw(st.booleans()):
+        data = draw(altered(data))
+    return data, label, draw(_bad_rows)
+
+
+def _without_times(data: bytes) -> bytes:
+    """Return a zip without the times of its members, which differ from run to run."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
+        for name in old.namelist():
+            if name != "docProps/core.xml":
+                new.writestr(zipfile.ZipInfo(name), old.read(name))
+    return file.getvalue()
+
+
+@st.composite
+def excels(draw: st.DrawFn) -> tuple[bytes, str, dict[str, Any]]:
+    """An .xlsx file with one sheet, the name of its label, and data_options."""
+    label = draw(st.sampled_from(["a", "b", "y"]))
+    cell = st.one_of(st.none(), st.booleans(), st.integers(-99, 99), st.sampled_from(_CELLS))
+    rows = draw(st.lists(st.lists(cell, max_size=4), max_size=30))
+    book, file = openpyxl.Workbook(), io.BytesIO()
+    page: Any = book.active
+    for row in (["a", "b", "y"], *rows):
+        page.append(row)
+    book.save(file)
+    data = _without_times(file.getvalue())
     if draw(st.booleans()):
         data = draw(altered(data))
     return data, label, draw(_bad_rows)

@@ -13,8 +13,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kfp_tfjob.common import names
+from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.components.preflight import parameters as run_parameters
 from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.preflight.plan import RunPlan
 from kfp_tfjob.components.prepare_data import dataset, report, row_requirements, scan
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
@@ -23,9 +26,7 @@ from kfp_tfjob.jobs.manifest import Identity, build_job, to_yaml
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Listed
 from kfp_tfjob.uploader import pull
@@ -124,8 +125,7 @@ def _manifest(data: bytes, folder: Path) -> None:
 
 
 def _options(values: dict[str, Any], folder: Path) -> None:
-    run_parameters.check(values)
-    spec = run_parameters.job_spec(values)
+    spec = RunPlan.parse(values).job
     run_parameters.table(values, spec).encode()
     to_yaml(build_job(spec, Identity("run", 1))).encode()
     parse(DataOptions, "data_options", values["data_options"]).dataset_digest("d", "label")
@@ -185,6 +185,8 @@ TARGETS = {
     "csv": Target(strategies.csvs(), lambda example, to: _table(example, to, "x.csv")),
     "parquet": Target(strategies.parquets(), lambda example, to: _table(example, to, "x.parquet")),
     "jsonl": Target(strategies.jsons(), lambda example, to: _table(example, to, "x.jsonl")),
+    "arrow": Target(strategies.arrows(), lambda example, to: _table(example, to, "x.arrow")),
+    "excel": Target(strategies.excels(), lambda example, to: _table(example, to, "x.xlsx")),
     "tfrecord": Target(
         strategies.tfrecords(), lambda example, to: _table(example, to, "x.tfrecord")
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from images.build import ROOT, make_context
-from kfp_tfjob.options.images import VERSION
+from kfp_tfjob.options.container_images import VERSION
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from urllib.request import urlopen
 from kubernetes import client
 from kubernetes.config import ConfigException
 
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT, UI_ENDPOINT
-from kfp_tfjob.storage.errors import Problem
 from tests.kfp import cluster
 from tests.kfp.lab import POD
 from tests.kfp.settings import BUCKET, REGISTRY, SECRET, Settings

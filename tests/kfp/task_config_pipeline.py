@@ -16,7 +16,12 @@ from kfp import compiler, dsl, kubernetes
 
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.prepare_data.component import prepare_data
-from kfp_tfjob.options.images import TOOLS_VARIABLE, TRAINER_VARIABLE, tools_in, trainer_in
+from kfp_tfjob.options.container_images import (
+    TOOLS_VARIABLE,
+    TRAINER_VARIABLE,
+    tools_in,
+    trainer_in,
+)
 from kfp_tfjob.pipelines.compilation import pinned
 from kfp_tfjob.pipelines.task import with_store
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.options.images import tools_in, trainer_in
+from kfp_tfjob.options.container_images import tools_in, trainer_in
 from kfp_tfjob.pipelines.compilation import pinned
 from tests.kfp import cluster
 from tests.kfp.lab import POD, Lab

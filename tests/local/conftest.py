@@ -13,7 +13,7 @@ import pytest
 from examples import digits
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.step import step as step_of
-from kfp_tfjob.options.images import PLACEHOLDER
+from kfp_tfjob.options.container_images import PLACEHOLDER
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
 from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT

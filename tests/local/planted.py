@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from kfp_tfjob.common.errors import StepError, StoreUnavailableError
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.faults import RULES
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.errors import StepError, StoreUnavailableError
 
 ROWS = 140
 BAD = 9  # the index of the row with the fault

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
+from kfp_tfjob.common.errors import ObjectExistsError, ObjectNotFoundError
+from kfp_tfjob.registry.champion import Champion
+from kfp_tfjob.registry.training_cache import TrainedRun
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import ObjectExistsError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Listed, Store
-from kfp_tfjob.storage.training_cache import TrainedRun
 from tests.local.published import VERDICT
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

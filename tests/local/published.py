@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.registry import rollback, versions
+from kfp_tfjob.registry import rollback, run_folder, versions
+from kfp_tfjob.registry.champion import Champion, read_champion
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
-from kfp_tfjob.storage import run_folder
+from kfp_tfjob.registry.verdict_record import ModelVerdict
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, SCHEMA, STATISTICS, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.uploader import push
 from tests.faults.world import write_files
 from tests.typed_schema import typed

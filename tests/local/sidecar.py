@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.storage.errors import ObjectNotFoundError
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader.local_files import inventory, scan

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor.tf_config import Topology
 from kfp_tfjob.trainer.config import Config
 

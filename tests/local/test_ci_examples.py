@@ -12,9 +12,9 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.http_server import Handler, serving

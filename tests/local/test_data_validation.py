@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from examples import people
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.escaping import html
 from kfp_tfjob.components.prepare_data import leaks, reference, sample, split_rules
 from kfp_tfjob.components.prepare_data.data_validation import Validation, validate
 from kfp_tfjob.components.prepare_data.distributions import Distributions
@@ -18,8 +20,6 @@ from kfp_tfjob.components.prepare_data.report import page_of, render
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import suspicious_columns
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.escaping import html
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, MANIFEST, SCHEMA, STATISTICS
 from tests.local.published import publish_trained_on
 from tests.unit.picture_files import animals, drawn, encoded, tree

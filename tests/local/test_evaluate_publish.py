@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from kfp import dsl
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.publish.component import publish as publish_component
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.served_model import EXPORT_AGAIN
 from kfp_tfjob.options.gate import DEFAULT_GATE
+from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import CODEC_VERSION, SUSPICIOUS, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push

@@ -9,15 +9,15 @@ from unittest.mock import Mock
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.registry.chain import VerifiedChampion, verify_champion
+from kfp_tfjob.registry.champion import read_record
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.registry.servable import publish_newest
 from kfp_tfjob.serving import champion_folder as module
 from kfp_tfjob.serving.champion_folder import ChampionFolder
 from kfp_tfjob.serving.follower import Follower
 from kfp_tfjob.serving.loaded_model import LoadedModel
-from kfp_tfjob.storage.champion import read_record
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.published import publish_files

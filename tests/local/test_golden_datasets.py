@@ -262,7 +262,7 @@ def _packed(stored: dict[str, bytes], folder: Path) -> dict[str, dict[str, Any]]
         (folder / name).write_bytes(data)
     dataset, packed = Dataset.load(folder), {}
     for split, rows in dataset.rows.items():
-        if split == "test" and dataset.encoded:
+        if split == "test":
             continue  # they are not encoded
         x, y, weights = first_rows(dataset, rows, split)
         arrays = {"x": x, "labels": y, "weights": weights}

@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import LEAST_FREE, Home
 from kfp_tfjob.pipelines.local.output import PlainSteps, Relay
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import SUSPICIOUS, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.local_run import token_of
@@ -133,18 +134,36 @@ def test_what_is_published_is_done_although_its_copy_finds_no_room(
     assert shutil.disk_usage(home.folder).free  # nothing half done takes its last room
 
 
-def test_the_option_that_mends_a_failure_is_shown_as_it_is_typed(
+def test_a_champion_of_another_run_names_that_run(
     store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    line = "           of run r1, not of this run"
+    for run_id, is_named in (("r", True), ("r1", False)):
+        lines = end(store, base / run_id, Home(tmp_path / run_id), run_id, b"model")
+        assert (line in lines) == is_named
+        assert f"champion   {Layout(base / run_id).model(NAME).version(1)}" in lines
+
+
+@pytest.mark.parametrize(
+    ("fix", "option"),
+    [
+        ('name the format: data_options.types={"a": "category"}', "data_options.types=VALUE"),
+        ("add it to data_options.a, or set data_options.b=drop", "data_options.b=drop"),
+        ("data_options.a=0.5 is too much", "data_options.a=VALUE"),
+    ],
+)
+def test_the_option_that_mends_a_failure_is_shown_as_it_is_typed(
+    store: Store, base: S3Address, tmp_path: Path, fix: str, option: str
 ) -> None:
     home, said = Home(tmp_path / "home"), []
     folder = home.run("r")
     folder.mkdir(parents=True)
-    problem = Problem("no number", fix='name the format: data_options.types={"a": "category"}')
+    problem = Problem("no number", fix=fix)
     failure = Failure.of("prepare_data", DataError(problem))
     (folder / "failure.json").write_bytes(failure.to_bytes())
     step = Step("finish", "r", Layout(base), store)
     assert Ending(step, NAME, home, False, said.append).tell(1, 0) == failure.code
-    assert "\nType --set 'data_options.types=VALUE' to set such an option." in said
+    assert f"\nType --set '{option}' to set such an option." in said
 
 
 def test_models_of_one_name_in_two_places_have_a_copy_each(

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from kfp_tfjob.common.docs_page import address_of
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.components.finish.engine import CANCELLED
 from kfp_tfjob.components.step import RUN_ID
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT
 from kfp_tfjob.pipelines.local import processes
 from kfp_tfjob.pipelines.local.home import DEFAULT, LOG, PARAMETERS, TICK, Home
 from kfp_tfjob.pipelines.local.runs import HomeRuns
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.docs_page import address_of
-from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import FAILURE_JSON, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.fake_pipelines import FakePipelines

@@ -10,7 +10,7 @@ import yaml
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.summary import WHY_NO_DATA
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.images import TRAINER
+from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests import imported_jobs

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data import engine as prepare_data
 from kfp_tfjob.components.step import FailureReport, open_step, reported
+from kfp_tfjob.registry.run_folder import find
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.run_folder import find
 from kfp_tfjob.storage.store import Store
 from tests.problems import problem_of
 

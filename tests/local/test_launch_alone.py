@@ -17,6 +17,7 @@ from kubernetes.config import kube_config
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
 from kfp_tfjob.cluster.own_task import POD_NAME
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.launch_tfjob import engine
@@ -25,12 +26,11 @@ from kfp_tfjob.components.launch_tfjob.standalone import prepared
 from kfp_tfjob.components.step import RUN_ID, Step
 from kfp_tfjob.components.sync_output import sync
 from kfp_tfjob.components.task_claim import claim_task
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.registry import versions
+from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.http_server import Handler, serving

@@ -17,22 +17,22 @@ import pytest
 
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.local.backend import LocalBackend
+from kfp_tfjob.common.errors import (
+    ObjectNotFoundError,
+    Problem,
+    StoreUnavailableError,
+)
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import JobFailedError, Verdict
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import (
-    ObjectNotFoundError,
-    Problem,
-    StoreUnavailableError,
-)
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.launch_tfjob.setup.__main__ import run
 from kfp_tfjob.components.launch_tfjob.setup.restore import restore
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_crc64nvme
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import MANIFEST, RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store

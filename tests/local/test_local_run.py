@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.registry.run_folder import find
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout, RunLayout
-from kfp_tfjob.storage.run_folder import find
 from tests.local.local_run import Run, end_run, stored
 
 # Enough epochs to be interrupted in, few enough to be quick.

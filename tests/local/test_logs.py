@@ -18,9 +18,9 @@ from kfp_tfjob.cluster import log_writer
 from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
 from kfp_tfjob.cluster.log_reader import LogReader
 from kfp_tfjob.cluster.log_writer import LogWriter
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.pipelines import logs as engine
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
 from tests.faults import proxy as faults

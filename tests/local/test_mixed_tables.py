@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.features.coding import Column
 from kfp_tfjob.features.encode import encode
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.rows import Rows
 from tests.local import mixed_dataset

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.storage.champion import read_champion
+from kfp_tfjob.registry.champion import read_champion
+from kfp_tfjob.registry.run_folder import claim
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.store import Store
 from tests.local.published import NAME, judged, publish
 

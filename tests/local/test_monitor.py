@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from examples import people
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.contract import Contract
@@ -20,7 +21,6 @@ from kfp_tfjob.serving.monitor import monitor
 from kfp_tfjob.serving.request_counts import Monitored
 from kfp_tfjob.serving.requests_sample import About, put
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.published import publish_trained_on

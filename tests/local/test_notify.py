@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.failure_record import Failure
+from kfp_tfjob.jobs.failure_record import Failure
+from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.options import WEBHOOK_KEY
@@ -31,7 +31,7 @@ TOKEN = "T0123-secret-of-the-channel"
 # Seconds that a webhook keeps callers waiting for, and a time that only such a wait reaches: five
 # are the limit, and a busy machine takes its own time.
 LONG, FAR_TOO_LONG = 600, 60
-FAILS = DataError(Problem("no rows", received=0, expected="some", fix="add rows"))
+FAILS = DataError(Problem("no rows", received=0, expected="some", fix="add rows", name="no-rows"))
 
 
 class Hook(Handler):
@@ -111,6 +111,8 @@ def test_a_step_that_fails_says_so_with_its_remedy(hook, run, step):
     assert path.endswith(TOKEN)
     assert document["outcome"] == "failed" and document["verdict"] == "user_error"
     assert document["remedy"] == "add rows" and document["code"] == 3
+    assert document["docs"] == "docs/failures.md#no-rows"
+    assert document["text"].splitlines()[-1] == f"docs: {document['docs']}"
     assert document["addresses"] == {"run": str(step.run.base)}
     assert "prepare_data (user_error)\nno rows." in document["text"]
     assert TOKEN not in text and "webhook at 127.0.0.1" in text
@@ -216,6 +218,7 @@ def test_the_exit_task_tells_of_a_champion_whose_step_was_killed(
     step.store.write(step.layout.model("m").champion(1), record.to_bytes())
     exit_task(task("publish", "pod deleted"))
     assert [document["outcome"] for _, document in hook.got] == ["published"]
+    assert "docs" not in hook.got[0][1]
 
 
 def test_the_gpu_hours_of_all_attempts_are_told(hook, step, store):

@@ -19,6 +19,7 @@ import pytest
 from pyarrow import parquet
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.components.launch_tfjob.setup import npy_columns
 from kfp_tfjob.components.launch_tfjob.setup.__main__ import run as run_setup
 from kfp_tfjob.components.launch_tfjob.setup.npy_columns import stage_npy
@@ -30,7 +31,6 @@ from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull, push

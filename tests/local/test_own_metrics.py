@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging import own_metrics
@@ -19,7 +20,6 @@ from kfp_tfjob.judging.own_metrics import Evaluator, of_parquet
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.options.gate import parse_gate
-from kfp_tfjob.storage.errors import DataError
 from tests.parquet_split import write_split
 from tests.problems import problem_of
 from tests.typed_schema import typed

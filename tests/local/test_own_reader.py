@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from examples import own_reader as example
+from kfp_tfjob.common.errors import DataError, StoreUnavailableError
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.files import Source
@@ -18,7 +19,6 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, StoreUnavailableError
 from tests.problems import problem_of
 
 EXAMPLE = Path(example.__file__)

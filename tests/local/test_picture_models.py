@@ -1,32 +1,34 @@
 """Training on images, and the exported model: the same values, bit for bit."""
 
-import dataclasses
 import io
+import shutil
 from pathlib import Path
 
 import keras
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 from PIL import Image
+from pyarrow import parquet
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.prepare_data import engine
-from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
 from kfp_tfjob.judging.rows import TestData as Rows
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer import models, user_model
 from kfp_tfjob.trainer.dataset import Dataset
+from kfp_tfjob.trainer.encoding import encode_rows
 from kfp_tfjob.trainer.export import export
 from kfp_tfjob.trainer.inputs import distribute, open_rows
-from kfp_tfjob.trainer.picture_rows import PictureRows
 from kfp_tfjob.uploader import pull
 from tests.typed_schema import typed
 from tests.unit.picture_files import animals, deep, drawn, encoded, tree
@@ -150,9 +152,43 @@ def test_models_for_tables_are_refused_by_name(dataset: Dataset) -> None:
         user_model.check(flat(dataset), flat, dataset, 1, TrainerOptions())
 
 
-def test_a_record_that_is_no_picture(dataset: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "train-00000.tfrecord").write_bytes(b"".join(PictureEncoder(9).encode(7, b"x")))
-    shards = {"train": ("train-00000.tfrecord",)}
-    damaged = dataclasses.replace(dataset, folder=tmp_path, rows={"train": 1}, shard_names=shards)
-    with pytest.raises(DataError, match="labels from 7 to 7"):
-        PictureRows(damaged, "train").take(np.arange(1))
+def test_a_label_that_is_no_class(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "dataset"
+    shutil.copytree(folder, copy, ignore=lambda *_: ["test"])
+    path = copy / "train" / "00000.parquet"
+    table = parquet.read_table(path)
+    parquet.write_table(table.set_column(1, "class", pa.array(["cow"] * len(table))), path)
+    with pytest.raises(DataError, match="the first is 'cow'"):
+        Dataset.load(copy)
+
+
+def test_images_are_copied_once(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "dataset"
+    shutil.copytree(folder, copy, ignore=lambda *_: ["test"])
+    schema = Schema.from_bytes((copy / "schema.json").read_bytes())
+    tables = {
+        split: pa.concat_tables(
+            parquet.read_table(copy / shard) for shard in schema.splits[split].shards
+        )
+        for split in ("train", "validation")
+    }
+    rows = encode_rows(copy, tmp_path / "encoded", schema, "d", deletes_shards=True)
+    assert not list(copy.rglob("*.parquet"))
+    assert encode_rows(copy, tmp_path / "encoded", schema, "d") == rows  # nothing is read again
+    opened = Dataset.load(copy, "d", encode=lambda _: rows)
+    for split, table in tables.items():
+        split_rows = open_rows(opened, split)
+        contents, labels = split_rows.take(np.arange(len(split_rows)))
+        assert contents.tolist() == table["picture"].to_pylist()
+        assert [opened.class_names[label] for label in labels] == table["class"].to_pylist()
+
+
+def test_a_disk_without_space_for_the_images(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = Schema.from_bytes((folder / "schema.json").read_bytes())
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(ConfigurationError, match="pod.all.ephemeral_storage"):
+        encode_rows(folder, tmp_path / "encoded", schema)
+    assert not (tmp_path / "encoded").exists()

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import kfp_server_api as api
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.pipelines.kubeflow import connection as module
 from kfp_tfjob.pipelines.kubeflow.connection import (
     BackEnd,
@@ -21,7 +22,6 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
 from kfp_tfjob.pipelines.kubeflow.errors import BackEndError, UnknownRunError, translate
 from kfp_tfjob.pipelines.kubeflow.runs import find_run, list_runs, named, read_run
 from kfp_tfjob.pipelines.local.home import DEFAULT, PARAMETERS, Home
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.problems import problem_of
 

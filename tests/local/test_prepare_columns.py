@@ -15,13 +15,13 @@ import pyarrow.parquet
 import pytest
 
 from examples import people
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify

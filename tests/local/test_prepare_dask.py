@@ -10,6 +10,7 @@ from pathlib import Path
 import dask
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Example, Problem, StepError
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors import distributed
 from kfp_tfjob.components.prepare_data.executors.distributed import Distributed, code_version
@@ -17,7 +18,6 @@ from kfp_tfjob.components.prepare_data.executors.executor import Context, Execut
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Example, Problem, StepError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.cluster.pki import Authority
@@ -144,7 +144,7 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
     (none / "kfp_tfjob").mkdir(parents=True)
     (none / "kfp_tfjob/__init__.py").touch()
     other.mkdir()
-    patch = "import kfp_tfjob.options.images as found\nfound.VERSION = '0.0.1'\n"
+    patch = "import kfp_tfjob.options.container_images as found\nfound.VERSION = '0.0.1'\n"
     (other / "sitecustomize.py").write_text(patch)
     with dask_cluster(tmp_path) as cluster:
         executor = Distributed(Context(str(tmp_path)), cluster.address)  # before the workers

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 from kfp import dsl
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.engine import run
@@ -28,7 +29,6 @@ from kfp_tfjob.features.statistics import BadRows
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import MANIFEST, SCHEMA, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify

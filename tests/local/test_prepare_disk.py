@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage.errors import StepError
 from tests.problems import problem_of
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError, Example, Problem, StepError
 from kfp_tfjob.components.prepare_data.executors import processes
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Example, Problem, StepError
 from tests.environments import run_python
 from tests.problems import problem_of
 from tests.unit.prepared_files import write_table

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kfp_tfjob.common.errors import DataError, StepError
 from kfp_tfjob.components.prepare_data import engine, row_requirements
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, StepError
 from kfp_tfjob.storage.layout import WORK, Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.dask_cluster import dask_cluster

@@ -13,12 +13,12 @@ import pyarrow.json
 import pyarrow.parquet
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.prepare_data.executors.executor import Executor
 from kfp_tfjob.components.prepare_data.source.readers import csv_records
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local.prepared import objects

@@ -1,24 +1,27 @@
 """prepare_data on folders of images, on the real S3 server."""
 
+import multiprocessing
 import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.common.errors import DataError
+from kfp_tfjob.components.prepare_data import engine, scan, shards, tasks
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.executors.processes import Processes
-from kfp_tfjob.components.prepare_data.images import engine as pictures
 from kfp_tfjob.components.prepare_data.report import render
+from kfp_tfjob.components.prepare_data.source.readers.open_table import (
+    PART_BYTES,
+    Part,
+)
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import SchemaFeature, SchemaLabel
-from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import verify
@@ -26,9 +29,16 @@ from tests.local.prepared import objects
 from tests.unit.picture_files import animals, deep, drawn, encoded, png_of_size, tree
 
 
-def prepared(store: Store, base: S3Address, data: object, **options: object) -> Prepared:
+def prepared(
+    store: Store,
+    base: S3Address,
+    data: object,
+    part: int = PART_BYTES,
+    processes: int = 1,
+    **options: object,
+) -> Prepared:
     step = Step("prepare_data", "r1", Layout(base), store)
-    return engine.run(step, str(data), "", options)
+    return engine.run(step, str(data), "", options, part=part, processes=processes)
 
 
 def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
@@ -52,42 +62,58 @@ def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) ->
 
 
 def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
-    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, base: S3Address, tmp_path: Path
 ) -> None:
     files = animals(15)
     one = objects(store, prepared(store, base / "one", tree(tmp_path / "one", files)))
     shuffle = random.Random(0)
-    for name, most in (("two", 7), ("three", 2)):
+    for name, part in (("two", 5000), ("three", 1500)):
         # Other names, so another order, in parts of another size.
-        monkeypatch.setattr(pictures, "PART_FILES", most)
         numbers = shuffle.sample(range(1000), len(files))
         renamed = {
             f"{old.split('/')[0]}/{number} ü.png": content
             for number, (old, content) in zip(numbers, files.items(), strict=True)
         }
-        tree(tmp_path / name, renamed)
-        assert objects(store, prepared(store, base / name, tmp_path / name)) == one
-    monkeypatch.setattr(pictures, "PART_FILES", 20)
+        data = tree(tmp_path / name, renamed)
+        assert objects(store, prepared(store, base / name, data, part=part)) == one
     for name, content in files.items():
         store.write(base / "in" / name, content)
     store.write(base / "in" / "bird" / ".keep", b"")
-    found = objects(store, prepared(store, base / "four", f"{base}/in"))
-    assert found == one
+    assert objects(store, prepared(store, base / "four", f"{base}/in", part=20_000)) == one
 
 
 @pytest.mark.slow  # processes load pyarrow and more
-def test_the_same_bytes_from_two_processes(
+def test_the_same_bytes_from_several_processes(
     store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "PART_FILES", 9)
-    tree(tmp_path / "p", animals(30))
-    done = prepared(store, base / "one", tmp_path / "p")
-    source = list_source(store, str(tmp_path / "p"))
-    (tmp_path / "buckets").mkdir()
-    executor = Processes(Context(str(tmp_path / "buckets"), store.endpoint, store.region), 2)
-    other = pictures.prepare(executor, source, "", DataOptions(), base / "two")
-    executor.close()
-    assert objects(store, done) == objects(store, other)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 9_000)
+    data = tree(tmp_path / "p", animals(30))
+    one = objects(store, prepared(store, base / "one", data))
+    assert len([key for key in one if key.startswith("train/")]) >= 3
+    for processes in (2, 4):
+        done = prepared(store, base / str(processes), data, part=6000, processes=processes)
+        assert objects(store, done) == one
+
+
+def read_once(context: Context, job: tasks.Job, part: Part) -> tasks.RowSummary:
+    """Read a part, but kill the process that is the first to do so, after it has written."""
+    done, mark = tasks.rows(context, job, part), f"dead/{part.number}"
+    if multiprocessing.parent_process() and not (Path(context.place) / mark).exists():
+        context.buckets.write(mark, b"")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+
+
+@pytest.mark.slow
+def test_the_same_bytes_after_kills(
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tree(tmp_path / "p", animals(20))
+    one = objects(store, prepared(store, base / "one", data))
+    monkeypatch.setattr(scan, "_TASK", f"{__name__}:read_once")
+    size = sum(path.stat().st_size for path in data.rglob("*.jpg"))
+    done = prepared(store, base / "two", data, part=size // 2, processes=2)
+    assert objects(store, done) == one
 
 
 FAULTS = {
@@ -120,7 +146,9 @@ def test_every_bad_file_is_named(store: Store, base: S3Address, tmp_path: Path) 
     done = prepared(store, base / "out", tmp_path / "p", on_bad_row="drop")
     assert done.statistics.bad_rows.dropped == len(FAULTS)
     clean = prepared(store, base / "out", tree(tmp_path / "q", animals(40)))
-    shards = {name: data for name, data in objects(store, clean).items() if "tfrecord" in name}
+    shards = {
+        name: data for name, data in objects(store, clean).items() if name.endswith(".parquet")
+    }
     assert shards.items() <= objects(store, done).items()
     with pytest.raises(DataError, match="max_bad_fraction"):
         prepared(store, base / "out", tmp_path / "p", on_bad_row="drop", max_bad_fraction=0.01)
@@ -178,6 +206,14 @@ def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> No
     assert done.schema.split["folders"] is True
     assert done.statistics.also_in_train == {"validation": 0, "test": 1}
     assert "1 of 11 " in done.statistics.warnings[-1]
+    # Equal images count even where folders divide them.
+    assert (done.statistics.duplicates, done.statistics.conflicts) == (1, 0)
+    tree(tmp_path / "q", files | {"test/dog/conflict.jpg": files["train/cat/004.jpg"]})
+    statistics = prepared(store, base, tmp_path / "q").statistics
+    assert (statistics.duplicates, statistics.conflicts) == (2, 1)
+    assert "1 of 82 images: the same image as an earlier one, with a different label" in (
+        statistics.warnings
+    )
     # Without a folder for a split, images of train are taken by their hash.
     for name in [name for name in files if name.startswith("val/")]:
         (tmp_path / "p" / name).unlink()

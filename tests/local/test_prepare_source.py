@@ -13,6 +13,7 @@ import pytest
 from botocore.exceptions import ResponseStreamingError
 from kfp import dsl
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.engine import run, without_data
@@ -22,7 +23,6 @@ from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream

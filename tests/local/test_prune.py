@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.registry import prune_versions, rollback, view
 from kfp_tfjob.registry.chain import verify_champion
+from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.registry.history import history
 from kfp_tfjob.registry.promotion import Hold, promote
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Listed, Store
 from kfp_tfjob.uploader import verify

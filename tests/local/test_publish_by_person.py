@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError, StepError
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.publish import engine, manual_promotion
 from kfp_tfjob.components.publish.model_artifact import published_model
@@ -13,11 +14,10 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.registry import rollback
 from kfp_tfjob.registry.chain import verify_champion
-from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.errors import DataError, StepError
+from kfp_tfjob.registry.champion import read_champion
+from kfp_tfjob.registry.verdict_record import ModelVerdict, lost_race, save_second, verdict_in_force
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import ModelVerdict, lost_race, save_second, verdict_in_force
 from tests.local.published import NAME, judged, publish, roll_back
 from tests.local.test_evaluate_publish import MODEL, Bench, cooler, packed
 from tests.local.test_evaluate_publish import rows as rows  # a fixture

@@ -17,11 +17,8 @@ from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.registry.chain import verify_champion
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
-from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.verdict_record import (
+from kfp_tfjob.registry.champion import read_champion
+from kfp_tfjob.registry.verdict_record import (
     LostRace,
     ModelVerdict,
     lost_race,
@@ -30,6 +27,9 @@ from kfp_tfjob.storage.verdict_record import (
     second_verdict,
     verdict_in_force,
 )
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
+from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, run_python
 from tests.local.test_evaluate_publish import MODEL, Bench, packed
 from tests.local.test_evaluate_publish import rows as rows  # a fixture

@@ -26,7 +26,7 @@ from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String
 from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions
-from kfp_tfjob.options.pictures import PICTURE
+from kfp_tfjob.options.image_options import PICTURE
 from kfp_tfjob.trainer.packing import Packing
 from tests.unit.test_column_types import CELLS
 

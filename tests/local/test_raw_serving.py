@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from pyarrow import parquet
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.served_model import ServedModel
@@ -23,7 +24,6 @@ from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.judging import rows
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
 from tests.local import mixed_dataset
 from tests.problems import problems_of
 from tests.typed_schema import keys_of, typed

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.registry import mirror, prune_versions, rollback, versions, view
-from kfp_tfjob.registry.chain import fetch, verify_champion
-from kfp_tfjob.registry.history import history
-from kfp_tfjob.registry.promotion import promote
-from kfp_tfjob.registry.servable import publish_newest
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion, read_champion, read_record
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectNotFoundError,
     StepError,
     SurpassedError,
 )
+from kfp_tfjob.registry import mirror, prune_versions, rollback, versions, view
+from kfp_tfjob.registry.chain import fetch, verify_champion
+from kfp_tfjob.registry.champion import Champion, read_champion, read_record
+from kfp_tfjob.registry.history import history
+from kfp_tfjob.registry.promotion import promote
+from kfp_tfjob.registry.servable import publish_newest
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import VERSION_CLAIM, Layout
 from kfp_tfjob.storage.store import Store
 from tests.environments import ROOT, run_python

@@ -9,9 +9,9 @@ from threading import Barrier
 import psutil
 import pytest
 
+from kfp_tfjob.common.errors import ObjectExistsError
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectExistsError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART
 

@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 
 from kfp_tfjob import Client
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.pipelines.kubeflow.schedules import Trigger
-from kfp_tfjob.storage.errors import ConfigurationError
 from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.local.laptop import kfp_tfjob
 from tests.problems import problem_of

@@ -12,6 +12,14 @@ import pytest
 
 from kfp_tfjob.checks.finding import warning
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.docs_page import SITE_VARIABLE
+from kfp_tfjob.common.errors import (
+    ConfigurationError,
+    DataError,
+    Problem,
+    StepError,
+    StoreUnavailableError,
+)
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.engine import CANCELLED
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
@@ -19,20 +27,12 @@ from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, Step, reported
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import Home
 from kfp_tfjob.pipelines.local.run import _environment
+from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.docs_page import SITE_VARIABLE
-from kfp_tfjob.storage.errors import (
-    ConfigurationError,
-    DataError,
-    Problem,
-    StepError,
-    StoreUnavailableError,
-)
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
@@ -41,7 +41,7 @@ from tests.local.published import VERDICT
 STEP = """
 import sys
 from kfp_tfjob.components.step import step
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.common.errors import DataError, Problem
 with step("prepare_data", "run-1", sys.argv[1]) as context:
     {body}
 """

@@ -13,17 +13,17 @@ import pytest
 from botocore.utils import ContainerMetadataFetcher
 
 from kfp_tfjob.checks.store import check_store
-from kfp_tfjob.pipelines.local.s3_server import Server
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import SMALL
-from kfp_tfjob.storage.checksum import crc64nvme
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import SMALL
+from kfp_tfjob.storage.checksum import crc64nvme
+from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from tests.faults.proxy import (

@@ -6,8 +6,8 @@ import pytest
 
 from kfp_tfjob.checks.finding import Finding, Status
 from kfp_tfjob.checks.store import check_store
+from kfp_tfjob.common.errors import ConfigurationError, NoRoomError, StoreUnavailableError
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, NoRoomError, StoreUnavailableError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from tests.faults.proxy import (

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.checks.finding import Status
+from kfp_tfjob.common.errors import NoRoomError
 from kfp_tfjob.pipelines.doctor import check_output_store
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import NoRoomError
 from tests.faults import seaweedfs
 from tests.faults.seaweedfs import SeaweedFS
 from tests.stores import known

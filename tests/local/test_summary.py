@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask
@@ -14,14 +15,13 @@ from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import FAILURE_FILE, Step
 from kfp_tfjob.components.summary import summary
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, EndedPod
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.pipelines.local.home import Home
+from kfp_tfjob.registry.champion import Champion
+from kfp_tfjob.registry.training_cache import TrainedRun
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.training_cache import TrainedRun
 from tests.local import published
 
 VERDICT = published.VERDICT | {

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.notify import SUCCEEDED
@@ -12,7 +13,6 @@ from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.summary import WHY_NO_DATA, WHY_NOT_EVALUATED
 from kfp_tfjob.components.sync_output import sync
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from tests.problems import problems_of

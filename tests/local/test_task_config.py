@@ -14,6 +14,7 @@ from kubernetes.config import kube_config
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.cluster.local.backend import FOLDER, SECRETS
+from kfp_tfjob.common.errors import Problems
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.task import apply
@@ -21,7 +22,6 @@ from kfp_tfjob.components.step import RUN_ID, Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import Problems
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.http_server import Handler, serving

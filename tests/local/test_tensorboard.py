@@ -16,11 +16,11 @@ import pytest
 import tensorflow as tf
 
 from kfp_tfjob.pipelines.local.s3_server import Server
+from kfp_tfjob.registry.run_folder import claim
 from kfp_tfjob.registry.runs import runs_of
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.layout import Layout, RunLayout
-from kfp_tfjob.storage.run_folder import claim
 from kfp_tfjob.storage.store import Store
 from tests.local.laptop import kfp_tfjob
 from tests.local.published import NAME, VERDICT, publish

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 from keras import optimizers
 
+from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.features.records import evaluation_slices, train_slices
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.trainer import checkpoint, loop, models, user_model
 from kfp_tfjob.trainer.callback_choice import choose
 from kfp_tfjob.trainer.callbacks import Callbacks

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import ENCODED_DOCUMENT, MANIFEST, SCHEMA
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer import packing
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.encoding import EncodedDocument, encode_table
+from kfp_tfjob.trainer.encoding import EncodedDocument, encode_rows
 from kfp_tfjob.trainer.errors import StoppedError
 from kfp_tfjob.trainer.staging import stage
 from kfp_tfjob.uploader import push
@@ -61,12 +61,12 @@ def test_the_files_do_not_depend_on_threads_row_groups_or_slices(
     prepared: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the last digits of moments may differ: sums are merged by row group."""
-    expected = files(encode_table(prepared, tmp_path / "whole", schema_of(prepared)).folder)
-    one = encode_table(folder, tmp_path / "1", schema_of(folder))
-    four = encode_table(folder, tmp_path / "4", schema_of(folder), threads=4)
+    expected = files(encode_rows(prepared, tmp_path / "whole", schema_of(prepared)).folder)
+    one = encode_rows(folder, tmp_path / "1", schema_of(folder))
+    four = encode_rows(folder, tmp_path / "4", schema_of(folder), threads=4)
     assert files(one.folder) == files(four.folder)
     monkeypatch.setattr(packing, "_SLICE", 50)
-    sliced = files(encode_table(folder, tmp_path / "50", schema_of(folder), threads=2).folder)
+    sliced = files(encode_rows(folder, tmp_path / "50", schema_of(folder), threads=2).folder)
     for found in (files(one.folder), sliced):
         moments = [json.loads(it.pop(ENCODED_DOCUMENT)) for it in (found, dict(expected))]
         assert found == {name: expected[name] for name in found}
@@ -86,7 +86,7 @@ def test_a_second_start_uses_what_the_first_has_written(
     def start(rows: int) -> Dataset:
         manifest = stage(store, base, data, encoded)
         schema = schema_of(data)
-        table = encode_table(data, encoded, schema, manifest.digest, deletes_shards=True)
+        table = encode_rows(data, encoded, schema, manifest.digest, deletes_shards=True)
         dataset = Dataset.load(data, manifest.digest, str(base), lambda _: table)
         assert dataset.rows["train"] == rows
         return dataset
@@ -110,10 +110,10 @@ def test_a_second_start_uses_what_the_first_has_written(
 def test_what_a_stop_leaves_is_not_used(folder: Path, tmp_path: Path) -> None:
     target, groups = tmp_path / "encoded", iter(range(9))
     with pytest.raises(StoppedError):
-        encode_table(folder, target, schema_of(folder), "d", stop=lambda: next(groups) == 3)
+        encode_rows(folder, target, schema_of(folder), "d", stop=lambda: next(groups) == 3)
     assert not target.exists() and (tmp_path / "encoded.tmp/train.features").stat().st_size
     assert EncodedDocument.read(target) is None
-    table = encode_table(folder, target, schema_of(folder), "d")
+    table = encode_rows(folder, target, schema_of(folder), "d")
     assert table.columns and not (tmp_path / "encoded.tmp").exists()
     assert EncodedDocument.read(target) == EncodedDocument("d", table.columns)
 
@@ -129,10 +129,10 @@ def test_a_disk_that_is_too_small_is_named(
     if not is_predicted:  # for example because other pods fill the disk
         monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 1 << 40))
         with pytest.raises(OSError, match="No space left"):
-            encode_table(folder, disk / "encoded", schema_of(folder))
+            encode_rows(folder, disk / "encoded", schema_of(folder))
     else:
         problem = problem_of(
-            encode_table, folder, disk / "encoded", schema_of(folder), kind=ConfigurationError
+            encode_rows, folder, disk / "encoded", schema_of(folder), kind=ConfigurationError
         )
         assert str(disk) in problem.what and "12 packed columns" in str(problem.expected)
         assert "pod.all.ephemeral_storage" in problem.fix
@@ -160,7 +160,7 @@ def test_a_damaged_shard_is_named(
 ) -> None:
     harm(folder / "train/00001.parquet")
     problem = problem_of(
-        encode_table, folder, tmp_path / "encoded", schema_of(folder), kind=DataError
+        encode_rows, folder, tmp_path / "encoded", schema_of(folder), kind=DataError
     )
     assert "train/00001.parquet" in problem.what and "prepare_data" in problem.fix
     assert not (tmp_path / "encoded").exists()

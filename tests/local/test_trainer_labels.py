@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from keras import losses, metrics
 
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer import label_test, self_test, user_model
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.replicas import Replicas

@@ -18,9 +18,9 @@ import tensorflow as tf
 from keras.layers import BatchNormalization, Dense
 from tensorflow.python.framework import config
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.features.signature_columns import argument_names
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.trainer import batch_norm, label_test, models, probabilities, self_test, user_model
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.export import export

@@ -13,11 +13,11 @@ import pytest
 from pyarrow import parquet
 
 from examples import people
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.components.summary import WHY_NOT_EVALUATED
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from tests.local import tiny_dataset

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import MANIFEST
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.launch_tfjob.records import Claim
@@ -17,16 +18,15 @@ from kfp_tfjob.components.preflight.engine import Checked
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.step import FAILURE_FILE, FailureReport, open_step, reported
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.pipelines.local.ending import Ending
 from kfp_tfjob.pipelines.local.home import Home
+from kfp_tfjob.registry.champion import ROLLBACK, Champion
+from kfp_tfjob.registry.training_cache import TrainedRun, newest, remember
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import ROLLBACK, Champion
-from kfp_tfjob.storage.errors import ObjectNotFoundError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import MANIFEST, Layout
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.training_cache import TrainedRun, newest, remember
 from tests.local.published import VERDICT
 from tests.problems import problem_of
 

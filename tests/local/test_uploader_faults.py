@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import FileUnreadableError
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import FileUnreadableError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, FileChangedError
 from kfp_tfjob.uploader import pull, push

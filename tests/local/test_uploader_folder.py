@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError, StepError
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError, StepError
 from kfp_tfjob.uploader import pull, push, verify
 from tests.faults.world import content, write_files
 from tests.problems import problems_of

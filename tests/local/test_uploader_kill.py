@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull

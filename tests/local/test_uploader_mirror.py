@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.checksum import file_crc64nvme
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.uploader import pull, push

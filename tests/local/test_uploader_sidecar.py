@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.sync_output import sync
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import PART, Store
 from kfp_tfjob.supervisor.environment import TERMINATION_LOG

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.engine import run
@@ -19,7 +20,6 @@ from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.records import evaluation_slices
 from kfp_tfjob.features.schema import SchemaWeight
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.trainer.dataset import Dataset
 from kfp_tfjob.trainer.inputs import distribute
 from kfp_tfjob.trainer.replicas import Replicas

@@ -13,9 +13,9 @@ from kfp_tfjob.components.publish import engine as publish
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.options.gate import DEFAULT_GATE
+from kfp_tfjob.registry.champion import ROLLBACK, Champion, read_record
 from kfp_tfjob.registry.promotion import promote
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import ROLLBACK, Champion, read_record
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import push

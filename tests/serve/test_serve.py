@@ -15,8 +15,8 @@ import pytest
 
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
+from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.uploader import pull
 from tests.local import mixed_dataset
 from tests.serve.conftest import Start

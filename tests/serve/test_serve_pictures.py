@@ -23,7 +23,7 @@ from kfp_tfjob.judging.model import exported_weights_sha256
 from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.serving.protocol import _predict_rows
 from kfp_tfjob.serving.refusal import RefusedRequest
-from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
 
 folder = Path(sys.argv[1])

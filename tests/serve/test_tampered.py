@@ -10,11 +10,11 @@ from hashlib import sha256
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.registry.chain import verify_champion
+from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.serving.loaded_model import LoadedModel
-from kfp_tfjob.storage.champion import read_champion
 from kfp_tfjob.storage.checksum import crc64nvme
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.manifest import ManifestObject
 from tests.serve.conftest import Start
 from tests.serve.published import PETS, Publisher

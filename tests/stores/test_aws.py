@@ -19,9 +19,9 @@ import pytest
 
 from examples import digits
 from kfp_tfjob.checks.store import check_store
+from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.parts import OpenFile, PartsUpload
 from kfp_tfjob.storage.retry import Patience

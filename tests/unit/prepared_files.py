@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data import scan
 from kfp_tfjob.components.prepare_data.buckets import SortedRows, Vocabulary
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
@@ -23,7 +24,6 @@ from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_
 from kfp_tfjob.features.types.base import CODES
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.store import Store
 
 _STORE = Store("http://127.0.0.1:1")

@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines import hints
 from kfp_tfjob.pipelines.commands import parameters
-from kfp_tfjob.storage.errors import Problem, StepError
 from tests.conftest import PACKAGES
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kfp_tfjob.components.preflight.parameters import check, defaults
+from kfp_tfjob.components.preflight.parameters import defaults
+from kfp_tfjob.components.preflight.plan import RunPlan
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.storage.layout import Layout
@@ -65,7 +66,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     ],
 )
 def test_a_wrong_field_is_refused(path: str, text: str, suggestion: str) -> None:
-    problem = problem_of(check, defaults() | GOOD | {path: text})
+    problem = problem_of(RunPlan.parse, defaults() | GOOD | {path: text})
     assert (problem.path, problem.suggestion) == (path, suggestion)
 
 

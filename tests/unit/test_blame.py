@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from kfp_tfjob.common.errors import ObjectNotFoundError, StepError
 from kfp_tfjob.components import step
 from kfp_tfjob.components.prepare_data import columns_to_rows, sample, tasks
 from kfp_tfjob.components.prepare_data.executors import distributed
@@ -25,14 +26,13 @@ from kfp_tfjob.components.prepare_data.source.readers import arrow_table, parque
 from kfp_tfjob.components.sync_output import sync
 from kfp_tfjob.jobs import attempt_record
 from kfp_tfjob.judging import rows
-from kfp_tfjob.registry import prune_runs, prune_versions
+from kfp_tfjob.registry import prune_runs, prune_versions, run_folder
+from kfp_tfjob.registry.champion import read_record
+from kfp_tfjob.registry.verdict_record import ModelVerdict
 from kfp_tfjob.serving import requests_sample
-from kfp_tfjob.storage import documents, run_folder
-from kfp_tfjob.storage.champion import read_record
-from kfp_tfjob.storage.errors import ObjectNotFoundError, StepError
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.storage.verdict_record import ModelVerdict
 from kfp_tfjob.trainer import checkpoint, encoding
 from kfp_tfjob.trainer.dataset import Dataset, RowWeights
 from kfp_tfjob.user_code import code_files
@@ -294,8 +294,9 @@ def _ours(tree: ast.Module) -> set[str]:
     """Return the names that a module defines, or imports from this project."""
     found = {"self", "cls", "call"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kfp_tfjob"):
-            found |= {it.asname or it.name for it in node.names}
+        if isinstance(node, ast.ImportFrom):
+            if node.level or (node.module or "").startswith("kfp_tfjob"):
+                found |= {it.asname or it.name for it in node.names}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
     return found

@@ -26,7 +26,7 @@ from kfp_tfjob.cluster.errors import (
 )
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_lines import cut
-from kfp_tfjob.storage.errors import ConfigurationError, StepError
+from kfp_tfjob.common.errors import ConfigurationError, StepError
 from tests.http_server import Handler, serving
 from tests.unit.cluster_objects import client_of
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.components.prepare_data import column_profile
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
@@ -19,7 +20,6 @@ from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnType, TrainValues, missing_in
 from kfp_tfjob.features.types.category import CategoryStatistics
 from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions, Gaps
-from kfp_tfjob.storage.errors import Problem
 
 TABLES = [it.name for it in COLUMN_TYPES if it.rules]
 WORDS = "|\t| |0|1|01|1.0|-0|1e39|1e-46|nan|inf|1,5|1.234,5|true|FALSE| yes|n\t|on|maybe|ı|İ|a\nb"

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import kfp_tfjob.pipelines.__main__ as start
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.commands.run import _read_parameters
 from kfp_tfjob.pipelines.local.home import PARAMETERS, Home
 from kfp_tfjob.pipelines.stored_run import local_folder
-from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.run_folder import full_id
+from kfp_tfjob.registry.run_folder import full_id
 
 HEAVY = ("kfp", "kubernetes", "tensorflow", "keras", "boto3", "botocore", "numpy", "pyarrow")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE, parameters_of
-from kfp_tfjob.storage.errors import ConfigurationError
 from tests.problems import problem_of
 
 NONE = {"settings": (), "file": None}

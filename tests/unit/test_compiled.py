@@ -7,7 +7,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from kfp_tfjob.options.images import PLACEHOLDER, TOOLS, is_placeholder
+from kfp_tfjob.options.container_images import PLACEHOLDER, TOOLS, is_placeholder
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER, compile_all, images_of
 from tests.unit.compiled_rules import artifacts, broken, parts_of

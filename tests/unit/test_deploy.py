@@ -11,8 +11,8 @@ from kubernetes.client import ApiClient
 from kfp_tfjob.cluster import rights
 from kfp_tfjob.cluster.create_job import lost_fields
 from kfp_tfjob.jobs.kinds import KINDS
+from kfp_tfjob.options.container_images import PLACEHOLDER, tools_in
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.images import PLACEHOLDER, tools_in
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.credentials import MOUNT
 from tests.problems import problem_of

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from kfp_tfjob.common import errors
+from kfp_tfjob.common.errors import ConfigurationError, Problem, first
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse, unknown_key
 from kfp_tfjob.options.pipeline import PARAMETERS
@@ -11,10 +13,16 @@ from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.removed import REMOVED
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.hints import with_hints
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, first
+from kfp_tfjob.storage import errors as former_errors
 from tests.problems import problem_of, problems_of
 
 WRONG = Problem("train_gpus is not valid", received=-1, path="train_gpus")
+
+
+def test_the_former_module_has_the_same_errors() -> None:
+    assert "StepError" in former_errors.__all__
+    for name in former_errors.__all__:
+        assert getattr(former_errors, name) is getattr(errors, name)
 
 
 def test_what_to_type_is_added_and_no_warning_is_lost() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from kfp_tfjob.storage import escaping
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.escaping import MOST, MOST_OF_NAME
+from kfp_tfjob.common import escaping
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.escaping import MOST, MOST_OF_NAME
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 # What breaks a page most easily, between arbitrary characters.

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from kfp import dsl
 
+from kfp_tfjob.common.escaping import html as escaped
+from kfp_tfjob.common.escaping import short
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
 from kfp_tfjob.judging.estimates import Measured
@@ -21,11 +23,9 @@ from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePr
 from kfp_tfjob.judging.verdict import build_verdict
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, meaning
+from kfp_tfjob.registry.champion import Champion
+from kfp_tfjob.registry.verdict_record import EvaluatedModel, ModelVerdict, VerdictSlice
 from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.escaping import html as escaped
-from kfp_tfjob.storage.escaping import short
-from kfp_tfjob.storage.verdict_record import EvaluatedModel, ModelVerdict, VerdictSlice
 from tests.baselines import constant_classifier, constant_regression
 
 NASTY = '<script>alert("x")</script>&\x1b[2J'

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.judging import rows
 from kfp_tfjob.judging.rows import TestData as Split
 from kfp_tfjob.judging.train_test_overlap import leaked_rows, overlap_checks
-from kfp_tfjob.storage.errors import DataError
 from tests.parquet_split import write_split
 from tests.typed_schema import typed
 

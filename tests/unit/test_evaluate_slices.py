@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.judging.gate import ChampionResult, GateDecision, decide
 from kfp_tfjob.judging.gate_columns import check_gate
@@ -15,7 +16,6 @@ from kfp_tfjob.judging.rows import Batch
 from kfp_tfjob.judging.slice_checks import holm
 from kfp_tfjob.judging.slices import MOST_SLICES, Slices
 from kfp_tfjob.options.gate import Slice, parse_gate
-from kfp_tfjob.storage.errors import ConfigurationError
 from tests.baselines import constant_classifier, two_classes
 from tests.problems import problems_of
 from tests.typed_schema import typed

@@ -1,8 +1,8 @@
 """The record of a failure keeps its parts, whatever words a quoted value has."""
 
+from kfp_tfjob.common.errors import DataError, Example, Problem
+from kfp_tfjob.jobs.failure_record import FailedProblem, Failure
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict
-from kfp_tfjob.storage.errors import DataError, Example, Problem
-from kfp_tfjob.storage.failure_record import FailedProblem, Failure
 
 QUOTED = "a. Fix: none. Its last lines: b"
 

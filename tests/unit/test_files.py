@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.storage import files
+from kfp_tfjob.common import files
 from kfp_tfjob.uploader.local_files import counts
 
 SOURCES = Path(__file__).parents[2] / "kfp_tfjob"

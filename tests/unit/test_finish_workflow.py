@@ -7,11 +7,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 from kfp_tfjob.cluster.own_task import node_path
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.components.finish import engine, page
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, read_failed_tasks
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
-from kfp_tfjob.storage.failure_record import Failure
+from kfp_tfjob.jobs.failure_record import Failure
 
 RUN = "tfjob-training-x7k2p"
 MISSING = ConfigurationError(

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError
+from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.components.preflight.engine import check_evaluator
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.judging.gate import ChampionResult, GateDecision, decide
@@ -14,8 +16,6 @@ from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, check_metrics, parse_gate
 from kfp_tfjob.pipelines.hints import with_hints
-from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.names import check_model_name
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code.own_code import place_of
 from tests.baselines import constant_classifier, constant_regression, two_classes

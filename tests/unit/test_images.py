@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from images.build import BASE, IMAGES, ROOT, Builder, requirements
 from images.build import main as make_images
 from kfp_tfjob.checks.step_pods import KEYS
-from kfp_tfjob.options.images import (
+from kfp_tfjob.common.errors import ConfigurationError
+from kfp_tfjob.options.container_images import (
     PLACEHOLDER,
     VERSION,
     Reference,
@@ -26,7 +27,6 @@ from kfp_tfjob.pipelines.commands.compile import compile_
 from kfp_tfjob.pipelines.compilation import images_of
 from kfp_tfjob.pipelines.kubeflow.package import Package
 from kfp_tfjob.pipelines.step_resources import DEFAULTS
-from kfp_tfjob.storage.errors import ConfigurationError
 from tests.problems import problem_of
 
 DIGEST = "sha256:" + 64 * "a"

@@ -16,6 +16,8 @@ from click.testing import CliRunner
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.common.errors import ConfigurationError
+from kfp_tfjob.common.escaping import MASK
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.options.pipeline import RunParameters, completed
@@ -26,8 +28,6 @@ from kfp_tfjob.pipelines.job_import import documents
 from kfp_tfjob.pipelines.job_import.conversion import ImportedJob, convert
 from kfp_tfjob.pipelines.job_import.image_config import ImageConfig, inspect
 from kfp_tfjob.pipelines.job_import.parameters_file import to_yaml
-from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.escaping import MASK
 from tests.problems import problem_of, problems_of
 
 JOBS = Path(__file__).parents[1] / "data" / "jobs"

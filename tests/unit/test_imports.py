@@ -4,16 +4,19 @@ import ast
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+from tests.install.test_install import LEAST, reachable
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "kfp_tfjob"
 # A module imports from its own package and from those to the right of it.
 GRAPH = (
     "pipelines > serving > components > trainer > judging > features > user_code > checks"
-    " > cluster > pages > jobs > options > registry > uploader > storage > supervisor"
+    " > cluster > pages > jobs > options > registry > uploader > storage > common > supervisor"
 )
 PACKAGES = GRAPH.split(" > ")
 PACKAGE = "kfp_tfjob"
@@ -71,6 +74,36 @@ def edges() -> dict[str, set[str]]:
     return {name: of_the_project(found) for name, found in imports().items()}
 
 
+def wrongly_imported(package: str, path: Path) -> Iterator[str]:
+    """Yield file and line of each absolute import of the own package, or relative one of another.
+
+    Kubeflow Pipelines copies the functions of component.py into a file of their own, and the packed
+    supervisor runs `__main__.py` outside its package.
+    """
+    tree = ast.parse(path.read_text())
+    copied = set()
+    if path == SOURCES / "supervisor/__main__.py":
+        copied = {*ast.walk(tree)}
+    elif path.name == "component.py":
+        functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+        copied = {inner for function in functions for inner in ast.walk(function)}
+    depth = len(path.relative_to(SOURCES).parent.parts)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in copied:
+            level = getattr(node, "level", 0)
+            is_own = any(f"{it}.".startswith(f"{PACKAGE}.{package}.") for it in modules_of(node))
+            if level > depth or (is_own and not level):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+
+
+def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """The names of the modules that an absolute import may name."""
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.Import):
+        return names
+    return [] if node.level else [f"{node.module}.{name}" for name in names]
+
+
 def package(module: str) -> str:
     return module.partition(".")[0]
 
@@ -86,6 +119,37 @@ def test_every_package_is_there_and_every_import_is_a_module():
     assert {package(name) for name in MODULES} >= set(PACKAGES)
     unknown = {(a, b) for a, targets in edges().items() for b in targets if b not in MODULES}
     assert not unknown
+
+
+def test_imports_are_relative_within_a_package_and_absolute_across_packages():
+    wrong = [
+        line for name, path in MODULES.items() for line in wrongly_imported(package(name), path)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_folder_of_the_root_is_imported_under_a_second_name():
+    """A checkout finds `components/step.py` as kfp_tfjob.components.step and components.step."""
+    linked = {path.name for path in SOURCES.iterdir() if path.is_symlink()}
+    tests_and_tools = [
+        path
+        for folder in ("benchmarks", "examples", "images", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (*tests_and_tools, *MODULES.values())
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and not linked.isdisjoint(name.partition(".")[0] for name in modules_of(node))
+    ]
+    assert not wrong
+
+
+def test_every_program_reaches_its_modules():
+    """The tests of the wheel import these; what they cannot resolve they would not import."""
+    for extra, least in LEAST.items():
+        assert len(reachable(extra)) >= least, extra
 
 
 def test_no_arrow_points_up():

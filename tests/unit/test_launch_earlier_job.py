@@ -7,13 +7,13 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.cluster.backend import JobExistsError
+from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.components.launch_tfjob.earlier_job import TABLE, Action, JobState, decide, job_state
 from kfp_tfjob.components.launch_tfjob.engine import Launcher
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.storage.errors import ObjectNotFoundError
 from kfp_tfjob.storage.layout import Layout
 from tests.problems import problem_of
 from tests.unit.cluster_objects import manifest, pod

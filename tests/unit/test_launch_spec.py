@@ -226,14 +226,19 @@ def test_the_defaults_fit_any_number_of_replicas(
     trained = {"train_batch_size": 8 * batch, "train_options.sync_batch_norm": not synchronizes}
     kept = JobSpec.parse(trained=trained, **DEFAULTS | shape).for_result
     assert kept | trained == kept
+    assert spec.continued(trained).for_result == kept and spec.continued({}) == spec
     given = shape | {"train_batch_size": batch, "train_options": {"sync_batch_norm": synchronizes}}
     assert JobSpec.parse(trained=trained, **DEFAULTS | given) == spec
 
 
 def test_a_batch_that_a_run_began_with_must_fit_its_replicas() -> None:
     shape = {"train_workers": 2, "train_batch_size": 0}
-    problem = problem_of(JobSpec.parse, trained={"train_batch_size": 64}, **DEFAULTS | shape)
-    assert (problem.path, problem.suggestion) == ("train_workers", "")
+    trained = {"train_batch_size": 64}
+    for problem in (
+        problem_of(JobSpec.parse, trained=trained, **DEFAULTS | shape),
+        problem_of(JobSpec.parse(**DEFAULTS | shape).continued, trained),
+    ):
+        assert (problem.path, problem.suggestion) == ("train_workers", "")
 
 
 def test_a_program_of_ones_own_needs_no_model_and_any_batch():

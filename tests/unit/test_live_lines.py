@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common import progress
+from kfp_tfjob.common.progress import ProgressReport, ReportReader
 from kfp_tfjob.components import step
 from kfp_tfjob.components.prepare_data.executors.executor import ProgressLog
 from kfp_tfjob.pipelines.local.output import PlainSteps, Relay
-from kfp_tfjob.storage import progress
-from kfp_tfjob.storage.progress import ProgressReport, ReportReader
 from kfp_tfjob.uploader.parallel import TransferProgress
 from tests.terminal import environment, run_on_terminal, screen
 
@@ -20,7 +20,7 @@ from tests.terminal import environment, run_on_terminal, screen
 PIPELINE = r"""
 import json, os, sys, time
 from pathlib import Path
-from kfp_tfjob.storage.progress import FILE, ProgressReport, report
+from kfp_tfjob.common.progress import FILE, ProgressReport, report
 
 def say(text, seconds=0.0):
     print(text, flush=True)

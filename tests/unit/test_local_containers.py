@@ -10,8 +10,8 @@ import pytest
 from kfp_tfjob.cluster.local import container
 from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
 from kfp_tfjob.cluster.local.pod import LocalPod
+from kfp_tfjob.common.escaping import MASK, uncolored
 from kfp_tfjob.jobs import log_masking
-from kfp_tfjob.storage.escaping import MASK, uncolored
 
 
 @pytest.mark.parametrize(

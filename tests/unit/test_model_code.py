@@ -15,16 +15,16 @@ import pytest
 
 from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.components.code_copy import check_code
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
-from kfp_tfjob.options.images import TRAIN
+from kfp_tfjob.options.container_images import TRAIN
 from kfp_tfjob.options.pipeline import completed
 from kfp_tfjob.pipelines.kubeflow.code_upload import check_code as check_code_here
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
@@ -544,7 +544,7 @@ def test_what_this_python_cannot_parse_is_wrong_where_it_runs(
     values = defaults() | {"model_code": f"{tmp_path}/train.py:f", "train_image": image}
     values |= {"train_options": {"command": command}} if command else {}
     step = Step("preflight", "r", Layout(S3Address("bucket")), STORE)
-    code, (finding,) = check_code(step, values)
+    code, (finding,) = check_code(step, ModelCode.of_run(values), image, command, {})
     assert code.files and finding.status == status
     assert "line 2: U+00A0" in str(finding.received)
     # `submit` says the same before it copies the code.
@@ -760,7 +760,5 @@ def test_another_image_may_contain_what_lies_beside_the_code(beside: Path, tmp_p
     Path("net.py").write_text("import layers2" + BUILD.format("pass"))
     step = Step("preflight", "r", Layout(S3Address("test")), STORE)
     for image, status in ((TRAIN, Status.PROBLEM), ("own:1", Status.WARNING)):
-        _, (finding,) = check_code(
-            step, {**completed(defaults()), "model_code": "net.py:build", "train_image": image}
-        )
+        _, (finding,) = check_code(step, ModelCode("net.py", "build"), image, (), {})
         assert finding.status == status

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common import names
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.code_copy import save_code
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.storage import names
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
 from kfp_tfjob.storage.store import Store

@@ -6,9 +6,9 @@ import pytest
 
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.webhook import Webhook
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.options import WEBHOOK_KEY
 from tests.problems import problem_of
 

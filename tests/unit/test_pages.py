@@ -13,6 +13,8 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from kfp_tfjob.checks.finding import warning
+from kfp_tfjob.common.errors import Problem
+from kfp_tfjob.common.escaping import html, prose
 from kfp_tfjob.components.evaluate import report as evaluation
 from kfp_tfjob.components.evaluate.wrong_images import WrongImage, WrongImages
 from kfp_tfjob.components.launch_tfjob.report import Epoch, TrainingHistory, curves_html, job_html
@@ -24,9 +26,7 @@ from kfp_tfjob.components.prepare_data.leaks import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.features.statistics import LabelStatistics, StatisticsDocument
 from kfp_tfjob.pages import template
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.escaping import html, prose
-from kfp_tfjob.storage.verdict_record import VerdictSlice
+from kfp_tfjob.registry.verdict_record import VerdictSlice
 from tests.typed_schema import statistics_of, typed
 from tests.unit.test_escaping import PROPERTY, TEXT, is_safe
 from tests.unit.test_evaluate_report import CASES, evaluated

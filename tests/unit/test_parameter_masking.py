@@ -9,8 +9,10 @@ import yaml
 from click.testing import CliRunner
 
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.components.finish.engine import run_as_exit_task
-from kfp_tfjob.components.preflight.parameters import check, defaults, job_spec, table
+from kfp_tfjob.components.preflight.parameters import defaults, table
+from kfp_tfjob.components.preflight.plan import RunPlan, job_spec
 from kfp_tfjob.jobs import log_masking
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.log_masking import Mask
@@ -29,7 +31,6 @@ from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.registry import mirror
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.storage.store import Store, check_endpoint
 from tests.problems import problem_of
 from tests.unit.cluster_objects import manifest
@@ -142,7 +143,7 @@ def test_an_endpoint_with_a_password_is_refused_without_repeating_it(
     for refuse in (
         lambda: check_endpoint(endpoint),
         lambda: Store(endpoint),
-        lambda: check(defaults() | GOOD | {"storage_endpoint": endpoint}),
+        lambda: RunPlan.parse(defaults() | GOOD | {"storage_endpoint": endpoint}),
     ):
         with pytest.raises(ConfigurationError, match="contains a ") as refused:
             refuse()

@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from kfp_tfjob.components.prepare_data.images.header import Header, Unusable, decoding_fault, look
-from kfp_tfjob.components.prepare_data.source.readers.tfrecord_table import _example
-from kfp_tfjob.components.prepare_data.tfrecord import PictureEncoder, is_whole
 from tests.unit.picture_files import SIZE, deep, drawn, encoded, png_of_size
 
 COLOUR = drawn()
@@ -94,23 +92,3 @@ def test_a_damaged_file_is_named_or_taken_but_never_an_error(
     assert isinstance(found, Header | Unusable)
     if isinstance(found, Header):
         assert found.width > 0 < found.height
-
-
-@pytest.mark.parametrize("size", [0, 1, 90, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
-def test_a_record_is_an_example(size: int) -> None:
-    label, content = size % 10_000, bytes(range(256)) * (size // 256) + bytes(size % 256)
-    record = b"".join(PictureEncoder(10_000).encode(label, content))
-    assert is_whole(record)
-    example = _example().FromString(record[12:-4]).features.feature
-    assert set(example) == {"label", "picture"}
-    assert example["label"].int64_list.value == [label]
-    assert example["picture"].bytes_list.value == [content]
-
-
-def test_damage_of_a_record_is_seen() -> None:
-    whole = b"".join(PictureEncoder(2).encode(0, b"a" * 100))
-    for at in (3, 30, len(whole) - 1):
-        damaged = bytearray(whole)
-        damaged[at] ^= 1
-        assert not is_whole(bytes(damaged))
-    assert not is_whole(whole[:-1]) and not is_whole(whole[:3]) and not is_whole(b"")

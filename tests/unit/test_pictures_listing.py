@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.prepare_data.images.folders import problems_of
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
 from kfp_tfjob.components.prepare_data.split_rules import folder_problems
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.pictures import FORMAT
-from kfp_tfjob.storage.errors import ConfigurationError, DataError
+from kfp_tfjob.options.image_options import FORMAT
 from kfp_tfjob.storage.store import Store
 from tests.problems import problem_of
 from tests.unit.picture_files import animals, drawn, encoded, png_of_size, tree

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.common.errors import DataError, Example
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.row_requirements import decide
 from kfp_tfjob.components.prepare_data.source import resolve
@@ -21,7 +22,6 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTa
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import NULL_VALUES
-from kfp_tfjob.storage.errors import DataError, Example
 from tests.fuzz.bounds import bounded
 from tests.problems import problems_of
 from tests.unit import prepared_files

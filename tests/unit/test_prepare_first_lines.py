@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.prepare_data import row_requirements
 from kfp_tfjob.components.prepare_data.kinds import INDEX
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.problems import problems_of
 from tests.unit.picture_files import animals, tree
@@ -413,11 +413,11 @@ def test_blanks_in_quotes_stay(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "given"),
     [
-        (f"sex length y\n{ALIGNED}", {}),
-        (f"sex    length y\n{ALIGNED}", {}),
+        (f"sex length y\n{ALIGNED}", {"delimiter": ","}),
+        (f"sex    length y\n{ALIGNED}", {"delimiter": ","}),
         (f"sex length y\n{ALIGNED}", {"delimiter": "space"}),
         (ALIGNED, {"delimiter": "space"}),
-        (ALIGNED, {"names": NAMES}),
+        (ALIGNED, {"names": NAMES, "delimiter": ","}),
         (ALIGNED, {"names": NAMES, "delimiter": "space"}),
     ],
 )

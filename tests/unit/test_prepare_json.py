@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.source.readers import json_table
-from kfp_tfjob.storage.errors import DataError
 from tests.fuzz.bounds import bounded
 from tests.problems import problem_of
 from tests.unit.prepared_files import check, data_of, faults_of, header_of, names_of, read

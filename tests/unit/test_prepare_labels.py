@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.column_warnings import label_suspicions
 from kfp_tfjob.components.prepare_data.labels import Label
 from kfp_tfjob.components.prepare_data.row_requirements import decide
-from kfp_tfjob.storage.errors import DataError
 from tests.problems import problem_of
 from tests.unit.prepared_files import read, write_table
 

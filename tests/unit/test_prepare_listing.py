@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.components.prepare_data.source.digest import copies
 from kfp_tfjob.components.prepare_data.source.listing import addresses_of
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.prepare_data.source.unread_files import large_unread_files
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, StepError
 from kfp_tfjob.storage.store import Store
 from tests.problems import problem_of
 
@@ -97,21 +97,21 @@ def test_what_is_wrong_with_an_address(tree: Path, uri: str, words: str) -> None
 
 
 def test_a_folder_of_other_files_names_them(tmp_path: Path) -> None:
-    (tmp_path / "sales.xlsx").write_bytes(b"PK\x03\x04")
+    (tmp_path / "sales.ods").write_bytes(b"PK\x03\x04")
     problem = problem_of(found, str(tmp_path), kind=DataError)
-    assert "sales.xlsx" in problem.received
+    assert "sales.ods" in problem.received
     assert "CSV" in problem.fix and "data_options.reader" in problem.fix
 
 
 def test_files_of_a_folder_that_are_not_read_are_known(tmp_path: Path) -> None:
     """A table with another ending was dropped without a word."""
-    for name in ("a.csv", "b.tsv", "c/d.xlsx", "c/e.csv.gz", "_SUCCESS", "_old/f.tsv", ".g.tsv"):
+    for name in ("a.csv", "b.sav", "c/d.ods", "c/e.csv.gz", "_SUCCESS", "_old/f.sav", ".g.sav"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("a,y\n1,2\n")
     found = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
     assert [file.name for file in found.files] == ["a.csv", "c/e.csv.gz"]
-    assert [file.name for file in found.unread] == ["b.tsv", "c/d.xlsx"]
-    assert not list_source(Store("http://127.0.0.1:1"), str(tmp_path / "b.tsv")).unread
+    assert [file.name for file in found.unread] == ["b.sav", "c/d.ods"]
+    assert not list_source(Store("http://127.0.0.1:1"), str(tmp_path / "b.sav")).unread
     assert not pickle.loads(pickle.dumps(found)).unread, "tasks do not need them"
 
 
@@ -121,9 +121,9 @@ def test_large_files_that_are_not_read_may_be_parts_of_the_table(tmp_path: Path)
     (tmp_path / "README.md").write_text("two columns")
     source = list_source(Store("http://127.0.0.1:1"), str(tmp_path))
     assert source.unread and large_unread_files(source) == []
-    (tmp_path / "b.tsv").write_text("a\ty\n" + "1\t2\n" * 100)
+    (tmp_path / "b.sav").write_text("a\ty\n" + "1\t2\n" * 100)
     (said,) = large_unread_files(list_source(Store("http://127.0.0.1:1"), str(tmp_path)))
-    assert "README.md, b.tsv" in said
+    assert "README.md, b.sav" in said
     whole = list_source(Store("http://127.0.0.1:1"), f"{tmp_path}/*")
     assert large_unread_files(whole) == [], "a pattern names any file"
 

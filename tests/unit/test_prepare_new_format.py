@@ -5,8 +5,8 @@ from pathlib import Path
 import fastavro
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.options import data
-from kfp_tfjob.storage.errors import DataError
 from tests.unit.prepared_files import check, header_of, read
 
 AVRO = data.Format("avro", (".avro",), "Avro", "tests.unit.avro_reader:AvroTable")

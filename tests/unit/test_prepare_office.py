@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data import kinds
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.components.prepare_data.source import resolve
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.date import of_patterns
-from kfp_tfjob.storage.errors import DataError
 from tests.problems import problem_of, problems_of
 from tests.unit.prepared_files import check, read, rows_of, write_table
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.source import header
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import parquet_table
-from kfp_tfjob.storage.errors import DataError
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of, names_of, opened, read
 

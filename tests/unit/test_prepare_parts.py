@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data import column_profile, dictionary, labels
 from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
 from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
@@ -23,7 +24,6 @@ from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTa
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.features.cells import Texts
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError
 from tests.unit.test_column_types import plain
 
 FEATURES = ("a", "b", "c")

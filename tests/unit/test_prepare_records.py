@@ -10,11 +10,11 @@ import google_crc32c
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import tfrecord_table
-from kfp_tfjob.components.prepare_data.tfrecord import masked
+from kfp_tfjob.components.prepare_data.source.readers.tfrecord_table import masked
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError
 from tests import tfrecords
 from tests.fuzz.bounds import bounded
 from tests.problems import problem_of

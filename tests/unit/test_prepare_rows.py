@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data import buckets
 from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder
 from kfp_tfjob.components.prepare_data.buckets import (
@@ -42,7 +43,6 @@ from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import BadRows, StatisticsDocument
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError
 
 WORD = (1 << 64) - 1
 FRACTIONS = [0.7, 0.15, 0.15]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.components.prepare_data import row_requirements
 from kfp_tfjob.components.prepare_data.hashes import split_of
 from kfp_tfjob.components.prepare_data.row_requirements import decide
@@ -21,7 +22,6 @@ from kfp_tfjob.components.prepare_data.split_rules import (
     place,
     time_limits,
 )
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.problems import problem_of, problems_of
 from tests.unit.prepared_files import check, names_of, options, read, rows_of, write_table
@@ -144,7 +144,9 @@ def test_folders_are_splits_and_duplicates_are_counted_and_not_moved(tmp_path: P
     found, splits = scanned(tmp_path / "data")
     assert found.job.split_rules.comparable == {"folders": True}
     assert [len(rows) for rows in splits] == [50, 51, 52]
-    assert found.also_in_train() == {"validation": 1, "test": 2}
+    overlap = found.overlap()
+    assert overlap.also_in_train == {"validation": 1, "test": 2}
+    assert (overlap.duplicates, overlap.conflicts) == (3, 0)
     _, by_hash = scanned(tmp_path / "data", split={"folders": False})
     assert [len(rows) for rows in by_hash] != [50, 51, 52]
     assert sum(map(len, by_hash)) == 153

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.store import Store
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, names_of, options, read
@@ -216,7 +216,7 @@ def test_a_nul_is_a_fault_of_its_row(path: Path) -> None:
         (b"\x89HDF\r\n", "HDF5"),
         (b"SQLite format 3\0", "an SQLite database"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1", "an old Excel or Office file"),
-        (b"PK\x03\x04", "a zip, npz or Excel file"),
+        (b"FEA1", "an old Feather file"),
         (b"%PDF-1.7\n", "a PDF"),
         (b"@RELATION iris\n@ATTRIBUTE a REAL\n", "ARFF"),
         (b"% 1. Title\n%\n\n@relation iris\n", "ARFF"),

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.prepare_data.row_requirements import decide
 from kfp_tfjob.components.prepare_data.scan import Scan
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.options.data import NULL_VALUES
-from kfp_tfjob.storage.errors import DataError
 from tests.problems import problems_of
 from tests.unit.prepared_files import data_of, faults_of, read, rows_of, write_table
 

@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.docs_page import (
+    SITE_VARIABLE,
+    address_line,
+    address_of,
+    split_address,
+)
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.components.finish import page
+from kfp_tfjob.components.launch_tfjob.attempt import words
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
 from kfp_tfjob.options.parse import unknown_key
 from kfp_tfjob.pipelines.compilation import compile_all, parse
-from kfp_tfjob.storage.docs_page import SITE_VARIABLE, address_of
-from kfp_tfjob.storage.errors import ConfigurationError, Problem
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.supervisor import exit_codes
 from tests.docs.test_docs_site import anchors
 from tests.local.laptop import kfp_tfjob
@@ -80,7 +86,7 @@ def test_the_page_has_a_section_for_each_named_problem(
 ) -> None:
     code = trees(repository, "components", "kfp_tfjob", "pipelines", "trainer", "uploader")
     names = {name for tree in code for name in names_in(tree)} - {*sections["Verdicts"]}
-    assert len(names) > 40
+    assert len(names) > 90
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in names), names
     assert sections["Problems"] == sorted(names)
     assert names <= anchors(repository / "docs/failures.md")
@@ -117,6 +123,27 @@ def test_a_job_that_ends_has_the_name_of_its_verdict_or_of_the_exit_code() -> No
         ended = ContainerFailure("chief-0", "tensorflow", code, "Error", "", "")
         error = Judgement(Verdict.USER_ERROR, ended.sentence, ended).failure().after("2 attempts")
         assert Failure.of("launch_tfjob", error).name == name
+
+
+def test_a_job_that_ends_has_the_name_of_the_trainers_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trainer's image knows no site, so the launcher makes the address again."""
+    message = f"2 problems:\n  1. docs: none.\n{address_line('loss-mismatch')}"
+    monkeypatch.setenv(SITE_VARIABLE, SITE)
+    ended = ContainerFailure("chief-0", "tensorflow", exit_codes.CONFIGURATION, "", message, "")
+    judgement = Judgement(Verdict.USER_ERROR, ended.sentence, ended)
+    last_lines = words(judgement, "tensorflow", lambda *_: [])
+    assert last_lines == ["2 problems:", "  1. docs: none."]
+    failure = Failure.of("launch_tfjob", judgement.failure(last_lines))
+    assert failure.name == failure.problems[0].name == "loss-mismatch"
+    assert failure.docs == "https://docs.example/tfjob/failures/#loss-mismatch"
+    assert failure.last_lines == tuple(last_lines)
+
+
+def test_a_program_without_such_a_line_has_no_name() -> None:
+    for message in ("", "docs: README.md#x", "see docs/failures.md#stalled", "docs: a\nfailed"):
+        assert split_address(message) == (message, "")
 
 
 def test_the_site_is_compiled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types.base import Missing
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import NumberStatistics
-from kfp_tfjob.storage.champion import Champion
+from kfp_tfjob.registry.champion import Champion
 from tests.typed_schema import statistics_of, typed
 
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")

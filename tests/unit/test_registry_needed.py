@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from kfp_tfjob.registry.champion import PROMOTE, ROLLBACK, Champion
 from kfp_tfjob.registry.prune_versions import _needed
 from kfp_tfjob.registry.rollback import walk_back
-from kfp_tfjob.storage.champion import PROMOTE, ROLLBACK, Champion
 
 
 @pytest.mark.parametrize(

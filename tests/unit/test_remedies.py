@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import openpyxl
 import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet
@@ -31,11 +32,13 @@ from kubernetes.client import ApiClient
 
 from kfp_tfjob.checks import step_pods
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
+from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
+from kfp_tfjob.common.names import check_task_key
 from kfp_tfjob.components import code_copy
 from kfp_tfjob.components.launch_tfjob import records, standalone
 from kfp_tfjob.components.launch_tfjob.task import apply as apply_task
 from kfp_tfjob.components.preflight import engine as preflight
-from kfp_tfjob.components.preflight import parameters as run_parameters
+from kfp_tfjob.components.preflight.plan import RunData, RunPlan
 from kfp_tfjob.components.prepare_data import (
     column_profile,
     contracts,
@@ -48,15 +51,14 @@ from kfp_tfjob.components.prepare_data import (
 )
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.hashes import number_words, row_hashes
-from kfp_tfjob.components.prepare_data.images import engine
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.judging.gate_columns import check_gate
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.address_fields import Tick
+from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.images import TRAINER
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.removed import REMOVED
@@ -73,12 +75,11 @@ from kfp_tfjob.serving.column_names import check_columns
 from kfp_tfjob.serving.limits import Limits
 from kfp_tfjob.serving.request_columns import RequestColumns
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.storage.layout import Layout
-from kfp_tfjob.storage.names import check_task_key
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer.config import Config
+from kfp_tfjob.user_code.model_code import ModelCode
 from tests.fuzz.targets import FolderStore
 from tests.typed_schema import typed as schema_of
 from tests.unit import launch_parameters
@@ -107,7 +108,7 @@ DATA_SOURCE, IMAGES = f"{PREPARE}/source", f"{PREPARE}/images/folders"
 HEADER, LISTING = f"{DATA_SOURCE}/header", f"{DATA_SOURCE}/listing"
 ARROW = f"{DATA_SOURCE}/readers/arrow_table"
 ENCODED = f"{DATA_SOURCE}/decompression"
-CODE_ARGUMENTS, REFERENCE = "user_code/arguments", "options/images:reference_problems"
+CODE_ARGUMENTS, REFERENCE = "user_code/arguments", "options/container_images:reference_problems"
 COMMAND = ["python3", "train.py"]
 
 
@@ -116,17 +117,19 @@ COMMAND = ["python3", "train.py"]
 
 def params(given: Values) -> list[Problem]:
     """Return what preflight says of the run parameters alone."""
-    return problems_of(lambda: run_parameters.check(given))
+    return problems_of(lambda: RunPlan.parse(given))
 
 
 def at_tick(given: Values) -> list[Problem]:
     """Return what preflight says of a time of the back end and of data for it."""
 
     def read() -> None:
-        tick = preflight._tick(given, given["tick"])
+        dated = {name: given[name] for name in ("data_uri", "output_uri")}
+        tick = preflight._tick(dated, given["tick"])
         uri = address_fields.fill(str(given["data_uri"]), tick)
         step: Any = SimpleNamespace(store=None)
-        _, problems = preflight._check_data(step, given | {"data_uri": uri}, tick)
+        run_data = RunData(uri, given["data_label"], DataOptions())
+        _, problems = preflight._check_data(step, run_data, tick)
         ConfigurationError.raise_if(problems)
 
     return problems_of(read)
@@ -148,9 +151,6 @@ def table(given: Values) -> list[Problem]:
         spill = Path("spill")
         spill.mkdir(exist_ok=True)
         executor = Executor(Context(str(spill), opened=store))
-        if source.pictures:
-            engine.prepare(executor, source, given["data_label"], options, BASE)
-            return
         found = scan.read(source, given["data_label"], options, executor, 1 << 20)
         given["done"] = dataset.write(BASE, found, row_requirements.decide(found))
 
@@ -186,7 +186,12 @@ def code(given: Values) -> list[Problem]:
     found: list[Any] = []
 
     def check() -> None:
-        _, problems = code_copy.check_code(step, given)
+        model_code = ModelCode.of_run(given)
+        command = given["train_options"].get("command", ())
+        hyperparameters = given["model_hyperparameters"]
+        _, problems = code_copy.check_code(
+            step, model_code, given["train_image"], command, hyperparameters
+        )
         found.extend(problems)
 
     return [*problems_of(check), *found]
@@ -305,9 +310,14 @@ def stored(given: Any) -> list[Problem]:
 JOB = launch_parameters.DEFAULTS
 MOUNTED = {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]}
 PARAMETERS = [
-    Case("components/preflight/parameters:check", params, values(model_name=""), typed("churn")),
     Case(
-        "components/preflight/parameters:_check_output",
+        "components/preflight/plan:_missing_parameters",
+        params,
+        values(model_name=""),
+        typed("churn"),
+    ),
+    Case(
+        "components/preflight/plan:_check_output",
         params,
         values(output_uri="s3://bucket/p/runs/{user}"),
         typed("s3://bucket/p/runs/ann"),
@@ -564,13 +574,13 @@ PARAMETERS = [
         typed("s3://bucket/p/runs/{model_name}/{date}"),
     ),
     Case(
-        "storage/names:check_model_name",
+        "common/names:check_model_name",
         params,
         values(model_name="a b"),
         lambda given, problem: typed(problem.fix.rpartition(" ")[2])(given, problem),
     ),
     Case(
-        "storage/names:check_task_key",
+        "common/names:check_task_key",
         lambda given: check_task_key(given["task_key"]),
         {"task_key": "A"},
         lambda given, problem: {"task_key": problem.fix.rpartition(" ")[2]},
@@ -940,6 +950,16 @@ def arrow(table: pa.Table) -> None:
     pa.parquet.write_table(table, "d.parquet")
 
 
+def excel(sheet: str, **columns: Any) -> None:
+    """Write a table with the label `y` to a sheet of d.xlsx."""
+    book = openpyxl.Workbook()
+    page: Any = book.active
+    page.title = sheet
+    for row in (["y", *columns], *zip(Y, *columns.values(), strict=True)):
+        page.append(row)
+    book.save("d.xlsx")
+
+
 def spread() -> None:
     """Write a table to folders of which only one names a split."""
     for folder in ("DATA/train", "DATA/test", "DATA/other"):
@@ -1083,7 +1103,13 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
     (Case(f"{HEADER}:_no_label[1]", table, data(label="Y"), typed()), lambda: file(a=ROWS)),
     *(
         (
-            Case(f"{HEADER}:_no_label[1]", table, data(), typed(), f"delimited by {delimiter!r}"),
+            Case(
+                f"{HEADER}:_no_label[1]",
+                table,
+                data(delimiter=","),
+                typed(),
+                f"delimited by {delimiter!r}",
+            ),
             lambda delimiter=delimiter: write_table(
                 Path("d.csv"), {"a": ROWS, "b": CITIES, "y": Y}, delimiter
             ),
@@ -1411,6 +1437,23 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         lambda: arrow(pa.table({"a": ROWS, "y": Y})),
     ),
     (
+        Case(f"{DATA_SOURCE}/readers/open_table:_refuse_sheet", table, data(sheet="A"), typed()),
+        lambda: file(a=ROWS),
+    ),
+    (
+        Case(
+            f"{DATA_SOURCE}/readers/excel_sheet:_no_sheet",
+            table,
+            data("d.xlsx", sheet="Tabelle"),
+            typed(),
+        ),
+        lambda: excel("Tabelle1", a=ROWS),
+    ),
+    (
+        Case(f"{DATA_SOURCE}/delimiter:_ambiguous", table, data(), typed()),
+        lambda: written("y;a;b|c", *(f"{y};{i};{i % 3}|0" for i, y in zip(ROWS, Y, strict=True))),
+    ),
+    (
         Case(
             f"{HEADER}:_below_header",
             table,
@@ -1466,7 +1509,7 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         Case(
             f"{DATA_SOURCE}/readers/csv_table:_names_problems",
             table,
-            data(names=["y", "a"]),
+            data(names=["y", "a"], delimiter=","),
             typed(),
         ),
         lambda: written(*(f"{y};{i}" for i, y in zip(ROWS, Y, strict=True))),
@@ -1517,6 +1560,10 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
     ),
     (
         Case(f"{IMAGES}:_options", table, data("p", "", task="regression"), removed, "task"),
+        drawers,
+    ),
+    (
+        Case(f"{IMAGES}:_label_named_as_images", table, data("p", "picture"), typed()),
         drawers,
     ),
     (
@@ -1966,9 +2013,10 @@ NOT_HERE = {
 }
 WITHOUT_REMEDY = {
     "serving/request_columns:_describe_invalid[1]": "it counts others",
-    "storage/errors:first": "it counts others",
-    "storage/errors:as_problems": "a text that another error has",
-    "storage/failure_record:reason": "its remedy is shown beside it",
+    "common/errors:first": "it counts others",
+    "common/errors:as_problems": "a text that another error has",
+    "jobs/failure_record:reason": "its remedy is shown beside it",
+    "trainer/errors:from_message": "the message of another replica contains its remedy",
 }
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.serving.requests_sample import About, RequestsSample, read, to_parquet
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError
 from kfp_tfjob.storage.layout import Layout
 
 ABOUT = About("pets", 2, 3, "d" * 64, "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", 9, ("id",))

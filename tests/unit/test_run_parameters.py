@@ -9,11 +9,13 @@ from markdown_it import MarkdownIt
 from kfp_tfjob.components.evaluate.component import evaluate
 from kfp_tfjob.components.finish.component import finish
 from kfp_tfjob.components.preflight.component import preflight
-from kfp_tfjob.components.preflight.parameters import check, defaults, evaluates, job_spec, table
+from kfp_tfjob.components.preflight.parameters import defaults, table
+from kfp_tfjob.components.preflight.plan import Output, RunData, RunPlan, job_spec
 from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
-from kfp_tfjob.options.address_fields import TICK
+from kfp_tfjob.options.address_fields import TICK, Tick
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.pipelines.without_task_config import launch_tfjob
@@ -76,7 +78,7 @@ def test_preflight_takes_every_parameter() -> None:
     ],
 )
 def test_each_problem_names_its_parameter(changed: dict, path: str, suggestion: str) -> None:
-    problem = problem_of(check, values(**changed))
+    problem = problem_of(RunPlan.parse, values(**changed))
     assert (problem.path, problem.suggestion) == (path, suggestion)
 
 
@@ -89,15 +91,28 @@ def test_the_table_has_the_batch_that_a_default_means() -> None:
 PROGRAM = {"data_uri": "", "data_label": "", "train_options": {"command": ["python3", "t.py"]}}
 
 
+def test_a_plan_has_the_typed_parameters() -> None:
+    pod = {"all": {"env": {"API_TOKEN": "x"}}}
+    requested = values(data_uri="d/{date}.csv", train_epochs=3.0, gate={}, pod=pod)
+    plan = RunPlan.parse(requested)
+    assert plan.parameters == requested
+    assert plan.output == Output("s3://bucket/p", "", "")
+    assert plan.data == RunData("d/{date}.csv", "y", DataOptions())
+    assert plan.data.at(Tick.parse("2026-11-22T03:00:00Z")).uri == "d/2026-11-22.csv"
+    assert plan.dated_addresses == {"data_uri": "d/{date}.csv", "output_uri": "s3://bucket/p"}
+    assert (plan.job.epochs, plan.gate, plan.model_code.function) == (3, None, "mlp")
+    assert plan.secret_paths == ("pod.all.env.API_TOKEN",)
+
+
 def test_a_program_needs_no_data() -> None:
     given = values(**PROGRAM)
-    check(given)
-    assert not evaluates(given, job_spec(given))
-    assert evaluates(values(), job_spec(values()))
+    assert RunPlan.parse(given).data is None
+    assert not RunPlan.parse(given).evaluates
+    assert RunPlan.parse(values()).evaluates
     given = values(train_options={"evaluate": False})
-    assert not evaluates(given, job_spec(given))
+    assert not RunPlan.parse(given).evaluates
     explicit = PROGRAM["train_options"] | {"evaluate": False, "when_unchanged": "train"}
-    check(values(**PROGRAM | {"train_options": explicit}))
+    RunPlan.parse(values(**PROGRAM | {"train_options": explicit}))
 
 
 @pytest.mark.parametrize(
@@ -113,13 +128,16 @@ def test_a_program_needs_no_data() -> None:
 def test_what_needs_data_is_refused_without_it(changed: dict, path: str) -> None:
     given = PROGRAM | changed
     given["train_options"] = PROGRAM["train_options"] | given["train_options"]
-    problem = problem_of(check, values(**given))
+    problem = problem_of(RunPlan.parse, values(**given))
     assert problem.path == path and problem.fix
-    check(values(**given | {"data_uri": "d.csv"}))
+    RunPlan.parse(values(**given | {"data_uri": "d.csv"}))
 
 
 def test_without_data_and_a_program_there_is_one_problem() -> None:
-    assert problem_of(check, values(data_uri="", data_options={"drop": ["a"]})).path == "data_uri"
+    assert (
+        problem_of(RunPlan.parse, values(data_uri="", data_options={"drop": ["a"]})).path
+        == "data_uri"
+    )
 
 
 def test_a_value_stays_in_its_paragraph() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.image import ONE_PIXEL
@@ -14,7 +15,6 @@ from kfp_tfjob.serving.answers import predictions, tensors
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.serving.tensors import inputs_of, read
-from kfp_tfjob.storage.errors import Problem
 from tests.problems import problem_of, problems_of
 from tests.typed_schema import typed
 

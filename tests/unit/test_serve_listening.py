@@ -5,9 +5,9 @@ from unittest.mock import patch
 
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.serving import listening
 from kfp_tfjob.serving.listening import default_host, listen
-from kfp_tfjob.storage.errors import ConfigurationError
 from tests.problems import problem_of
 
 

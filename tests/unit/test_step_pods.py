@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from kfp_tfjob.checks.step_pods import asked_for, check, outputs, step_pods, too_large
 from kfp_tfjob.components.preflight.component import preflight
 from kfp_tfjob.components.step import cores_of, gpus_of
-from kfp_tfjob.options import images
+from kfp_tfjob.options import container_images
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main
@@ -30,7 +30,7 @@ BARE = {
     "evaluate_tolerations": [],
     "evaluate_gpus": "0",
     "evaluate_gpu_resource": "",
-    "evaluate_image": images.TRAINER,
+    "evaluate_image": container_images.TRAINER,
     "publish_cpu": "250m",
     "publish_memory": "4Gi",
 }
@@ -64,7 +64,7 @@ def test_pod_evaluate_is_for_publish_too() -> None:
         "evaluate_memory": "9Gi",
         "evaluate_gpus": "2",
         "evaluate_gpu_resource": "nvidia.com/mig-1g",
-        "evaluate_image": images.TRAIN,
+        "evaluate_image": container_images.TRAIN,
         "publish_cpu": "1",
         "publish_memory": "9Gi",
     }

@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.cluster.errors import ApiError
-from kfp_tfjob.storage import manifest as manifests
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.body import Body
-from kfp_tfjob.storage.checksum import crc64nvme, file_crc64nvme
-from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     Problem,
     StepError,
     StoreUnavailableError,
 )
+from kfp_tfjob.storage import manifest as manifests
+from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.body import Body
+from kfp_tfjob.storage.checksum import crc64nvme, file_crc64nvme
+from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.fast_put import FastPut
 from kfp_tfjob.storage.layout import is_for_training
 from kfp_tfjob.storage.manifest import Manifest, ManifestObject
@@ -317,7 +317,7 @@ def test_what_was_answered_is_quoted(error: Exception, answer: str, patience: Pa
         ("train/00000.parquet", True),
         ("validation/00003.parquet", True),
         ("test/00000.parquet", False),
-        ("train-00000.tfrecord", True),  # of images
+        ("train-00000.tfrecord", True),  # of an earlier version
         ("test-00000.tfrecord", False),
         ("schema.json", True),
     ],

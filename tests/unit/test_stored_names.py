@@ -10,7 +10,7 @@ from kfp_tfjob.storage.address import S3Address
 
 SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
 PACKAGES = "pipelines serving components judging trainer features user_code options".split()
-PACKAGES += "cluster pages jobs registry uploader storage".split()
+PACKAGES += "cluster pages jobs registry uploader storage common".split()
 # Found wherever they stand alone or in a path; the others are words that are used for more.
 FILES = re.compile(
     r"(^|/)(\.uploader|manifest\.json|schema\.json|statistics\.json|failure\.(json|md)|verdict(-2)?\.json|lost-race\.json"

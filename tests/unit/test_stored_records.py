@@ -7,21 +7,22 @@ replaced; everything else is as it was stored. Verdicts and champions have other
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.finish.page import explain
 from kfp_tfjob.components.launch_tfjob import report
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
-from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.schema import Schema, SchemaLabel
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
+from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage.checksum import crc64nvme
-from kfp_tfjob.storage.errors import DataError
-from kfp_tfjob.storage.failure_record import Failure
 from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, Layout, attempt_record
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.trainer import checkpoint
@@ -119,3 +120,11 @@ def test_the_schema_and_statistics_of_a_dataset_are_read_and_its_shards_are_not(
     assert sum(statistics.label.counts["train"].values()) == statistics.rows["train"]
     later = Schema.from_bytes(json.dumps(json.loads(data) | {"later": [{}]}).encode())
     assert later == schema
+
+
+def test_images_in_tfrecord_files_are_refused() -> None:
+    codec = {"version": CODEC_VERSION, "layout": "encoded"}
+    schema = Schema(task="classification", features=(), label=SchemaLabel("y"), codec=codec)
+    problem = problem_of(schema.check_codec, "s3://b/datasets/d", kind=DataError)
+    assert problem.received == f"codec {CODEC_VERSION} with the layout 'encoded'"
+    replace(schema, codec=codec | {"layout": "parquet"}).check_codec("s3://b/datasets/d")

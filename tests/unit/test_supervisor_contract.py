@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.verdict import ContainerFailure
-from kfp_tfjob.storage.errors import StepError
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.environment import Environment, Refused, seconds_of
 from kfp_tfjob.supervisor.pack import NAME, pack

@@ -10,6 +10,7 @@ import yaml
 from kfp import compiler, dsl, kubernetes
 from kfp.dsl import TaskConfig
 
+from kfp_tfjob.common.errors import Problems
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.task import apply
 from kfp_tfjob.components.sync_output.component import sync_output
@@ -21,7 +22,6 @@ from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.task import with_store
 from kfp_tfjob.pipelines.without_task_config import launch_tfjob as without
 from kfp_tfjob.pipelines.without_task_config import without_task_config
-from kfp_tfjob.storage.errors import Problems
 from tests.kfp.task_config_pipeline import task_config_pipeline
 from tests.problems import problem_of, problems_of
 from tests.unit.compiled_rules import broken, parts_of

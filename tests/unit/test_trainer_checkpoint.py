@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kfp_tfjob.storage.errors import ConfigurationError
-from kfp_tfjob.storage.files import sweep
+from kfp_tfjob.common.errors import ConfigurationError
+from kfp_tfjob.common.files import sweep
 from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, newest, remove, steps
 from kfp_tfjob.trainer.errors import NotStartedError
 

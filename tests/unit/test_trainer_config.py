@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.options.train import TrainerOptions
-from kfp_tfjob.storage.errors import ConfigurationError
 from kfp_tfjob.trainer.config import Config
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.problems import problem_of

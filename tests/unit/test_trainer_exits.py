@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem, StepError
+from kfp_tfjob.common.docs_page import split_address
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, StepError
 from kfp_tfjob.trainer.__main__ import _translate_error
 from kfp_tfjob.trainer.errors import (
     NotFiniteError,
@@ -18,9 +19,10 @@ from kfp_tfjob.trainer.errors import (
 )
 
 
+@pytest.mark.parametrize("name", ["", "loss-mismatch"])
 @pytest.mark.parametrize("kind", [StepError, ConfigurationError, DataError, NotFiniteError])
-def test_an_error_arrives_as_what_it_was(kind: type[StepError]) -> None:
-    error = kind(Problem("one\nthing", "a > b", 3, "mend it"), "another thing")
+def test_an_error_arrives_as_what_it_was(kind: type[StepError], name: str) -> None:
+    error = kind(Problem("one\nthing", "a > b", 3, "mend it", name=name), "another thing")
     message = to_message(error, "worker 1")
     assert "\n" not in message
     text = f"Collective ops is aborted by: {message}\nThe error could be from a previous"
@@ -28,7 +30,8 @@ def test_an_error_arrives_as_what_it_was(kind: type[StepError]) -> None:
         found = from_message(RuntimeError(wrapped))
         assert type(found) is kind
         assert str(found).startswith("worker 1: ") and "a > b" in str(found)
-        assert str(found).endswith("another thing")
+        assert str(found).rstrip(".").endswith("another thing")
+        assert found.problem_name == name
 
 
 def test_an_error_is_found_below_what_it_caused() -> None:
@@ -94,3 +97,14 @@ def test_words_that_no_encoding_takes_are_left_all_the_same(tmp_path, monkeypatc
     write_termination_message("a file \udcff é" + "é" * 5000)
     assert words.read_bytes().startswith("a file \\udcff é".encode())
     assert len(words.read_bytes()) == 4096
+
+
+def test_a_message_ends_with_the_name_of_the_problem(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "message"
+    path.touch()
+    monkeypatch.setenv("TERMINATION_LOG", str(path))
+    write_termination_message("é" * 5000, "loss-mismatch")
+    text = path.read_bytes().decode(errors="replace")
+    assert split_address(text)[1] == "loss-mismatch"
+    assert split_address(text)[0].startswith("é" * 2000)
+    assert 4095 <= len(path.read_bytes()) <= 4096

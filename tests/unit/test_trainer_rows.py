@@ -1,61 +1,17 @@
-"""Which rows a step reads, and the records of TFRecord files."""
+"""Which rows a step reads."""
 
 import itertools
-import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.features.records import (
-    TFRecords,
     epoch_order,
     evaluation_slices,
     train_batch_size,
     train_slices,
 )
-from kfp_tfjob.storage.errors import DataError
-
-
-def _framed(*records: bytes) -> bytes:
-    return b"".join(struct.pack("<QI", len(item), 0) + item + bytes(4) for item in records)
-
-
-def _shard(path: Path, records: list[bytes]) -> Path:
-    path.write_bytes(_framed(*records))
-    return path
-
-
-def test_records_are_found_across_shards_in_any_order(tmp_path: Path) -> None:
-    first = _shard(tmp_path / "0", [b"a", b"", b"ccc"])
-    empty = _shard(tmp_path / "1", [])
-    last = _shard(tmp_path / "2", [b"dddd"])
-    records = TFRecords([first, empty, last])
-    assert len(records) == 4
-    assert records.take(np.array([3, 0, 2, 1])) == [b"dddd", b"a", b"ccc", b""]
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        [b"abcd"] * 5,  # all as long as the first
-        [b"abcd", b"efgh", b"ij", b"klmnop"],  # not, though the size would fit
-        [b"", b""],
-        [b"abcd"],
-        [b"", b"0123456789abcdef"],
-    ],
-)
-def test_records_of_one_length_are_found_as_others_are(tmp_path: Path, names: list[bytes]) -> None:
-    records = TFRecords([_shard(tmp_path / "0", names)])
-    assert records.take(np.arange(len(records))) == names
-
-
-@pytest.mark.parametrize("missing", [1, 4, 17])
-def test_a_shard_that_is_cut_off_is_refused(tmp_path: Path, missing: int) -> None:
-    path = _shard(tmp_path / "train-00000.tfrecord", [b"abcdefg", b"hijklmn"])
-    path.write_bytes(path.read_bytes()[:-missing])
-    with pytest.raises(DataError, match="train-00000.tfrecord"):
-        TFRecords([path])
 
 
 def test_every_epoch_has_another_order_of_all_rows() -> None:

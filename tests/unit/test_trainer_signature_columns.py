@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.served_model import _columns
 from kfp_tfjob.features.signature_columns import argument_names
-from kfp_tfjob.storage.errors import DataError
 
 # Few letters, so that names meet.
 NAMES = st.text(st.sampled_from("aAbB_1 .-%Äß年나"), max_size=4) | st.text(max_size=8)

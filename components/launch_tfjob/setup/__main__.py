@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.escaping import log_to
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.escaping import log_to
 from kfp_tfjob.storage.layout import CODE, RunLayout
 from kfp_tfjob.supervisor.pack import NAME, pack
 
@@ -66,14 +66,14 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
     if data:
         dataset = S3Address.parse(environment.get("DATASET_URI", ""), "DATASET_URI")
         if environment.get("STAGE_DATA") == "npy":
-            from kfp_tfjob.components.launch_tfjob.setup.npy_columns import stage_npy
+            from .npy_columns import stage_npy
 
             stage_npy(store, dataset, Path(data))
         else:
             pull(store, dataset, Path(data), only=is_for_training)
     if not restores:
         return None
-    from kfp_tfjob.components.launch_tfjob.setup.restore import restore
+    from .restore import restore
 
     return restore(store, of_run, output)
 

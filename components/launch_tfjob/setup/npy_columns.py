@@ -32,16 +32,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import counted, listed, sized
+from kfp_tfjob.common.names import below
 from kfp_tfjob.features.cells import NO_DATE, sorted_strings
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema, SchemaSplit
 from kfp_tfjob.features.statistics import TRAINING_SPLITS
 from kfp_tfjob.options.train import images_as_npy, npy_problem
-from kfp_tfjob.storage import files
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, Problem
-from kfp_tfjob.storage.formatting import counted, listed, sized
 from kfp_tfjob.storage.layout import (
     NPY_COLUMNS,
     NPY_STRINGS,
@@ -49,7 +50,6 @@ from kfp_tfjob.storage.layout import (
     STATISTICS,
 )
 from kfp_tfjob.storage.manifest import ManifestObject
-from kfp_tfjob.storage.names import below
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.parallel import TransferProgress
@@ -264,7 +264,6 @@ class _Conversion:
                         f"no dtype of numpy suits column {name!r}",
                         str(parquet.field(name).type),
                         "numbers, booleans, dates and strings",
-                        "Parquet files",
                     )
                 )
             dtype = _CLASSES if column_type == "class" and dtype == _CODES else dtype

@@ -15,14 +15,14 @@ from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 
-from kfp_tfjob.storage import files
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common import files
+from kfp_tfjob.common.errors import (
     DataError,
     ObjectNotFoundError,
     StepError,
     StoreUnavailableError,
 )
-from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, RunLayout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store

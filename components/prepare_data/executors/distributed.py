@@ -21,18 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kfp_tfjob.components.prepare_data.bucket_folder import damaged
-from kfp_tfjob.components.prepare_data.executors.executor import (
-    Context,
-    Executor,
-    answered,
-    result_of,
-    run_task,
-)
-from kfp_tfjob.options.images import VERSION
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.options.container_images import VERSION
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.storage.formatting import counted
+
+from ..bucket_folder import damaged
+from .executor import Context, Executor, answered, result_of, run_task
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -41,7 +36,7 @@ _CONNECT_SECONDS = 30.0
 _ALONE_SECONDS = 600.0  # without any worker; an adaptive cluster starts them for the first tasks
 _LOOK_SECONDS = 1.0
 # A task of prepare_data runs code of these.
-_PACKAGES = ("components", "features", "options", "storage", "user_code")
+_PACKAGES = ("common", "components", "features", "options", "storage", "user_code")
 _LIBRARIES = ("distributed", "numpy", "pyarrow")
 
 _one_at_a_time = threading.Lock()

@@ -20,12 +20,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kfp_tfjob.components.prepare_data.bucket_folder import BucketFolder, BucketPrefix
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.formatting import minutes
+from kfp_tfjob.common.progress import ProgressReport, report
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import StepError
-from kfp_tfjob.storage.formatting import minutes
-from kfp_tfjob.storage.progress import ProgressReport, report
 from kfp_tfjob.storage.store import Store
+
+from ..bucket_folder import BucketFolder, BucketPrefix
 
 log = logging.getLogger(__name__)
 

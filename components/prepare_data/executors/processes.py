@@ -31,15 +31,11 @@ from typing import Any
 import numpy  # noqa: F401 - it starts threads
 import pyarrow  # noqa: F401 - it starts threads
 
-from kfp_tfjob.components.prepare_data.executors.executor import (
-    Context,
-    Executor,
-    answer,
-    result_of,
-)
-from kfp_tfjob.storage.errors import Problem, StepError
+from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.supervisor.cores import available_cores
 from kfp_tfjob.supervisor.kernel import memory_left
+
+from .executor import Context, Executor, answer, result_of
 
 _MANY = 1 << 20  # parts: the source's size is not known yet
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between

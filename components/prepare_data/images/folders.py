@@ -12,22 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kfp_tfjob.components.prepare_data.faults import Fault, Faults
-from kfp_tfjob.components.prepare_data.images.header import Unusable, check
-from kfp_tfjob.components.prepare_data.source.files import SPLITS, Folders, Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.foreign_files import (
-    CONVERT,
-    HEAD,
-    READABLE,
-    recognise,
-)
-from kfp_tfjob.components.prepare_data.source.listing import Listing
-from kfp_tfjob.components.prepare_data.split_rules import folder_problems
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.options.data import DataOptions, suffixes
-from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.options.image_options import FORMAT, PICTURE, SUFFIXES
 from kfp_tfjob.storage.store import Store
+
+from ..faults import FileFaults
+from ..source.files import SPLITS, Folders, Source, SourceFile
+from ..source.foreign_files import CONVERT, HEAD, READABLE, recognise
+from ..source.listing import Listing
+from ..split_rules import folder_problems
+from .header import Unusable, check
 
 
 def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Folders] | None:
@@ -148,10 +144,29 @@ _OF_IMAGES = frozenset(
 )
 
 
-def problems_of(source: Source, options: DataOptions) -> list[Problem]:
-    """Return every problem of the folders, the options, and the first bytes of some files."""
+def problems_of(source: Source, options: DataOptions, label: str = "") -> list[Problem]:
+    """Return every problem of the folders, the options, and the first bytes of some files.
+
+    Args:
+        source: The images.
+        options: The typed `data_options`.
+        label: The name of the label; empty for LABEL.
+    """
     problems = [*_options(options), *_folders(source), *folder_problems(source, options)]
+    if label.strip() == PICTURE:
+        problems.append(_label_named_as_images(label))
     return problems or _files(source, options)
+
+
+def _label_named_as_images(label: str) -> Problem:
+    return Problem(
+        "data_label is the name of the dataset's column of images",
+        received=repr(label),
+        expected=f"a different name for the column of classes, such as {LABEL!r}",
+        fix=f"remove data_label, which is {LABEL!r} by default",
+        path="data_label",
+        suggestion=LABEL,
+    )
 
 
 def _options(options: DataOptions) -> list[Problem]:
@@ -221,11 +236,10 @@ def _files(source: Source, options: DataOptions) -> list[Problem]:
     step = max(1, len(source.files) // _LOOKED)
     files = source.files[::step][:_LOOKED]
     pictures = options.images.model_copy(update={"verify": "header"})
-    faults = []
-    for file, content in zip(files, source.contents(files), strict=True):
+    faults = FileFaults([file.name for file in files])
+    for row, (file, content) in enumerate(zip(files, source.contents(files), strict=True)):
         header = check(file, content, pictures)
         if isinstance(header, Unusable):
-            faults.append(Fault(file.name, 0, "", header.value, header.rule))
-    looked_at = Faults.of_files(len(files), faults)
-    looked_at.options = options
-    return looked_at.image_problems() if faults else []
+            faults.mark_file(row, header.rule, header.value)
+    faults.options = options
+    return faults.image_problems() if faults.bad else []

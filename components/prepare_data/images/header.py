@@ -12,13 +12,12 @@ import warnings
 import zlib
 from typing import NamedTuple
 
-from kfp_tfjob.components.prepare_data.source.files import LARGEST_CONTENT, SourceFile
-from kfp_tfjob.components.prepare_data.source.foreign_files import HEAD, recognise
-from kfp_tfjob.options.pictures import Pictures
+from kfp_tfjob.features.types.image import CMYK, JPEG, PNG
+from kfp_tfjob.options.image_options import ImageOptions
 
-JPEG, PNG = "JPEG", "PNG"
-FORMATS = (JPEG, PNG)
-CMYK = "CMYK"
+from ..source.files import LARGEST_CONTENT, SourceFile
+from ..source.foreign_files import HEAD, recognise
+
 _JPEG_MODES = {1: "grey", 3: "colour", 4: CMYK}  # by the number of channels
 _PALETTE = 3
 _PNG_MODES = {
@@ -28,20 +27,6 @@ _PNG_MODES = {
     4: "grey with alpha",
     6: "colour with alpha",
 }
-# In the order of their numbers in an index of images.
-MODES = (
-    "grey",
-    "colour",
-    CMYK,
-    "palette",
-    "grey with alpha",
-    "colour with alpha",
-    "grey, 16 bits",
-    "colour, 16 bits",
-    "grey with alpha, 16 bits",
-    "colour with alpha, 16 bits",
-)
-
 _JPEG_START, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 _PNG_START, _PNG_END = b"\x89PNG\r\n\x1a\n", b"\0\0\0\0IEND\xaeB`\x82"
 # Baseline, extended and progressive, all with Huffman coding: what every decoder reads.
@@ -83,7 +68,7 @@ class Unusable(NamedTuple):
     value: str
 
 
-def check(file: SourceFile, content: bytes | None, options: Pictures) -> Header | Unusable:
+def check(file: SourceFile, content: bytes | None, options: ImageOptions) -> Header | Unusable:
     """Return a file's header, or why the file cannot be used with these options.
 
     Args:

@@ -11,8 +11,9 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.common.errors import DataError, Problem
+
+from .files import Source, SourceFile
 
 _PIECE = 1 << 20  # bytes; what a small file unpacks to is never in memory as a whole
 # Longer marks come first: UTF-32 begins with the mark of UTF-16.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from hashlib import sha256
 
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.checksum import file_sha256
+
+from .files import Source, SourceFile
 
 
 def source_digest(source: Source) -> str:
@@ -21,6 +22,8 @@ def source_digest(source: Source) -> str:
         digest.update(f"reader {source.reader.digest}\n".encode())
     if source.splits_by_folder:  # before version 0.3, they were folders like any other
         digest.update(b"folders are splits\n")
+    if source.pictures:  # until codec 6, their shards were no Parquet files
+        digest.update(b"images in Parquet files\n")
     for file in source.files:
         digest.update(f"{file.name}\0{file.size}\0{_content(file)}\n".encode())
     return digest.hexdigest()

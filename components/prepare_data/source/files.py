@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any
 
-from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream, Starts
+
+from .readers.own_reader import OwnReader
 
 # The folders that mean a split, by name; the same as in Hugging Face's `datasets`, and `holdout`.
 SPLITS = {
@@ -27,6 +28,8 @@ SPLITS = {
 _starts = Starts()
 LARGEST_CONTENT = 64 << 20  # bytes of a file that is in memory as a whole, several times
 _REQUESTS = 16  # objects that are fetched at the same time
+# Properties of a source that a copy for another process has in place of the files.
+_TOTALS = ("first", "size", "folder_splits", "splits_by_folder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ class Folders:
         return unicodedata.normalize("NFC", folder)  # systems write a letter in different ways
 
     @property
+    def codes(self) -> dict[str, int]:
+        """The number of each class."""
+        return {name: number for number, name in enumerate(self.classes)}
+
+    @property
     def notes(self) -> list[str]:
         """Sentences about files that are not read."""
         subject = "files outside the classes' folders, which are not read"
@@ -83,7 +91,7 @@ class Source:
     Attributes:
         uri: As given.
         files: At least one.
-        store: The store to read objects from; a copy for another process lacks it.
+        store: The store to read objects from; a copy for another process lacks it, and the files.
         reader: The user's own reader of the files, or None.
         pictures: What the folders say if these are images; None for tables.
         unread: Other files in the folders of tables, which are not read because of their endings.
@@ -97,8 +105,17 @@ class Source:
     unread: Sequence[SourceFile] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connections of this process, and what only it logs, out of a copy."""
-        return vars(self) | {"store": None, "unread": ()}
+        """Leave the connections of this process and the files out of a copy.
+
+        There may be millions of files; a task gets its own. The copy has what they are together.
+        """
+        totals = {name: getattr(self, name) for name in _TOTALS}
+        return vars(self) | totals | {"store": None, "files": (), "unread": ()}
+
+    @cached_property
+    def first(self) -> SourceFile:
+        """The first file."""
+        return self.files[0]
 
     @cached_property
     def folder_splits(self) -> frozenset[str]:

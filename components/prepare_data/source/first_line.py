@@ -13,20 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile
-from kfp_tfjob.components.prepare_data.source.header import (
-    aligned_with_blanks,
-    has_header,
-    without_header,
-)
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
-from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.features.cells import Cells
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import Votes
 from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import Problem
+
+from ..column_profile import ColumnProfile
+from .header import aligned_with_blanks, has_header, without_header
+from .readers.arrow_table import ArrowTable
+from .readers.csv_table import CsvTable
 
 _COLUMNS = 500  # that are parsed at once; the first field that is no value ends the search
 

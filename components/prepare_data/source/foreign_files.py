@@ -7,9 +7,8 @@ import re
 from kfp_tfjob.options.data import FORMAT_WORDS
 
 HEAD = 512  # bytes by which a file is recognized
-_READER = "name a function of your own that reads it in data_options.reader"
-_SHEET = f"save a sheet as CSV, or {_READER}"
-_TABLE = f"write it as {FORMAT_WORDS}, or {_READER}"
+READER = "name a function of your own that reads it in data_options.reader"
+_TABLE = f"write it as {FORMAT_WORDS}, or {READER}"
 _PACKED = "use gzip, zstd, Parquet or no compression"
 _PICTURE = "set data_uri to the folder that contains one folder of images per class"
 CONVERT = "convert images to JPEG or PNG, for example with Pillow: Image.open(OLD).save('NEW.png')"
@@ -25,8 +24,6 @@ _PICKLES = (
 _HEIC = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 # Where bytes are in a file, the bytes, what the file is, and what to do in a table's place.
 _KNOWN = (
-    (0, b"PK\x03\x04", "a zip, npz or Excel file", f"unpack a zip, {_SHEET}"),
-    (0, b"\xd0\xcf\x11\xe0", "an old Excel or Office file", _SHEET),
     (0, b"BZh", "compressed with bzip2", _PACKED),
     (0, b"\xfd7zXZ", "compressed with xz", _PACKED),
     (0, b"\x04\x22\x4d\x18", "compressed with lz4", _PACKED),
@@ -34,14 +31,12 @@ _KNOWN = (
     # Of a TFRecord file with the option ZLIB; what begins with a third level, x^, may be text.
     *((0, bytes([0x78, level]), "compressed with zlib", _PACKED) for level in (0x01, 0x9C, 0xDA)),
     (0, b"Obj\x01", "Avro", _TABLE),
-    (0, b"ARROW1", "Arrow or Feather", _TABLE),
-    (0, b"\xff\xff\xff\xff", "an Arrow stream", _TABLE),
     (0, b"ORC", "ORC", _TABLE),
     (0, b"\x89HDF", "HDF5", _TABLE),
     (0, b"\x93NUMPY", "a NumPy array", _TABLE),
     (0, b"SQLite format 3", "an SQLite database", _TABLE),
     (8, b"DUCK", "a DuckDB database", _TABLE),
-    (0, b"FEA1", "Feather", _TABLE),
+    (0, b"FEA1", "an old Feather file", _TABLE),
     (0, b"RDX", "a file of R", _TABLE),
     (0, b"X\n\0\0\0", "a file of R", _TABLE),
     (0, b"MATLAB 5.0", "a MATLAB file", _TABLE),
@@ -62,7 +57,7 @@ _KNOWN = (
     (4, b"ftypavif", "an AVIF", CONVERT),
     (4, b"ftypavis", "an AVIF", CONVERT),
     *((4, b"ftyp" + brand, "a HEIC", CONVERT) for brand in _HEIC),
-    (4, b"ftyp", "a video", _READER),
+    (4, b"ftyp", "a video", READER),
     (0, b"\0\0\0\x0cjP  ", "a JPEG 2000", CONVERT),
     (0, b"\0\0\0\x0cJXL ", "a JPEG XL", CONVERT),
     (0, b"\xff\x0a", "a JPEG XL", CONVERT),

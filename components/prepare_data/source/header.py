@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.features.types.number import is_number
-from kfp_tfjob.options.data import BLANKS, EVERY_COLUMN, IMPUTING, DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import choices, did_you_mean, nearest
+from kfp_tfjob.options.data import AUTO, BLANKS, EVERY_COLUMN, IMPUTING, DataOptions
 
 MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
 _LONGEST_COLUMN = 1000  # characters of a name
@@ -23,7 +23,7 @@ _MOST_COMPARED = 1000  # names to compare with an unknown one
 _MOST_TYPED = 20  # names of a list to type
 # Delimiters that are rare inside names come first.
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*$')  # for Excel
-_DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space", BLANKS: BLANKS}
+DELIMITERS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space", BLANKS: BLANKS}
 
 
 @dataclass(frozen=True)
@@ -296,6 +296,7 @@ def _unknown(key: str, name: str, used: Collection[str], names: list[str], file:
         fix=did_you_mean(meant, f"remove it from data_options.{key}"),
         path=f"data_options.{key}" + (f".{name}" if key in ("types", "missing") else ""),
         suggestion=suggestion,
+        name="column-not-found",
     )
 
 
@@ -313,9 +314,9 @@ def other_delimiter(header: Header, options: DataOptions, label: str = "") -> st
     if not header.lines:
         return ""
     fitting = []
-    for delimiter, word in _DELIMITERS.items():
+    for delimiter, word in DELIMITERS.items():
         first, *rows = (_split(line, delimiter) for line in header.lines)
-        is_other = delimiter != options.delimiter and len(first) > 1
+        is_other = delimiter != _delimiter_of(options) and len(first) > 1
         is_even = all(len(row) == len(first) for row in rows)
         if options.names is not None:
             fits = len(first) == len(options.names)
@@ -331,14 +332,14 @@ def _below_header(header: Header, label: str, options: DataOptions, file: str) -
     """Describe a file whose header is on a later line, or in quotes as a whole."""
     first, *lines = header.lines or [""]
     marked = _SEPARATOR_LINE.match(first)
-    delimiter = marked[1] if marked else options.delimiter
+    delimiter = marked[1] if marked else _delimiter_of(options)
     rows = [_split(line, delimiter) for line in lines]
-    if len(header.names) == 1 and label in _split(header.names[0], options.delimiter):
+    if len(header.names) == 1 and label in _split(header.names[0], _delimiter_of(options)):
         fix, path, suggestion = "write the lines without quotes around each of them", "", ""
     elif not any(len(row) > 1 and label in row for row in rows):
         return None
     elif marked:
-        suggestion, path = _DELIMITERS.get(delimiter, delimiter), "data_options.delimiter"
+        suggestion, path = DELIMITERS.get(delimiter, delimiter), "data_options.delimiter"
         fix = f'delete the first line, and set {path}="{suggestion}"'
     else:
         fix, path, suggestion = "delete the lines above the header", "", ""
@@ -355,7 +356,7 @@ def _below_header(header: Header, label: str, options: DataOptions, file: str) -
 
 def longer_rows_fix(header: Header, options: DataOptions) -> str:
     """Return the fix if the first rows have more or fewer values than there are columns."""
-    first, *rows = (_split(line, options.delimiter) for line in header.lines or [""])
+    first, *rows = (_split(line, _delimiter_of(options)) for line in header.lines or [""])
     if rows and all(len(row) == len(first) + 1 and not row[-1] for row in rows):
         return (
             "each row ends with a delimiter: remove it, or end the header with one, too, and set"
@@ -391,6 +392,11 @@ def aligned_with_blanks(header: Header, options: DataOptions, file: str) -> Prob
         path="data_options.delimiter",
         suggestion=BLANKS,
     )
+
+
+def _delimiter_of(options: DataOptions) -> str:
+    """Return the delimiter of CSV files; a comma if `source.delimiter` found no other one."""
+    return "," if options.delimiter == AUTO else options.delimiter
 
 
 def _split(line: str, delimiter: str) -> list[str]:

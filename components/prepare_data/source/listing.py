@@ -17,16 +17,18 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from kfp_tfjob.components.prepare_data.source.files import SPLITS, SourceFile, mark
+from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.options.data import FORMAT_WORDS, suffixes
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.store import Store
+
+from .files import SPLITS, SourceFile, mark
 
 _WILD = re.compile(r"[*?\[]")
 _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})
+_OPEN_IN_OFFICE = "~$"  # Excel writes such a file beside one that is open
 _NO_TABLE = "_"  # a file or folder that begins so is no table: _SUCCESS, _temporary
 
 
@@ -275,7 +277,7 @@ def _below(parts: list[str], pattern: tuple[str, ...]) -> list[str] | None:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.lower() in _OF_SYSTEMS
+    return name.startswith((".", _OPEN_IN_OFFICE)) or name.lower() in _OF_SYSTEMS
 
 
 def _is_utf8(name: str) -> bool:

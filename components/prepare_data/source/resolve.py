@@ -8,40 +8,30 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data import weights
-from kfp_tfjob.components.prepare_data.column_profile import ColumnProfile, profile
-from kfp_tfjob.components.prepare_data.columns_to_rows import Converter
-from kfp_tfjob.components.prepare_data.faults import Faults, first_columns
-from kfp_tfjob.components.prepare_data.images import folders
-from kfp_tfjob.components.prepare_data.images.folders import problems_of
-from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds, decide
-from kfp_tfjob.components.prepare_data.source.files import SPLITS, Source
-from kfp_tfjob.components.prepare_data.source.first_line import first_line_problem
-from kfp_tfjob.components.prepare_data.source.header import (
-    Columns,
-    Header,
-    choose,
-    longer_rows_fix,
-    no_rows,
-)
-from kfp_tfjob.components.prepare_data.source.listing import (
-    Listing,
-    addresses_of,
-    is_aside,
-    list_address,
-    table_files,
-)
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
-from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
-from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
-from kfp_tfjob.components.prepare_data.source.unread_files import no_label_beside_images
-from kfp_tfjob.components.prepare_data.split_rules import folder_problems
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.cells import matches
 from kfp_tfjob.options.data import DataOptions, suffixes
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
 from kfp_tfjob.storage.store import Store
+
+from .. import weights
+from ..column_profile import ColumnProfile, profile
+from ..columns_to_rows import Converter
+from ..faults import Faults, first_columns
+from ..images import folders
+from ..images.folders import problems_of
+from ..kinds import NO_KINDS, Kinds, decide
+from ..split_rules import folder_problems
+from .delimiter import with_delimiter
+from .files import SPLITS, Source
+from .first_line import first_line_problem
+from .header import Columns, Header, choose, longer_rows_fix, no_rows
+from .listing import Listing, addresses_of, is_aside, list_address, table_files
+from .readers.arrow_table import ArrowTable, Chunk
+from .readers.open_table import open_table
+from .readers.own_reader import OwnReader
+from .unread_files import no_label_beside_images
 
 _SHARD = re.compile(r"(?:train|validation|test)[-/][0-9]{5,}\.(?:parquet|tfrecord)")
 _LAKE = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
@@ -126,7 +116,8 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
     """
     try:
         if source.pictures:
-            return problems_of(source, options)
+            return problems_of(source, options, data_label)
+        options = with_delimiter(source, options)
         _, _, problems = first_block(source, data_label, options)
         return [*folder_problems(source, options), *problems]
     except DataError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.options.pictures import FORMAT, SUFFIXES
-from kfp_tfjob.storage.errors import Problem
-from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.common.errors import Problem
+from kfp_tfjob.common.formatting import counted, listed
+from kfp_tfjob.options.image_options import FORMAT, SUFFIXES
+
+from .files import Source
 
 _LARGE = 0.1  # of the bytes that are read; a description of the data is smaller
 _MOST_FILES = 10  # in a line

@@ -24,15 +24,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kfp_tfjob.cluster.backend import Backend, JobExistsError, JobRefusedError
-from kfp_tfjob.cluster.local.container import now
-from kfp_tfjob.cluster.local.pod import LocalPod
-from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
+from kfp_tfjob.common import progress
+from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage import progress
-from kfp_tfjob.storage.errors import Problem
+
+from ..backend import Backend, JobExistsError, JobRefusedError
+from ..log_lines import LogLine, stamp_of
+from .container import now
+from .pod import LocalPod
 
 SECRETS = "KFP_TFJOB_SECRETS"
 FOLDER = "KFP_TFJOB_WORK"

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kfp_tfjob.cluster.log_lines import last_state
+from kfp_tfjob.common import progress
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import RESERVED
-from kfp_tfjob.storage import progress
+
+from ..log_lines import last_state
 
 log = logging.getLogger(__name__)
 

@@ -13,17 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kfp_tfjob.cluster.local.container import (
-    LocalContainer,
-    MissingObjectError,
-    PodInfo,
-    environment,
-    expand,
-    place,
-)
+from kfp_tfjob.common import files
 from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.storage import files
+
+from .container import LocalContainer, MissingObjectError, PodInfo, environment, expand, place
 
 log = logging.getLogger(__name__)
 

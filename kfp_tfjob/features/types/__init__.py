@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.data import COLUMN_TYPES
+
+from .base import ColumnType
 
 TYPES: dict[str, type[ColumnType]] = {
     column_type.name: getattr(

@@ -6,8 +6,8 @@ learned, how numpy encodes a column for training and the TensorFlow graph for se
 and reports use it. Nothing else in the product asks which type a column has, because a mistake in
 one of many tables would silently make training and serving differ.
 
-While prepare_data works, a row has one value of each column, in one of three lists (`FIELDS`). The
-encoded rows that the trainer reads have the same lists.
+While prepare_data works, a row has one value of each column, in one of four lists (`FIELDS`). The
+encoded rows that the trainer reads have the first three.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.features.cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
 from kfp_tfjob.options.data import DataOptions, Gaps
+
+from ..cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
 
 _FLAG_SHARE = 0.01  # with this share of missing values, a column of one value is a flag
 MOST = 0.9  # of the values make a column a number or a date
@@ -41,7 +42,8 @@ class Field(NamedTuple):
 FLOATS = Field("features", np.float32)  # NaN is a missing value
 CODES = Field("codes", np.int32)  # 0 is a missing value
 WHOLES = Field("dates", np.int64)  # NO_DATE is a missing value
-FIELDS = (FLOATS, CODES, WHOLES)
+CONTENTS = Field("contents", np.bytes_)  # the bytes of a file; none is missing
+FIELDS = (FLOATS, CODES, WHOLES, CONTENTS)
 
 
 def missing_in(values: np.ndarray) -> np.ndarray:
@@ -241,7 +243,8 @@ class ColumnType:
 
     def __post_init__(self) -> None:
         """Reject what was learned if it cannot be."""
-        if self.missing is None and self.field is not CODES and not self.is_direct:
+        needs_rule = self.field in (FLOATS, WHOLES) and not self.is_direct
+        if needs_rule and self.missing is None:
             raise ValueError(f"{self.name!r} has no rule for missing values")
 
     @classmethod

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.features.cells import BLANKS, Cells, Parsed
-from kfp_tfjob.features.types.base import (
+from ..cells import BLANKS, Cells, Parsed
+from .base import (
     FLOATS,
     ColumnStatistics,
     ColumnType,
@@ -22,7 +22,7 @@ from kfp_tfjob.features.types.base import (
     named,
     text_of,
 )
-from kfp_tfjob.features.types.number import NUMBER_FORM
+from .number import NUMBER_FORM
 
 # In any case, for training, the exported model and the server.
 TRUE_TEXTS = ("true", "t", "yes", "y", "on", "1", "1.0")  # pandas writes 1.0 next to missing values

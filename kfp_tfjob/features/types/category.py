@@ -9,24 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from kfp_tfjob.features.types.base import (
-    ColumnStatistics,
-    ColumnType,
-    Summary,
-    TrainValues,
-    Votes,
-    lookup_table,
-)
-from kfp_tfjob.features.types.lookalikes import (
-    NULLS,
-    are_booleans,
-    described,
-    in_quotes,
-    spellings,
-)
-from kfp_tfjob.features.types.number import is_number
+from kfp_tfjob.common.formatting import counted, listed, setting
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.formatting import counted, listed, setting
+
+from .base import ColumnStatistics, ColumnType, Summary, TrainValues, Votes, lookup_table
+from .lookalikes import NULLS, are_booleans, described, in_quotes, spellings
+from .number import is_number
 
 UNKNOWN, GAP, FIRST = 0, 1, 2  # packed codes: of an unknown or rare string, a missing one, the rest
 _MOST_TOP, _MOST_SHOWN = 10, 5  # values in statistics.json, and in a report

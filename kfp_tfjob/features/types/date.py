@@ -20,7 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.features.cells import (
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.value_format import patterns_of
+
+from ..cells import (
     BLANKS,
     FIRST_DATE,
     LAST_DATE,
@@ -31,7 +34,7 @@ from kfp_tfjob.features.cells import (
     of_typed,
     shown_date,
 )
-from kfp_tfjob.features.types.base import (
+from .base import (
     NO_DATE,
     WHOLES,
     ColumnStatistics,
@@ -45,8 +48,6 @@ from kfp_tfjob.features.types.base import (
     named,
     text_of,
 )
-from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.value_format import patterns_of
 
 SECOND = 1_000_000  # microseconds
 _DAY_SECONDS = 86_400

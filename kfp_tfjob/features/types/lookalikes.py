@@ -15,11 +15,12 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.features.types.base import MOST
-from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS
-from kfp_tfjob.features.types.date import Date
-from kfp_tfjob.features.types.number import Number, is_number
-from kfp_tfjob.storage.formatting import counted, listed
+from kfp_tfjob.common.formatting import counted, listed
+
+from .base import MOST
+from .boolean import FALSE_TEXTS, TRUE_TEXTS
+from .date import Date
+from .number import Number, is_number
 
 FEW = 20  # distinct numbers may be the names of classes or categories
 _FEWEST = 3

@@ -13,8 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.features.cells import Cells, Parsed, cast_all, matches
-from kfp_tfjob.features.types.base import (
+from kfp_tfjob.common.formatting import listed, setting
+from kfp_tfjob.options.value_format import separators_of
+
+from ..cells import Cells, Parsed, cast_all, matches
+from .base import (
     FLOATS,
     MOST,
     ColumnMoments,
@@ -27,8 +30,6 @@ from kfp_tfjob.features.types.base import (
     bars_of,
     named,
 )
-from kfp_tfjob.options.value_format import separators_of
-from kfp_tfjob.storage.formatting import listed, setting
 
 LARGEST = float(np.finfo(np.float32).max)
 _JSON = {int, float}

@@ -14,16 +14,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from kfp_tfjob.features.string_hashes import string_hashes
-from kfp_tfjob.features.types.base import (
-    ColumnStatistics,
-    ColumnType,
-    Summary,
-    TrainValues,
-)
-from kfp_tfjob.features.types.category import MOST_CODES
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.formatting import counted
+
+from ..string_hashes import string_hashes
+from .base import ColumnStatistics, ColumnType, Summary, TrainValues
+from .category import MOST_CODES
 
 _KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 

@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 if TYPE_CHECKING:
     from model_registry import ModelRegistry
 
-    from kfp_tfjob.registry.mirror import MirrorContent, MirrorVersion
+    from ..mirror import MirrorContent, MirrorVersion
 
 URL, TOKEN = "MODEL_REGISTRY_URL", "MODEL_REGISTRY_TOKEN"
 _CHAMPION = "champion"  # the registered model's property

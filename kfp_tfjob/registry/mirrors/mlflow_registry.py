@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kfp_tfjob.registry import tracking
-from kfp_tfjob.registry.tracking import TAG_PREFIX
+from .. import tracking
+from ..tracking import TAG_PREFIX
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
 
-    from kfp_tfjob.registry.mirror import MirrorContent, MirrorVersion
+    from ..mirror import MirrorContent, MirrorVersion
 
 ALIAS = "champion"
 

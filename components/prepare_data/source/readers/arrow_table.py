@@ -17,19 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import (
-    MOST_COLUMNS,
-    Columns,
-    Header,
-    too_many_columns,
-)
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import setting
 from kfp_tfjob.features.cells import Cells, matches, numeric, temporal, textual
 from kfp_tfjob.features.types.number import is_number, parse_all
 from kfp_tfjob.options.data import NULL_VALUES, DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import setting
+
+from ...faults import BlockFaults
+from ..header import MOST_COLUMNS, Columns, Header, too_many_columns
+from .byte_range import Span
 
 # pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.
 _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
@@ -58,6 +54,23 @@ class NumberBlock:
 
 
 @dataclass(frozen=True)
+class Images:
+    """The images of a chunk, which stay objects of Python, because Arrow would copy them.
+
+    Attributes:
+        contents: The bytes of each file; empty if it is invalid.
+        properties: PROPERTIES of shape [rows]; zeros if the file is invalid.
+    """
+
+    contents: list[bytes]
+    properties: np.ndarray
+
+    def of(self, mask: np.ndarray) -> Images:
+        """Return the images of some rows, given bool of shape [rows]."""
+        return Images([self.contents[row] for row in np.flatnonzero(mask)], self.properties[mask])
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Some rows of a file as columns.
 
@@ -65,6 +78,7 @@ class Chunk:
         columns: The array of each requested column. Strings of a file without types are binary.
         faults: The line where each row begins, and the rows that could not be split into values.
         size: The unpacked size in bytes.
+        images: The images; None for tables.
         nulls: The strings that mean a missing value, including the empty string. In a file with
             types, other strings count only if the user sets `data_options.null_values`. Its default
             does not apply: a missing value is null there, and "NA" is Namibia.
@@ -74,6 +88,7 @@ class Chunk:
     faults: BlockFaults
     size: int
     nulls: pa.Array = field(default_factory=lambda: _EMPTY)
+    images: Images | None = None
     _cells: dict[str, Cells] = field(default_factory=dict)
 
     def cells(self, name: str) -> Cells:
@@ -118,6 +133,7 @@ class Reader(Protocol):
             the file, unpacked if it is packed with gzip or zstd.
         has_types: Whether its files distinguish strings, numbers and missing values.
         takes_names: Whether its files may lack names, so that `data_options.names` has them.
+        has_sheets: Whether its files have several tables, of which `data_options.sheet` names one.
         head: The first records of a file with lines, for messages.
         has_index: Whether the first column is unnamed and merely numbers or names the rows.
     """
@@ -126,6 +142,7 @@ class Reader(Protocol):
     is_text: ClassVar[bool] = False
     has_types: ClassVar[bool] = True
     takes_names: ClassVar[bool] = False
+    has_sheets: ClassVar[bool] = False
     head: tuple[str, ...] = ()
     has_index: bool = False
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from kfp_tfjob.storage.errors import DataError, Problem
+from kfp_tfjob.common.errors import DataError, Problem
 
 BLOCK = 4 << 20  # bytes of text that are parsed at a time
 LONGEST_RECORD = 16 << 20  # bytes; a quote open for longer was opened by mistake

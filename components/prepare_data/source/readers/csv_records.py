@@ -17,13 +17,10 @@ from typing import IO
 
 import numpy as np
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
-    LONGEST_RECORD,
-    ByteRange,
-    too_long,
-)
 from kfp_tfjob.features import cells
+
+from ...faults import BlockFaults
+from .byte_range import LONGEST_RECORD, ByteRange, too_long
 
 LOOKED = 16  # records by which the start of a range, or a column without a name, is found
 PIECE = 1 << 16  # bytes that are read at once where little is needed
@@ -132,7 +129,7 @@ class CsvRecords:
         for i in range(LOOKED):
             match = self._record.match(data, at)
             record = match.group() if match else b""
-            if not match or (record.strip(b"\r\n") and len(self._value.findall(record)) != columns):
+            if not match or (record.strip(b"\r\n") and self.width(record) != columns):
                 return i
             at = match.end()
         return LOOKED
@@ -142,11 +139,15 @@ class CsvRecords:
         records = (match.group() for match in self._record.finditer(block.data))
         return (record for record in records if record.strip(b"\r\n"))
 
+    def width(self, record: bytes) -> int:
+        """Return the number of values in a record."""
+        return len(self._value.findall(record))
+
     def of_width(self, block: Block, columns: int) -> tuple[Block, BlockFaults]:
         """Return the records with this number of values, and the others as faults."""
 
         def rule(record: bytes) -> str:
-            return "" if len(self._value.findall(record)) == columns else "columns"
+            return "" if self.width(record) == columns else "columns"
 
         return self.without(block, rule)
 

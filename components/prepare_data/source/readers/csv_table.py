@@ -19,9 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.decompression import Pieces
-from kfp_tfjob.components.prepare_data.source.header import (
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.features.cells import shown
+from kfp_tfjob.options.data import BLANKS, DataOptions
+
+from ...faults import BlockFaults
+from ..decompression import Pieces
+from ..header import (
     MOST_COLUMNS,
     Columns,
     Header,
@@ -31,30 +36,9 @@ from kfp_tfjob.components.prepare_data.source.header import (
     other_delimiter_fix,
     too_many_columns,
 )
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-    Reader,
-    null_numbers,
-)
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
-    BLOCK,
-    LONGEST_RECORD,
-    ByteRange,
-    Span,
-    begin,
-)
-from kfp_tfjob.components.prepare_data.source.readers.csv_records import (
-    LOOKED,
-    PIECE,
-    Block,
-    CsvRecords,
-    first_record,
-    reduced,
-)
-from kfp_tfjob.features.cells import shown
-from kfp_tfjob.options.data import BLANKS, DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import counted
+from .arrow_table import Chunk, Reader, null_numbers
+from .byte_range import BLOCK, LONGEST_RECORD, ByteRange, Span, begin
+from .csv_records import LOOKED, PIECE, Block, CsvRecords, first_record, reduced
 
 _REPEATED = pa.dictionary(pa.int32(), pa.binary())
 _LOOKED_BYTES = 1 << 20

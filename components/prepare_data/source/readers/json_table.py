@@ -17,31 +17,16 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from kfp_tfjob.components.prepare_data.faults import ENCODING, BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import Columns, empty
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-    Reader,
-)
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import (
-    BLOCK,
-    LONGEST_RECORD,
-    ByteRange,
-    Span,
-    begin,
-    too_long,
-)
-from kfp_tfjob.components.prepare_data.source.readers.json_shapes import (
-    Literal,
-    is_table,
-    key_twice,
-    object_of,
-    shape_of,
-)
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.cells import number_text
 from kfp_tfjob.features.types.number import LARGEST
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
+
+from ...faults import ENCODING, BlockFaults
+from ..header import Columns, empty
+from .arrow_table import Chunk, Reader
+from .byte_range import BLOCK, LONGEST_RECORD, ByteRange, Span, begin, too_long
+from .json_shapes import Literal, is_table, key_twice, object_of, shape_of
 
 _LOOKED = 1 << 20  # bytes in which every key occurs; not the size of a block, which may vary
 _EXACT = 2**53 - 1  # whole numbers up to it are exact as float64

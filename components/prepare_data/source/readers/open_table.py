@@ -8,26 +8,28 @@ several small files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from typing import IO
 
-from kfp_tfjob.components.prepare_data.source import foreign_files
-from kfp_tfjob.components.prepare_data.source.decompression import text_of, unpacked
-from kfp_tfjob.components.prepare_data.source.files import Source, SourceFile
-from kfp_tfjob.components.prepare_data.source.header import empty
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    ArrowTable,
-    Reader,
-)
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import BLOCK, Span, ranges_of
-from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnTable
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.options import data
 from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
-from kfp_tfjob.storage.errors import DataError, Problem
+
+from .. import foreign_files
+from ..decompression import text_of, unpacked
+from ..files import Source, SourceFile
+from ..header import empty
+from .arrow_table import ArrowTable, Reader
+from .byte_range import BLOCK, Span, ranges_of
+from .csv_table import CsvTable
+from .own_reader import OwnTable
 
 PART_BYTES = 32 << 20
+_MOST_IMAGES = 4096  # of a part
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,13 @@ class Part:
 
     Attributes:
         number: Its index in the source, from 0.
-        first: The first file, as an index of the source's files.
-        last: The last file.
+        files: Its files.
         span: The range of the only file; None if files are read as a whole.
         size: Its approximate size in bytes.
     """
 
     number: int
-    first: int
-    last: int
+    files: Sequence[SourceFile]
     span: Span | None = None
     size: int = 0
 
@@ -57,14 +57,15 @@ class Part:
 def parts_of(source: Source, options: DataOptions, size: int = PART_BYTES) -> list[Part]:
     """Return the parts of a source, of about `size` bytes; large files are opened."""
     parts: list[Part] = []
-    for group in ranges_of([file.size for file in source.files], size):
+    most = _MOST_IMAGES if source.pictures else sys.maxsize
+    for group in ranges_of([file.size for file in source.files], size, most):
         files = source.files[group.start : group.end]
         group_bytes, spans = sum(file.size for file in files), []
-        if group_bytes >= size + size // 2:  # a single file
+        if group_bytes >= size + size // 2 and not source.pictures:  # a single file
             spans = _spans_of(source, files[0], options, size)
         for span in spans if len(spans) > 1 else [None]:
             share = group_bytes // max(1, len(spans))
-            parts.append(Part(len(parts), group.start, group.end - 1, span, share))
+            parts.append(Part(len(parts), files, span, share))
     return parts
 
 
@@ -94,10 +95,25 @@ def open_table(
         return
     reader = _reader_of(source, file, options)
     _refuse_names(file, reader, options)
+    _refuse_sheet(file, reader, options)
     with (
         text_of(source, file, options.encoding) if reader.is_text else unpacked(source, file)
     ) as stream:
         yield ArrowTable(reader(stream, file.name, options, block, span), file.name, options)
+
+
+@contextmanager
+def csv_text(source: Source, file: SourceFile, options: DataOptions) -> Iterator[IO[bytes] | None]:
+    """Open a CSV as UTF-8; None for a file of any other format.
+
+    Raises:
+        DataError: The file is damaged or of a format that cannot be read.
+    """
+    if _reader_of(source, file, options) is not CsvTable:
+        yield None
+        return
+    with text_of(source, file, options.encoding) as stream:
+        yield stream
 
 
 def _spans_of(source: Source, file: SourceFile, options: DataOptions, size: int) -> list[Span]:
@@ -162,9 +178,24 @@ def _refuse_names(file: SourceFile, reader: type[Reader], options: DataOptions) 
         Problem(
             f"{file.name} has names of its own, which data_options.names cannot replace",
             received=f"{len(options.names):,} names for a file that is no CSV",
-            expected="data_options.names only for CSV files without a header",
+            expected="data_options.names only for CSV and Excel files without a header",
             fix="remove data_options.names",
             path="data_options.names",
+            suggestion="null",
+        )
+    )
+
+
+def _refuse_sheet(file: SourceFile, reader: type[Reader], options: DataOptions) -> None:
+    if options.sheet is None or reader.has_sheets:
+        return
+    raise DataError(
+        Problem(
+            f"{file.name} has no sheets, one of which data_options.sheet names",
+            received=f"the sheet {options.sheet!r} for a file that is not from Excel",
+            expected="data_options.sheet only for .xlsx files",
+            fix="remove data_options.sheet",
+            path="data_options.sheet",
             suggestion="null",
         )
     )

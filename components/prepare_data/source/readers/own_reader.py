@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Reader
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.user_code.own_code import OwnCode, place_of
+
+from ...faults import BlockFaults
+from ..header import Columns
+from .arrow_table import Chunk, Reader
 
 PATH = "data_options.reader"
 _EXPECTED = "def read(stream, name), which yields pyarrow.RecordBatch"

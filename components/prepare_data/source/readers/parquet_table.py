@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import MOST_COLUMNS, Columns, too_many_columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Reader, undamaged
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
+from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.features.cells import textual
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError
+
+from ...faults import BlockFaults
+from ..header import MOST_COLUMNS, Columns, too_many_columns
+from .arrow_table import Chunk, Reader, undamaged
+from .byte_range import Span
 
 _EXPECTED = "a Parquet file that can be read to its end"
 _READ_BYTES = 1 << 20  # of a column at a time; without it a whole column of a row group is read

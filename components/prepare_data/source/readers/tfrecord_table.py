@@ -21,23 +21,21 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
-    Chunk,
-    Reader,
-)
-from kfp_tfjob.components.prepare_data.source.readers.byte_range import LONGEST_RECORD, Span
-from kfp_tfjob.components.prepare_data.tfrecord import masked
+from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.storage.errors import DataError, Problem
-from kfp_tfjob.storage.formatting import listed
+
+from ...faults import BlockFaults
+from ..header import Columns
+from .arrow_table import Chunk, Reader
+from .byte_range import LONGEST_RECORD, Span
 
 _LOOKED = 1_000  # records in which every feature occurs
 _MOST_BYTES = 16 << 20  # of the records of a chunk
 _MOST_RECORDS = 8192  # of a chunk: each is an object of Python
 _KINDS = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
 _ZEROS = {"bytes_list": b"", "float_list": 0.0, "int64_list": 0}
+_MASK_DELTA = 0xA282EAD8
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,11 @@ class _Feature:
         if self.length == 1:
             return single
         return pa.list_(single) if self.kind == "bytes_list" else pa.list_(single, self.length)
+
+
+def masked(checksum: int) -> int:
+    """Mask a CRC32C as TFRecord does, so that a checksum of checksums stays meaningful."""
+    return (((checksum >> 15) | (checksum << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 class TFRecordTable(Reader):

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from kfp_tfjob.storage.errors import DataError, Problem, first
+from .errors import DataError, Problem, first
 
 _LONGEST_PART = 255  # bytes; the limit of file systems for one file name
 _LONGEST_NAME = 1024  # bytes; the limit of S3 for a key

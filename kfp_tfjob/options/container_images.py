@@ -1,4 +1,4 @@
-"""Defines the images of the compiled pipeline, and the user its steps run as.
+"""Defines the container images of the compiled pipeline, and the user its steps run as.
 
 `kfp-tfjob compile` compiles other values in. Not every Kubeflow Pipelines back end accepts them as
 run parameters, and a run must not depend on a moving tag.
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kfp_tfjob.storage.errors import Problem
+from kfp_tfjob.common.errors import Problem
 
 VERSION = "0.2.0"
 # RFC 2606 reserves `.invalid`, so no node can ever pull such an image.

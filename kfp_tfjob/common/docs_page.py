@@ -6,8 +6,10 @@ people save and send to each other, so a name is never changed or used for anoth
 """
 
 import os
+import re
 
 SITE_VARIABLE = "KFP_TFJOB_DOCS_URL"
+_LINE = re.compile(r"\n?^docs: \S*failures(?:\.md|/)#([\w-]+)\s*\Z", re.MULTILINE)
 
 
 def address_of(name: str) -> str:
@@ -18,3 +20,14 @@ def address_of(name: str) -> str:
     """
     site = os.environ.get(SITE_VARIABLE, "").rstrip("/")
     return f"{site}/failures/#{name}" if site else f"docs/failures.md#{name}"
+
+
+def address_line(name: str) -> str:
+    """Return the line with the address of a section that ends a replica's last message."""
+    return f"docs: {address_of(name)}"
+
+
+def split_address(message: str) -> tuple[str, str]:
+    """Return a message without the line of `address_line`, and the section's name in this line."""
+    line = _LINE.search(message)
+    return (message[: line.start()], line[1]) if line else (message, "")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
+from kfp_tfjob.common.docs_page import address_of
+from kfp_tfjob.common.errors import LABELS, Example, Problem, StepError
 from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.docs_page import address_of
-from kfp_tfjob.storage.errors import LABELS, Example, Problem, StepError
 from kfp_tfjob.supervisor.exit_codes import SURPASSED, USER_ERRORS
 
 _IN_LOG = "failure.json "  # begins the log line that holds a record

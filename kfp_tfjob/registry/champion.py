@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.errors import DataError, Problem
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 

@@ -14,13 +14,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from kfp_tfjob.common.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.champion import Champion
-from kfp_tfjob.storage.errors import DataError, ObjectExistsError, ObjectNotFoundError, Problem
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.supervisor.exit_codes import SURPASSED
+
+from .champion import Champion
 
 FORMAT = "kfp-tfjob/verdict/1"
 LOST = "lost_race"

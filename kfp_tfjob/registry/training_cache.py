@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from kfp_tfjob.common.errors import ObjectExistsError
 from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.errors import ObjectExistsError
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 

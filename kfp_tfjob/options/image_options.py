@@ -6,16 +6,16 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from kfp_tfjob.options.parse import Group, option
+from .parse import Group, option
 
-PICTURE = "picture"  # the column of an image dataset: its type, its name, and its key in a record
+PICTURE = "picture"  # the column of an image dataset: its type and its name
 
 FORMAT = "images"  # of data_options.format
 FORMER_NAME = "pictures"  # of the format, and of this key of data_options
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
 
 
-class Pictures(Group):
+class ImageOptions(Group):
     """How images are checked, and what the model gets of them."""
 
     height: int = option(
@@ -50,7 +50,7 @@ class Pictures(Group):
     )
 
     @model_validator(mode="after")
-    def _both(self) -> Pictures:
+    def _both(self) -> ImageOptions:
         if bool(self.height) != bool(self.width):
             raise ValueError("height and width together, or neither")
         return self

@@ -13,9 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_tfjob.storage import documents
-from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.errors import (
+from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
     ObjectExistsError,
@@ -23,7 +21,9 @@ from kfp_tfjob.storage.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.storage.formatting import listed
+from kfp_tfjob.common.formatting import listed
+from kfp_tfjob.storage import documents
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, Layout, RunLayout
 from kfp_tfjob.storage.store import Store
 

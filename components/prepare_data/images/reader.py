@@ -1,0 +1,62 @@
+"""Reads images as rows: the bytes of each file, and the class that its folder names.
+
+A task has thousands of files, so they are rows of a few chunks rather than tables of their own.
+Called by tasks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from kfp_tfjob.features.types.image import FORMATS, MODES, PROPERTIES
+from kfp_tfjob.options.image_options import ImageOptions
+
+from ..faults import FileFaults
+from ..source.files import Source, SourceFile
+from ..source.readers.arrow_table import Chunk, Images
+from .header import Unusable, check
+
+
+def chunks_of(
+    source: Source, files: Sequence[SourceFile], label: str, options: ImageOptions
+) -> Iterator[tuple[str, Chunk]]:
+    """Yield images, and the split that their folder names; a chunk has files of one split.
+
+    Args:
+        source: The source.
+        files: Some of its files, sorted by name.
+        label: The name of the label.
+        options: The typed `data_options.images`.
+
+    Raises:
+        DataError: A file changed since it was listed, or cannot be read.
+    """
+    for split, of_split in groupby(files, key=lambda file: file.split):
+        yield split, _chunk(source, list(of_split), label, options)
+
+
+def _chunk(source: Source, files: list[SourceFile], label: str, options: ImageOptions) -> Chunk:
+    folders = source.pictures
+    assert folders
+    faults = FileFaults([file.name for file in files])
+    contents, properties = [], np.zeros(len(files), PROPERTIES)
+    for row, (file, content) in enumerate(zip(files, source.contents(files), strict=True)):
+        header = check(file, content, options)
+        if isinstance(header, Unusable):
+            faults.mark_file(row, header.rule, header.value)
+            contents.append(b"")
+            continue
+        assert content is not None
+        contents.append(content)
+        format, mode = FORMATS.index(header.format), MODES.index(header.mode)
+        size = (header.width, header.height)
+        properties[row] = (len(content), *size, format, mode, header.is_turned)
+    columns = {
+        label: pa.array([folders.class_of(file.name) for file in files]).dictionary_encode(),
+    }
+    size = sum(map(len, contents))
+    return Chunk(columns, faults, size, images=Images(contents, properties))

@@ -1,0 +1,1 @@
+"""Code that every package uses: errors, escaping, formatting, names, atomic files, progress."""
