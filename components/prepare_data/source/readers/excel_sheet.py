@@ -37,8 +37,9 @@ from .csv_table import CsvTable
 
 _ZIP, _OLE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"  # of .xlsx; of .xls and of encrypted files
 _WORKBOOK, _RELATIONS = "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
-_MOST_BYTES = 256 << 20  # of a file, which is in memory as a whole
-_MOST_XML = 1 << 30  # bytes of a sheet, which become about half as many bytes of cells
+# Bytes of a file, and of its sheet: both are in memory as a whole, and 100 MiB of XML take 190 MiB.
+# Preflight reads the sheet, too, in a pod of 512 MiB to 1 GiB.
+_MOST_BYTES, _MOST_XML = 64 << 20, 256 << 20
 _PIECE = 1 << 20  # bytes of XML that are searched at once
 _LONGEST_CELL = 1 << 16  # bytes; a cell's XML may lie across two pieces
 _MOST_NAMED = 5  # cells
