@@ -20,7 +20,15 @@ from kfp_tfjob.trainer.inputs import distribute, open_rows
 from kfp_tfjob.trainer.replicas import Replicas
 from kfp_tfjob.trainer.train_step import TrainSteps
 from kfp_tfjob.trainer.weight_divergence import compare_weights
-from tests.local.step_rows import BATCH, SEED, configured, keras, layers, logical_replicas
+from tests.local.step_rows import (
+    BATCH,
+    SEED,
+    configured,
+    keras,
+    layers,
+    load_dataset,
+    logical_replicas,
+)
 
 STEPS = 10
 OPTIONS = TrainerOptions()
@@ -83,7 +91,7 @@ def trained(
 def main() -> None:
     network, folder = sys.argv[2], Path(sys.argv[3])
     replicas = Replicas.start(configured())
-    dataset = Dataset.load(Path(sys.argv[1]))
+    dataset = load_dataset(Path(sys.argv[1]))
     if replicas.count > 1:
         weights = trained(network, dataset, replicas)
         if replicas.chief:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from kfp_tfjob.features.records import train_slices  # noqa: E402
 from kfp_tfjob.storage.address import S3Address  # noqa: E402
 from kfp_tfjob.trainer import label_test, randomness, self_test, user_model  # noqa: E402
 from kfp_tfjob.trainer.dataset import Dataset  # noqa: E402
+from kfp_tfjob.trainer.encoding import encode_rows  # noqa: E402
 from kfp_tfjob.trainer.inputs import distribute, open_rows  # noqa: E402
 from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
 from kfp_tfjob.trainer.train_step import TrainSteps  # noqa: E402
@@ -467,13 +469,19 @@ def logical_replicas() -> Replicas:
     return Replicas(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
 
 
+def load_dataset(folder: Path) -> Dataset:
+    """Load a dataset that other processes load at the same time; each encodes rows for itself."""
+    own = Path(mkdtemp()) / "rows"
+    return Dataset.load(folder, encode=lambda schema: encode_rows(folder, own, schema))
+
+
 def main() -> None:
     names = sys.argv[2:]
     config = configured()
     results = {"alone" if config.cluster.size == 1 else "here": Replicas.start(config)}
     if os.environ.get("LOGICAL"):
         results["together"] = logical_replicas()
-    dataset = Dataset.load(Path(sys.argv[1]))
+    dataset = load_dataset(Path(sys.argv[1]))
     found = {name: _results(names, dataset, replicas) for name, replicas in results.items()}
     print(json.dumps(found), flush=True)
     next(iter(results.values())).part()
