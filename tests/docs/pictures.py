@@ -21,6 +21,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -185,8 +186,13 @@ def _texts(element: ElementTree.Element) -> list[str]:
 
 
 def masked(text: str) -> list[str]:
-    """Return the lines of a text without numbers, which another processor may round differently."""
-    return [" ".join(_NUMBER.sub("N", line).split()) for line in text.splitlines()]
+    """Return the lines of a text without numbers, which another processor may round differently.
+
+    Then an axis may have another mark, and a table of wrong rows another row. So lines that are only
+    numbers are dropped, and equal lines in a row count once.
+    """
+    lines = [" ".join(_NUMBER.sub("N", line).split()) for line in text.splitlines()]
+    return [line for line, _ in groupby(lines) if line != "N"]
 
 
 def take(page: Page, picture: Path, browser: str, folder: Path) -> None:

@@ -43,8 +43,8 @@ def test_each_picture_is_small_and_shown_by_a_document() -> None:
 
 
 def test_numbers_are_masked_and_words_are_not() -> None:
-    text = "accuracy 0.9604 beats 0.0899  (95% bound +0.834)\n1,797 rows"
-    assert pictures.masked(text) == ["accuracy N beats N (N bound N)", "N rows"]
+    text = "accuracy 0.9604 beats 0.0899  (95% bound +0.834)\n0.25\n1 is 7\n9 is 3\n1,797 rows"
+    assert pictures.masked(text) == ["accuracy N beats N (N bound N)", "N is N", "N rows"]
 
 
 def test_the_text_of_a_page_has_its_blocks_in_order() -> None:
