@@ -188,8 +188,8 @@ def _texts(element: ElementTree.Element) -> list[str]:
 def masked(text: str) -> list[str]:
     """Return the lines of a text without numbers, which another processor may round differently.
 
-    Then an axis may have another mark, and a table of wrong rows another row. So lines that are only
-    numbers are dropped, and equal lines in a row count once.
+    Then an axis may have another mark, and a table of wrong rows another row. So lines of numbers
+    alone are dropped, and equal lines in a row count once.
     """
     lines = [" ".join(_NUMBER.sub("N", line).split()) for line in text.splitlines()]
     return [line for line, _ in groupby(lines) if line != "N"]
