@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-LAST = '    ColumnType(picture_options.PICTURE, "image", "Image", ()),\n'
+LAST = '    ColumnType(image_options.PICTURE, "image", "Image", ()),\n'
 LINE = '    ColumnType("geo point", "geo_point", "GeoPoint", ("fail", "drop", "most_frequent"),'
 LINE += ' "most_frequent"),\n'
 FOUND = """

@@ -239,7 +239,7 @@ _IN_TRAIN, _NOT_IN_TRAIN = int(_SPLITS.argmin()), int(_SPLITS.argmax())
         ("", "y", {}, "is empty"),
         ("a,y\n", "y", {}, "header"),
         (WHOLE, "yy", {}, "'yy'"),
-        (WHOLE.replace(",", ";"), "y", {}, 'data_options.delimiter=";"'),
+        (WHOLE.replace(",", ";"), "y", {"delimiter": ","}, 'data_options.delimiter=";"'),
         (WHOLE, "y", {"drop": ["b"], "columns": ["aa"]}, "data_options.columns"),
         (WHOLE, "y", {"missing": {"aa": "drop"}}, "data_options.missing"),
         (WHOLE, "y", {"types": {"y": "category"}}, "data_options.types"),

@@ -88,17 +88,17 @@ def test_splits_that_are_far_from_their_shares(step: Step, tmp_path: Path) -> No
 
 
 def test_files_that_count_in_another_way_than_they_seem_to(step: Step, tmp_path: Path) -> None:
-    """A copy counts twice, folders do not decide beside a group, and a .tsv is not read."""
+    """A copy counts twice, folders do not decide beside a group, and a .sav is not read."""
     columns = {"a": list(range(300)), "g": [i % 60 for i in range(300)]}
     columns["y"] = LABELS[:300]
     for name in ("train/a.csv", "test/a (1).csv"):
         table = write_table(tmp_path / name, columns)
     options = {"split": {"group": "g"}}
-    (tmp_path / "train/b.tsv").write_text(table.read_text())
+    (tmp_path / "train/b.sav").write_text(table.read_text())
     done = run(step, str(tmp_path), "y", options)
     folders, copied, unread = done.statistics.suspicions
-    assert "split.group" in folders and "1 file " in copied and "train/b.tsv" in unread
-    (tmp_path / "train/b.tsv").unlink()
+    assert "split.group" in folders and "1 file " in copied and "train/b.sav" in unread
+    (tmp_path / "train/b.sav").unlink()
     (tmp_path / "test/a (1).csv").write_text(
         "a,g,y\n" + "\n".join(f"{i},{i},u" for i in range(301, 310))
     )

@@ -5,7 +5,6 @@ import re
 import pytest
 
 from kfp_tfjob.common import errors
-from kfp_tfjob.common import errors as former_errors
 from kfp_tfjob.common.errors import ConfigurationError, Problem, first
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse, unknown_key
@@ -14,6 +13,7 @@ from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.removed import REMOVED
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.hints import with_hints
+from kfp_tfjob.storage import errors as former_errors
 from tests.problems import problem_of, problems_of
 
 WRONG = Problem("train_gpus is not valid", received=-1, path="train_gpus")
