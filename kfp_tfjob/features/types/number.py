@@ -146,7 +146,10 @@ class Number(ColumnType):
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
         """Return the forms of numbers."""
+        not_finite = (_INFINITE, matches(texts, NAMED_NOT_FINITE) & short)
         maybe = np.flatnonzero(matches(texts, _MAY_BE_NUMBER))
+        if not len(maybe):  # a table may have thousands of such columns
+            return [not_finite]
         some, is_short = texts.take(pa.array(maybe)), short[maybe]
         numbers, is_number_like = parse_all(some)
         finite = is_number_like & np.isfinite(numbers)
@@ -160,7 +163,7 @@ class Number(ColumnType):
             (_INFINITE, is_number_like & ~finite & is_short),
         ]
         spread_masks = [(form, _spread(mask, maybe, len(texts))) for form, mask in masks]
-        return [(_INFINITE, matches(texts, NAMED_NOT_FINITE) & short), *spread_masks]
+        return [not_finite, *spread_masks]
 
     @classmethod
     def like(cls, texts: pa.Array) -> np.ndarray:
