@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 
 _Step = TypeVar("_Step", bound=Callable[..., Any])
 _SECTION = re.compile(r"^(Args|Returns):\n((?:    .*(?:\n|$))+)", re.MULTILINE)

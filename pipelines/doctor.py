@@ -20,12 +20,12 @@ from kfp_tfjob.checks.namespace import account_of, level_of
 from kfp_tfjob.checks.step_pods import asked_for, step_pods
 from kfp_tfjob.checks.store import check_store
 from kfp_tfjob.checks.subject import Subject, open_cluster
+from kfp_tfjob.cluster.api_errors import ForbiddenError
 from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.common.errors import NoRoomError, StoreUnavailableError
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.options.parameters import RunParameters
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store

@@ -12,7 +12,7 @@ from shlex import quote
 
 from kfp_tfjob.common.errors import Problem, StepError, ended
 from kfp_tfjob.options.key_path import split_keys
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 
 
 def with_hints(error: StepError) -> str:

@@ -13,7 +13,7 @@ from kfp import dsl
 from kfp.dsl.graph_component import GraphComponent
 
 from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 
 from .signature import REQUIRED, Field, with_form
 from .task import with_store

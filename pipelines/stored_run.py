@@ -17,7 +17,7 @@ from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.jobs.verdict import Verdict
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.options.parameters import RunParameters
 from kfp_tfjob.registry.run_folder import find, full_id
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import OUTPUT, RUNS, Layout, RunLayout

@@ -21,7 +21,7 @@ from kfp_tfjob.options.container_images import (
     TRAINER,
     TRAINER_VARIABLE,
 )
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.storage.credentials import MOUNT
 
 from .step_resources import PLAIN, resources_of

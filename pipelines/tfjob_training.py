@@ -1,7 +1,7 @@
 """Defines the pipeline: prepare, train, verify, evaluate, publish.
 
 Compiling it decides no names, ids, times or namespaces, because they belong to a run.
-kfp_tfjob/options/pipeline.py declares the run parameters.
+kfp_tfjob/options/parameters.py declares the run parameters.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from kfp_tfjob.components.prepare_data.component import prepare_data
 from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.address_fields import TICK
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 
 from .signature import REQUIRED, Field, with_form
 from .step_resources import PLAIN, resources_of

@@ -24,7 +24,7 @@ from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, Step
 from kfp_tfjob.common.escaping import LogFormatter, lines, log_to, uncolored
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.layout import CODE, ENCODED_ROWS, MODEL, dataset_digest
-from kfp_tfjob.storage.options import MLFLOW_KEY
+from kfp_tfjob.storage.write_options import MLFLOW_KEY
 from kfp_tfjob.supervisor.cores import available_cores
 
 from . import supervised

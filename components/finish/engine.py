@@ -27,7 +27,7 @@ from .. import notify
 from ..notify_end import send_end_notice
 from ..step import WHOLE_RUN, Step, local_failure, log_to_stdout, open_step
 from ..summary import proven_summary, read_outcome, summary, unchanged_summary
-from . import page
+from . import run_report
 from .leftover_jobs import ClusterReport, end_jobs
 
 log = logging.getLogger(__name__)
@@ -74,11 +74,11 @@ def run_as_exit_task(
         log.warning("cannot read how the run ended: %s", error)
         if cluster and cluster.cause and not cluster.is_told:
             notify.notify(notify.failure(run_id, cluster.cause, model_name), None, None)
-        about = _lines(page.about(cluster, run_id)) if cluster else ""
+        about = _lines(run_report.about(cluster, run_id)) if cluster else ""
         cluster = cluster or ClusterReport()
         if cluster.cause:
             _log(cluster.cause)
-        return Mask()(about + _unread(run_id, error, cluster) + page.explain(cluster.ends))
+        return Mask()(about + _unread(run_id, error, cluster) + run_report.explain(cluster.ends))
 
 
 def _patience() -> Patience:
@@ -94,7 +94,7 @@ def run(step: Step, model_name: str, cluster: ClusterReport | None = None) -> Ru
     """
     tasks = _tasks(step)
     failures = {task: failure for task in tasks if (failure := _failure(task))}
-    about = _lines(page.about(cluster, step.run_id)) if cluster else ""
+    about = _lines(run_report.about(cluster, step.run_id)) if cluster else ""
     succeeded = cluster is not None and cluster.succeeded
     cluster = cluster or ClusterReport()
     outcomes = {task: read_outcome(task) for task in tasks}
@@ -124,7 +124,9 @@ def run(step: Step, model_name: str, cluster: ClusterReport | None = None) -> Ru
         ]
         return RunReport("\n".join(parts), None)
     report = (
-        about + _failed(step, failures, outcomes, cluster) + page.explain(_ends(tasks, cluster))
+        about
+        + _failed(step, failures, outcomes, cluster)
+        + run_report.explain(_ends(tasks, cluster))
     )
     markdown = Mask()(report)
     step.store.write(step.run.failure("md"), markdown.encode(), "text/markdown")
@@ -224,7 +226,7 @@ def _failed(
                 for task, failure in failures.items()
                 for text in (
                     *([f"## Task {code(task.task_key)}", ""] if task.task_key else []),
-                    *page.describe(failure),
+                    *run_report.describe(failure),
                 )
             ),
             "| what | where |",
@@ -238,30 +240,30 @@ def _failed(
                 )
             ),
             row("all of the run's output", code(step.run.base)),
-            *page.on_cluster(cluster),
+            *run_report.on_cluster(cluster),
             "",
             *("\n\n".join(published) or "This run published nothing.", ""),
-            *page.last_words(cluster.unexplained),
+            *run_report.last_words(cluster.unexplained),
         ]
     )
 
 
 def _unread(run_id: str, error: StepError, cluster: ClusterReport) -> str:
     """Return the report for a run when the store does not respond."""
-    cluster_rows = page.on_cluster(cluster)
+    cluster_rows = run_report.on_cluster(cluster)
     lines = [
         *(
             [f"# Run {prose(run_id)} failed in {code(cluster.cause.step)}", ""]
             if cluster.cause
             else []
         ),
-        *(page.describe(cluster.cause) if cluster.cause else []),
+        *(run_report.describe(cluster.cause) if cluster.cause else []),
         *(["| what | where |", "|---|---|", *cluster_rows, ""] if cluster_rows else []),
-        *page.last_words(cluster.unexplained),
+        *run_report.last_words(cluster.unexplained),
         *(["## The store", ""] if cluster.cause else [f"# Run {prose(run_id)}", ""]),
         "How it ended cannot be read from the store.",
         "",
-        *page.problems(Failure.of("finish", error)),
+        *run_report.problems(Failure.of("finish", error)),
     ]
     return _lines(lines)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.failure_record import Failure
-from kfp_tfjob.jobs.job_end import judge
+from kfp_tfjob.jobs.job_diagnosis import judge
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
 from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
 from kfp_tfjob.jobs.log_masking import hide
@@ -98,7 +98,7 @@ def end_jobs(run_id: str) -> ClusterReport:
 
 def _end_jobs_of_every_kind(api: ClusterClient, run_id: str) -> ClusterReport:
     """End the run's jobs of every kind that this cluster has and this account may list."""
-    from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
+    from kfp_tfjob.cluster.api_errors import ForbiddenError, NotFoundError
     from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 
     reports, refused = [], []

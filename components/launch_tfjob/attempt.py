@@ -22,7 +22,7 @@ from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
 from kfp_tfjob.common.docs_page import split_address
 from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
-from kfp_tfjob.jobs.job_end import judge, with_log
+from kfp_tfjob.jobs.job_diagnosis import judge, with_log
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import HEARTBEAT_ANNOTATION
 from kfp_tfjob.jobs.log_masking import Mask

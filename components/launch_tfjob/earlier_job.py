@@ -16,7 +16,7 @@ from enum import StrEnum
 from kfp_tfjob.cluster.log_writer import CLOSING_SECONDS
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.jobs.attempt_record import end_of, read_ends
-from kfp_tfjob.jobs.job_end import judge
+from kfp_tfjob.jobs.job_diagnosis import judge
 from kfp_tfjob.jobs.labels import HASH_ANNOTATION, KEY_LABEL, RUN_LABEL, TASK_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_being_deleted, is_over

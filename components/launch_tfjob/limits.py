@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.jobs.job_end import judge
+from kfp_tfjob.jobs.job_diagnosis import judge
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import (

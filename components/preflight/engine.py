@@ -35,14 +35,14 @@ from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.container_images import TRAIN
 from kfp_tfjob.options.gate import GateOptions
-from kfp_tfjob.options.pipeline import completed
+from kfp_tfjob.options.parameters import completed
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import NPY, images_as_npy
 from kfp_tfjob.registry.run_folder import claim
 from kfp_tfjob.registry.training_cache import TrainedRun
-from kfp_tfjob.storage.options import WEBHOOK_KEY
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
+from kfp_tfjob.storage.write_options import WEBHOOK_KEY
 from kfp_tfjob.user_code.own_code import place_of
 
 from ..code_copy import check_code, code_of_run, save_code

@@ -13,7 +13,7 @@ from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.container_images import TRAIN
 from kfp_tfjob.options.parameter_masking import masked
-from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters, completed
+from kfp_tfjob.options.parameters import PARAMETERS, RunParameters, completed
 
 
 def defaults() -> RunParameters:

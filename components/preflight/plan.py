@@ -28,8 +28,8 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.no_data import has_data, run_problems
 from kfp_tfjob.options.parameter_masking import plain_secrets
+from kfp_tfjob.options.parameters import PARAMETERS, RunParameters
 from kfp_tfjob.options.parse import parse, unknown_key
-from kfp_tfjob.options.pipeline import PARAMETERS, RunParameters
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import check_endpoint
 from kfp_tfjob.user_code.model_code import ModelCode

@@ -39,7 +39,7 @@ from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOp
 
 from .column_profile import LONG, MOST_OTHERS, MOST_TEXTS, ColumnProfile, too_many_others
 from .dictionary import Dictionary
-from .source.header import Columns
+from .source.column_names import Columns
 
 _HASHED = next(column_type.kind for column_type in TYPES.values() if column_type.is_hashed)
 _MOST_NAMED = 50  # columns in a line of the log

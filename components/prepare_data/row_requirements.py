@@ -17,7 +17,7 @@ from .column_warnings import plain_spelling
 from .faults import Faults
 from .labels import Label, number_fix
 from .scan import Scan
-from .source.header import no_rows
+from .source.column_names import no_rows
 
 log = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from .faults import Faults
 from .images.folders import LABEL
 from .kinds import Feature, Kinds, LeftOut, all_hashed
 from .labels import Label, Labels
+from .source.column_names import Columns
 from .source.delimiter import with_delimiter
 from .source.files import Source
-from .source.header import Columns
 from .source.readers.byte_range import BLOCK, Span
 from .source.readers.open_table import PART_BYTES, Part, parts_of
 from .source.resolve import first_block

@@ -29,9 +29,9 @@ from kfp_tfjob.options.data import DataOptions
 from .bucket_folder import BucketFolder
 from .columns_to_rows import texts_of
 from .hashes import ROW_HASH_REVISION, limits_of, scaled, split_of
+from .source.column_names import Columns
 from .source.files import SPLITS as WORDS
 from .source.files import Source
-from .source.header import Columns
 from .source.readers.arrow_table import Chunk
 from .source.readers.open_table import open_table
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from kfp_tfjob.cluster.backend import JobExistsError
-from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.cluster.errors import (
+from kfp_tfjob.cluster.api_errors import (
     ClusterUnavailableError,
     ForbiddenError,
     NotFoundError,
@@ -19,6 +17,8 @@ from kfp_tfjob.cluster.errors import (
     silent,
     webhook_is_away,
 )
+from kfp_tfjob.cluster.backend import JobExistsError
+from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.status import replicas
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from functools import partial
 
-from kfp_tfjob.cluster.errors import ForbiddenError
+from kfp_tfjob.cluster.api_errors import ForbiddenError
 from kfp_tfjob.common.errors import Problem, StepError
 
 from . import cluster, namespace, placement

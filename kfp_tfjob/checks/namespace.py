@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kfp_tfjob.cluster import rights
+from kfp_tfjob.cluster.api_errors import ForbiddenError
 from kfp_tfjob.cluster.backend import JobRefusedError
 from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.cluster.manifests import MULTI_USER, STANDALONE
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.kind import JobKind
@@ -19,7 +19,7 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.options import container_images
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.storage.credentials import OTHER_NAMES, SecretVolume
 
 from .finding import Finding, ok, unknown, waits, warning

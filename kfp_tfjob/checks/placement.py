@@ -12,8 +12,8 @@ from functools import partial
 from kubernetes.client import ApiClient
 
 from kfp_tfjob.cluster import capacity
+from kfp_tfjob.cluster.api_errors import ForbiddenError
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
-from kfp_tfjob.cluster.errors import ForbiddenError
 from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.kind import Replica

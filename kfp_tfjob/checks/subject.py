@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
-from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
-from kfp_tfjob.cluster.errors import (
+from kfp_tfjob.cluster.api_errors import (
     ClusterUnavailableError,
     ForbiddenError,
     NotFoundError,
     webhook_is_away,
 )
+from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import AUTOMATIC

@@ -28,7 +28,7 @@ from kfp_tfjob.jobs.kinds import DEFAULT
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.storage.retry import Patience
 
-from .errors import (
+from .api_errors import (
     UNREADABLE,
     ApiError,
     ClusterUnavailableError,

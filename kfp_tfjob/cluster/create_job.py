@@ -18,9 +18,9 @@ from kubernetes.client import ApiException
 from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.jobs.objects import Object
 
+from .api_errors import ApiError
 from .backend import JobRefusedError
 from .client import CALL_SECONDS, ClusterClient, user_agent
-from .errors import ApiError
 
 
 def create_job(api: ClusterClient, manifest: Object) -> None:

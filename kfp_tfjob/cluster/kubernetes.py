@@ -21,10 +21,7 @@ from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
 from kfp_tfjob.storage.retry import Patience
 
-from .backend import ExitCallback
-from .client import CALL_SECONDS, ClusterClient
-from .create_job import create_job
-from .errors import (
+from .api_errors import (
     ApiError,
     ClusterUnavailableError,
     ForbiddenError,
@@ -36,6 +33,9 @@ from .errors import (
     translate,
     webhook_is_away,
 )
+from .backend import ExitCallback
+from .client import CALL_SECONDS, ClusterClient
+from .create_job import create_job
 from .job_watch import JobWatcher
 from .log_lines import LogLine, last_state
 from .own_task import POD_NAME

@@ -28,7 +28,7 @@ def node_path(name: str) -> tuple[str, ...]:
 
 def own_task(api: ClusterClient, pod_name: str) -> tuple[str, ...]:
     """Return this pod's node path; empty if Argo did not create the pod."""
-    from .errors import ForbiddenError
+    from .api_errors import ForbiddenError
 
     try:
         pod = api.get(api.core("pods", pod_name))

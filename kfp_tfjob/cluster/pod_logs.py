@@ -18,8 +18,8 @@ import urllib3
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import container_statuses, replica_of
 
+from .api_errors import ApiError
 from .client import ClusterClient
-from .errors import ApiError
 from .log_lines import LogLine, cut
 
 log = logging.getLogger(__name__)

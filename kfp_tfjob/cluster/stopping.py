@@ -25,8 +25,8 @@ from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_chief, is_over
 
+from .api_errors import ApiError
 from .client import CALL_FAILED, ClusterClient
-from .errors import ApiError
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import RunLayout
 
-from .job_end import ChiefEnd, judge_chief
+from .job_diagnosis import ChiefEnd, judge_chief
 from .kind import CHIEF, JobKind
 from .labels import KEY_LABEL, SETUP, UPLOADER
 from .log_masking import Mask

@@ -17,8 +17,8 @@ from typing import Any
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.options import container_images
+from kfp_tfjob.options.parameters import ROWS_PER_STEP
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
-from kfp_tfjob.options.pipeline import ROWS_PER_STEP
 from kfp_tfjob.options.pod import (
     NATIVE_RESOURCES,
     PodOptions,

@@ -1,7 +1,8 @@
 """Verdicts on jobs: one word for the result, the evidence, and the remedy.
 
 The word decides whether a new attempt may help and which exit code the step has. Programs read it
-in failure.json, and docs/failures.md has a section for each. Made by `job_end.py` and `limits.py`.
+in failure.json, and docs/failures.md has a section for each. Made by
+`job_diagnosis.py` and `limits.py`.
 """
 
 from __future__ import annotations

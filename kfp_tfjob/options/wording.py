@@ -1,7 +1,7 @@
 """Describes the allowed values of a key, from its declaration, for messages and tables.
 
 The words come from the JSON schema of the typed form, so a message never names a limit that the
-check does not have. Called by `parse.py` for errors, and by `explanation.py` for the reference.
+check does not have. Called by `parse.py` for errors, and by `parameter_help.py` for the reference.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from kfp_tfjob.common.errors import (
 )
 
 from .address import S3Address
-from .aws_chain import is_aws
+from .aws_chain_errors import is_aws
 from .credentials import SecretVolume
 
 _MISSING = {"NoSuchKey", "404", "NotFound"}

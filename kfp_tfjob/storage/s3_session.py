@@ -30,11 +30,10 @@ from botocore.loaders import Loader, create_loader
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StoreUnavailableError
 
 from .address import S3Address
-from .aws_chain import explain_chain, explain_waiting, is_aws
+from .aws_chain_errors import explain_chain, explain_waiting, is_aws
 from .body import Body, Digests
 from .credentials import SecretVolume
 from .fast_put import FastPut, Reply
-from .options import WriteOptions
 from .retry import Patience
 from .s3_errors import (
     RENEWABLE,
@@ -45,6 +44,7 @@ from .s3_errors import (
     explain_unavailable,
     transient,
 )
+from .write_options import WriteOptions
 
 log = logging.getLogger(__name__)
 # It logs a traceback each time that keys cannot be fetched; our own message follows.

@@ -8,9 +8,9 @@ import click
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.formatting import nearest
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 
-from ..explanation import explain as keys_of
+from ..parameter_help import explain as keys_of
 
 
 @click.command("explain")

@@ -17,7 +17,7 @@ from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.common.progress import ProgressReport
 
 if TYPE_CHECKING:
-    from ..live import LiveLines
+    from ..live_lines import LiveLines
 
 with_verbose = click.option(
     "-v", "--verbose", is_flag=True, help="print every line, even on a terminal"
@@ -60,7 +60,7 @@ class DeletionProgress:
         self._command = command
         self._live: LiveLines | None = None
         if is_live():
-            from ..live import LiveLines  # only a terminal needs it
+            from ..live_lines import LiveLines  # only a terminal needs it
 
             self._live = LiveLines(transient=True)
             self._live.begin(command)

@@ -27,7 +27,7 @@ import click
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.address_fields import fill_user
-from kfp_tfjob.options.pipeline import PARAMETERS, Parameter, RunParameters, completed
+from kfp_tfjob.options.parameters import PARAMETERS, Parameter, RunParameters, completed
 
 from ..local.home import BUCKET
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.options.parameters import RunParameters
 
 from .parameters import parameters_of, with_parameters
 

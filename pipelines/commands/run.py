@@ -17,7 +17,7 @@ import click
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import still_masked
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.options.parameters import RunParameters
 
 from ..local.home import DEFAULT, TICK, Home
 from ..local.home import PARAMETERS as PARAMETERS_FILE

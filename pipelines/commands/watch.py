@@ -85,7 +85,7 @@ class _Lines:
 
     def show(self, moment: Moment) -> None:
         """Print the steps that changed, the progress of training, and why the run waits."""
-        from ..kubeflow.reasons import progress_line
+        from ..kubeflow.why import progress_line
 
         for step in moment.changed:
             spent = (
@@ -123,14 +123,14 @@ class _LiveLines(_Lines):
 
     def __init__(self) -> None:
         super().__init__()
-        from ..live import LiveLines  # only a terminal needs it
+        from ..live_lines import LiveLines  # only a terminal needs it
 
         self._live = LiveLines()
 
     def show(self, moment: Moment) -> None:
         """Show the state of each step, the progress of training, and why the run waits."""
         from ..kubeflow.following import TRAINING
-        from ..kubeflow.reasons import training_report
+        from ..kubeflow.why import training_report
 
         if not self._live.has_log and (path := self._live.log_to("watch", moment.run.run_id)):
             self._live.show(f"log        {path}")

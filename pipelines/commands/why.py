@@ -11,7 +11,7 @@ from .output import as_json, show, show_json
 
 if TYPE_CHECKING:
     from ..kubeflow.client import Client
-    from ..kubeflow.reasons import Why
+    from ..kubeflow.why import Why
     from ..local.runs import HomeRuns
 
 

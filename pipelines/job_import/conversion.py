@@ -21,15 +21,15 @@ from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.options.parameter_masking import still_masked
-from kfp_tfjob.options.pipeline import PARAMETERS, completed
+from kfp_tfjob.options.parameters import PARAMETERS, completed
 
 from .documents import name_of
 from .image_config import inspect
+from .main_container import Inspect, Mains, command_of, main_containers, torchrun_variables
 from .output import Output, find_destination, find_output
 from .own_job import parameters_of_own
 from .pod_settings import CONVERTED, first_value, gpus_of, merged, settings_of, user_labels
 from .policies import report_policies
-from .program import Inspect, Mains, command_of, main_containers, torchrun_variables
 from .report import Note, Report
 from .source_job import SourceJob, read_job
 

@@ -15,7 +15,7 @@ from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.pods import SHARED_MEMORY, Container, Mount, is_scratch
 from kfp_tfjob.storage.address import S3Address
 
-from .program import Mains, is_uploader
+from .main_container import Mains, is_uploader
 from .report import Report
 from .source_job import SourceJob
 

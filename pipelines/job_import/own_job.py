@@ -25,7 +25,7 @@ from kfp_tfjob.jobs.pods import Container, Mount, PodSpec, Variable
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.address_fields import safe
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, NATIVE_RESOURCES
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.storage.layout import RUNS, TASKS

@@ -20,9 +20,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.options.pipeline import RunParameters, completed
+from kfp_tfjob.options.parameters import RunParameters, completed
 
-from . import ending, following, plan, reasons, schedules
+from . import ending, following, plan, schedules
 from . import package as packages
 from .connection import BackEnd, Connection
 from .package import Package
@@ -30,6 +30,7 @@ from .pods import RunOnCluster
 from .records import Records
 from .runs import Run, all_parameters, find_run, list_runs, read_run
 from .schedules import Schedule, Trigger
+from .why import Why, explain, with_verdict
 
 _AT_ONCE = 8  # runs whose records are read at the same time; each waits for the store
 
@@ -229,7 +230,7 @@ class Client:
             cluster_troubles: list[str] = []
             with_verdicts = list(
                 pool.map(
-                    lambda records: reasons.with_verdict(
+                    lambda records: with_verdict(
                         records, self._cluster(records.run_id), cluster_troubles
                     ),
                     all_records,
@@ -243,7 +244,7 @@ class Client:
         """Return one run, with its verdict if it is over and the store can be read."""
         one_run = find_run(self.back_end, run)
         records = Records(one_run, self._endpoint)
-        return reasons.with_verdict(records, self._cluster(one_run.run_id))
+        return with_verdict(records, self._cluster(one_run.run_id))
 
     def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
         """Yield the run's state whenever it changes, until the run ends.
@@ -293,12 +294,12 @@ class Client:
         )
         return read_run(self.back_end, failed.run_id)
 
-    def why(self, run: str) -> reasons.Why:
+    def why(self, run: str) -> Why:
         """Return why a run failed, is waiting or published nothing, and what to do."""
         one_run = find_run(self.back_end, run)
         records = Records(one_run, self._endpoint)
         run_id = one_run.run_id
-        return reasons.explain(
+        return explain(
             one_run,
             records,
             self._cluster(run_id),

@@ -14,7 +14,7 @@ from typing import Any
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
-from kfp_tfjob.options.pipeline import RunParameters, completed
+from kfp_tfjob.options.parameters import RunParameters, completed
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files

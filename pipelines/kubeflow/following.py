@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .reasons import Machines
 from .records import Progress, Records
 from .runs import Run, StepState
+from .why import Machines
 
 TRAINING = "launch_tfjob"
 PATIENCE = 600.0  # seconds; an unreachable back end does not end the run

@@ -14,7 +14,7 @@ from kfp_tfjob.checks.finding import Finding
 from kfp_tfjob.components.preflight.plan import job_spec
 from kfp_tfjob.options.address_fields import Tick, fill
 from kfp_tfjob.options.parameter_masking import masked
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.options.parameters import RunParameters
 
 from . import cluster_checks
 from .package import Package

@@ -127,7 +127,7 @@ class RunOnCluster:
 
     def _read_snapshot(self, api: ClusterClient) -> ClusterSnapshot:
         from kfp_tfjob.cluster import waiting_reasons
-        from kfp_tfjob.cluster.errors import ForbiddenError, NotFoundError
+        from kfp_tfjob.cluster.api_errors import ForbiddenError, NotFoundError
         from kfp_tfjob.cluster.pod_summary import pod_summary
 
         label = f"{RUN_LABEL}={run_label(self._run_id)}"

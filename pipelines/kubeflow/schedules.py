@@ -18,7 +18,7 @@ from typing import Any
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.options.parameter_masking import masked
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.options.parameters import RunParameters
 
 from .connection import BackEnd, equals
 from .errors import UnknownRunError

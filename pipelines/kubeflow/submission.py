@@ -14,7 +14,7 @@ from kfp_tfjob.checks.finding import local_paths
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.components.preflight.plan import RunPlan
 from kfp_tfjob.options.no_data import has_data
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.options.parameters import RunParameters
 
 from .code_upload import check_code
 from .connection import BackEnd

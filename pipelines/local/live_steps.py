@@ -19,9 +19,9 @@ from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.storage.layout import OUTPUT, PROGRESS
 
 from ..kubeflow.following import TRAINING
-from ..kubeflow.reasons import training_report
 from ..kubeflow.records import newest
-from ..live import LiveLines
+from ..kubeflow.why import training_report
+from ..live_lines import LiveLines
 from .output import Steps, step_line
 
 _READ_SECONDS = 1.0  # between two reads of progress.jsonl, which gets a line every 2 seconds

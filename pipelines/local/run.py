@@ -33,7 +33,7 @@ from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import masked, secrets_in
-from kfp_tfjob.options.pipeline import RunParameters
+from kfp_tfjob.options.parameters import RunParameters
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE, SecretVolume
 from kfp_tfjob.storage.layout import FAILURE_JSON, FAILURE_PAGE, Layout
 from kfp_tfjob.storage.retry import Patience
@@ -152,7 +152,7 @@ def _live_steps(
         environment: The environment of the run's processes, to which their file for reports is
             added.
     """
-    from ..live import LiveLines  # only a terminal needs it
+    from ..live_lines import LiveLines  # only a terminal needs it
     from .live_steps import LiveSteps
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -29,10 +29,11 @@ from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import FAILURE_JSON
 from kfp_tfjob.storage.store import Store
 
-from ..kubeflow import ending, following, reasons
+from ..kubeflow import ending, following
 from ..kubeflow.pods import ClusterSnapshot
 from ..kubeflow.records import REACHABLE, Records
 from ..kubeflow.runs import Run, StepState, folder_of, in_utc
+from ..kubeflow.why import Why, explain, with_verdict
 from ..stored_run import local_folder
 from . import processes
 from .embedded_store import embedded_store, is_held
@@ -73,7 +74,7 @@ class HomeRuns:
                 if model and _parameters(folder).get("model_name") != model:
                     continue
                 run, records = self._read(folder, open_store)
-                run = reasons.with_verdict(records, lambda folder=folder: RunOnMachine(folder))
+                run = with_verdict(records, lambda folder=folder: RunOnMachine(folder))
                 if records.trouble and run.is_over and not run.verdict:
                     tell(records.trouble)
                 listed.append(run)
@@ -92,13 +93,11 @@ class HomeRuns:
                 seconds,
             )
 
-    def why(self, run: str) -> reasons.Why:
+    def why(self, run: str) -> Why:
         """Return why a run failed or published nothing, and what to do; as `Client.why`."""
         folder = self._folder(run)
         with self._stores() as open_store:
-            return reasons.explain(
-                *self._read(folder, open_store), connect=lambda: RunOnMachine(folder)
-            )
+            return explain(*self._read(folder, open_store), connect=lambda: RunOnMachine(folder))
 
     def cancel(
         self, run: str, limit: float = 300, tell: Callable[[str], None] = lambda text: None

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish import page
+from kfp_tfjob.components.finish import run_report
 from kfp_tfjob.components.finish.leftover_jobs import end_jobs_on
 from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.jobs.job_end import judge
+from kfp_tfjob.jobs.job_diagnosis import judge
 from kfp_tfjob.pipelines.compilation import FOLDER
 from tests.cluster.compiled import Compiled
 from tests.cluster.launches import UNTIL_GO, Launch, on_both_kinds
@@ -130,7 +130,7 @@ def test_why_it_failed(launch):
     body = "time.sleep(600) if me == 'chief-0' else print('no column y'); sys.exit(3)"
     launch.run(launch.spec(body, workers=1))
     left = end_jobs_on(launch.backend(), launch.step.run_id)
-    markdown = page.explain(left.ends)
+    markdown = run_report.explain(left.ends)
     node = launch.node_of("worker-0")
     assert f"| `worker-0` | Failed | `{node}` | `tensorflow` | terminated | 3 |" in markdown
     pod = launch.pod("worker-0")

@@ -20,14 +20,14 @@ from kfp_tfjob.components import STEPS
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.jobs.verdict import Judgement, Verdict
 from kfp_tfjob.options import audience
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER as COMPILED
-from kfp_tfjob.pipelines.explanation import explain
 from kfp_tfjob.pipelines.kubeflow.client import Client
+from kfp_tfjob.pipelines.parameter_help import explain
 from kfp_tfjob.pipelines.tfjob_training import STEPS as PIPELINE_STEPS
-from kfp_tfjob.storage.options import VARIABLES
+from kfp_tfjob.storage.write_options import VARIABLES
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.environment import VARIABLES as VARIABLES_OF_A_REPLICA
 

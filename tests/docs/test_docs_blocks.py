@@ -13,11 +13,11 @@ import click
 import pytest
 import yaml
 
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.compilation import FOLDER
-from kfp_tfjob.pipelines.explanation import explain
+from kfp_tfjob.pipelines.parameter_help import explain
 from tests.docs.blocks import DOCUMENTS, ROOT, TAGS, Block, blocks_of, script
 from tests.local.fake_pipelines import FakePipelines
 

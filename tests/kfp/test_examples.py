@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.components import STEPS
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines.compilation import parse
 from tests.component_examples import compile_example
 from tests.kfp.lab import Lab

@@ -14,7 +14,7 @@ from examples import digits
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.components.step import step as step_of
 from kfp_tfjob.options.container_images import PLACEHOLDER
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE
 from kfp_tfjob.pipelines.kubeflow.errors import ENDPOINT
 from kfp_tfjob.pipelines.local.s3_server import Server

@@ -8,9 +8,9 @@ import pytest
 from examples import own_reader as example
 from kfp_tfjob.common.errors import DataError, StoreUnavailableError
 from kfp_tfjob.components.prepare_data.engine import run
+from kfp_tfjob.components.prepare_data.source.column_names import Columns
 from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.files import Source
-from kfp_tfjob.components.prepare_data.source.header import Columns
 from kfp_tfjob.components.prepare_data.source.readers import own_reader
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table

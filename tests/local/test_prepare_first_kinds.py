@@ -10,7 +10,7 @@ from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.prepare_data import column_profile, dictionary, engine, scan
 from kfp_tfjob.components.prepare_data.kinds import NO_KINDS, Kinds
 from kfp_tfjob.components.prepare_data.source import resolve as source
-from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.column_names import Columns
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout

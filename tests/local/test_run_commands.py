@@ -10,11 +10,11 @@ from kfp_tfjob import Client
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.jobs.failure_record import Failure
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
-from kfp_tfjob.pipelines.kubeflow.reasons import _wait_remedy
 from kfp_tfjob.pipelines.kubeflow.runs import all_parameters
+from kfp_tfjob.pipelines.kubeflow.why import _wait_remedy
 from kfp_tfjob.registry.training_cache import TrainedRun
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout, RunLayout

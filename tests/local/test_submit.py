@@ -12,7 +12,7 @@ from click.testing import Result
 
 from kfp_tfjob import Client
 from kfp_tfjob.options.container_images import PLACEHOLDER
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
 from tests.http_server import Handler, serving

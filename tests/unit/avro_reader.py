@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.column_names import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Reader, undamaged
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.options.data import DataOptions

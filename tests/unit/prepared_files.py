@@ -17,7 +17,7 @@ from kfp_tfjob.components.prepare_data.columns_to_rows import Converter, Rows
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of
-from kfp_tfjob.components.prepare_data.source.header import Columns, choose
+from kfp_tfjob.components.prepare_data.source.column_names import Columns, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.open_table import open_table
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source

@@ -18,7 +18,7 @@ from typing import Any
 
 from kfp_tfjob.common.errors import Problem, StepError
 from kfp_tfjob.components.preflight.parameters import defaults
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines import hints
 from kfp_tfjob.pipelines.commands import parameters
 from tests.conftest import PACKAGES

@@ -14,9 +14,7 @@ from kubernetes.client import Configuration
 from kubernetes.config import incluster_config, kube_config
 
 from kfp_tfjob.cluster import client
-from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
-from kfp_tfjob.cluster.client import ClusterClient, _lines, connect
-from kfp_tfjob.cluster.errors import (
+from kfp_tfjob.cluster.api_errors import (
     ApiError,
     ForbiddenError,
     NotFoundError,
@@ -24,6 +22,8 @@ from kfp_tfjob.cluster.errors import (
     translate,
     webhook_is_away,
 )
+from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
+from kfp_tfjob.cluster.client import ClusterClient, _lines, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_lines import cut
 from kfp_tfjob.common.errors import ConfigurationError, StepError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.common.errors import ConfigurationError
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE, parameters_of
 from tests.problems import problem_of
 

@@ -10,8 +10,12 @@ import pytest
 from kfp_tfjob.checks.placement import affinity as lost
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster import create_job
+from kfp_tfjob.cluster.api_errors import (
+    ClusterUnavailableError,
+    ForbiddenError,
+    OperatorAbsentError,
+)
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
-from kfp_tfjob.cluster.errors import ClusterUnavailableError, ForbiddenError, OperatorAbsentError
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.jobs.spec import JobSpec
 from tests.http_server import Handler, serving

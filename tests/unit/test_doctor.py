@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from kfp_tfjob.checks.engine import findings
 from kfp_tfjob.checks.finding import ok
-from kfp_tfjob.cluster.errors import ForbiddenError
+from kfp_tfjob.cluster.api_errors import ForbiddenError
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.pipelines import doctor
 from kfp_tfjob.pipelines.cli import main

@@ -7,8 +7,8 @@ import pytest
 from kfp_tfjob.common import errors
 from kfp_tfjob.common.errors import ConfigurationError, Problem, first
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.options.parse import parse, unknown_key
-from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.removed import REMOVED
 from kfp_tfjob.options.train import TrainOptions

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from kfp_tfjob.cluster.own_task import node_path
 from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, StepError
-from kfp_tfjob.components.finish import engine, page
+from kfp_tfjob.components.finish import engine, run_report
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask, cause, failed_tasks, read_failed_tasks
 from kfp_tfjob.jobs.failure_record import Failure
@@ -238,7 +238,7 @@ def test_a_failure_is_paragraphs_whatever_the_data_calls_itself() -> None:
         Problem(f"column {HOSTILE} is twice there", [HOSTILE], HOSTILE, f"drop {HOSTILE}"),
         Problem(f"there is no column {HOSTILE}", HOSTILE, fix="correct data_label"),
     )
-    shown = "\n".join(page.describe(Failure.of("prepare_data", error)))
+    shown = "\n".join(run_report.describe(Failure.of("prepare_data", error)))
     tokens = MarkdownIt("commonmark").enable("table").parse(shown)
     blocks = {token.type.removesuffix("_open").removesuffix("_close") for token in tokens}
     assert blocks == {"paragraph", "heading", "inline"}

@@ -20,7 +20,7 @@ from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.common.escaping import MASK
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.jobs.kinds import kind_of
-from kfp_tfjob.options.pipeline import RunParameters, completed
+from kfp_tfjob.options.parameters import RunParameters, completed
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.commands.parameters import parameters_of
 from kfp_tfjob.pipelines.commands.render import first_attempt

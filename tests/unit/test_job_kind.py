@@ -12,24 +12,24 @@ from kfp_tfjob.checks.cluster import job_kind
 from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject, choose
 from kfp_tfjob.cluster import waiting_reasons
-from kfp_tfjob.cluster.backend import JobRefusedError
-from kfp_tfjob.cluster.client import ClusterClient
-from kfp_tfjob.cluster.errors import (
+from kfp_tfjob.cluster.api_errors import (
     ApiError,
     ClusterUnavailableError,
     ForbiddenError,
     NotFoundError,
 )
+from kfp_tfjob.cluster.backend import JobRefusedError
+from kfp_tfjob.cluster.client import ClusterClient
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.local.backend import LocalBackend
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.cluster.stopping import chief_of
 from kfp_tfjob.components.finish import leftover_jobs
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
-from kfp_tfjob.components.finish.page import explain
+from kfp_tfjob.components.finish.report import explain
 from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of
-from kfp_tfjob.jobs.job_end import judge
+from kfp_tfjob.jobs.job_diagnosis import judge
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.manifest import Identity

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_tfjob.jobs.job_end import judge, with_log
+from kfp_tfjob.jobs.job_diagnosis import judge, with_log
 from kfp_tfjob.jobs.status import job_condition
 from kfp_tfjob.jobs.verdict import Verdict
 from tests.unit.cluster_objects import pod

@@ -53,7 +53,7 @@ say("12:00:06.000 - ERROR - Task 'launch-tfjob' finished with status FAILURE")
 SHOW = """
 import subprocess, sys
 from pathlib import Path
-from kfp_tfjob.pipelines.live import LiveLines
+from kfp_tfjob.pipelines.live_lines import LiveLines
 from kfp_tfjob.pipelines.local.live_steps import LiveSteps
 from kfp_tfjob.pipelines.local.output import Relay
 

@@ -14,7 +14,7 @@ import pytest
 
 from kfp_tfjob.components.launch_tfjob.launch import plugin_tracking
 from kfp_tfjob.options.parameter_masking import MASK
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.registry import tracking
 from kfp_tfjob.trainer import mlflow_run
 from kfp_tfjob.trainer.config import Config

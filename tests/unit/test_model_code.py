@@ -22,7 +22,7 @@ from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReade
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.judging.evaluator_code import EvaluatorCode
 from kfp_tfjob.options.container_images import TRAIN
-from kfp_tfjob.options.pipeline import completed
+from kfp_tfjob.options.parameters import completed
 from kfp_tfjob.pipelines.kubeflow.code_upload import check_code as check_code_here
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout

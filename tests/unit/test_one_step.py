@@ -13,8 +13,8 @@ from examples.own_pipeline import own_pipeline
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.parameter_docs import with_parameter_docs
 from kfp_tfjob.options.container_images import TOOLS, TRAIN, TRAINER
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.options.parse import bad_texts, parse
-from kfp_tfjob.options.pipeline import PARAMETERS
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.compilation import FOLDER
 from kfp_tfjob.pipelines.task import with_store

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import click
 
 from kfp_tfjob.options import audience
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines.cli import main
-from kfp_tfjob.pipelines.explanation import explain
+from kfp_tfjob.pipelines.parameter_help import explain
 
 
 def commands(group: click.Group, prefix: str = "") -> Iterator[str]:

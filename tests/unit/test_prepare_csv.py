@@ -16,7 +16,7 @@ from kfp_tfjob.common.errors import DataError, Example
 from kfp_tfjob.components.prepare_data.faults import Faults
 from kfp_tfjob.components.prepare_data.row_requirements import decide
 from kfp_tfjob.components.prepare_data.source import resolve
-from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.column_names import Columns
 from kfp_tfjob.components.prepare_data.source.readers import csv_records
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable

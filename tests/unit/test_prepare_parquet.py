@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kfp_tfjob.common.errors import DataError
-from kfp_tfjob.components.prepare_data.source import header
-from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source import column_names
+from kfp_tfjob.components.prepare_data.source.column_names import Columns
 from kfp_tfjob.components.prepare_data.source.readers import parquet_table
 from tests.fuzz.bounds import bounded
 from tests.unit.prepared_files import check, data_of, faults_of, header_of, names_of, opened, read
@@ -37,7 +37,7 @@ def test_too_many_columns_are_refused(path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(parquet_table, "MOST_COLUMNS", 2)
     (said,) = check(path)
     assert "Received: 3" in said
-    assert header.MOST_COLUMNS == 100_000
+    assert column_names.MOST_COLUMNS == 100_000
 
 
 @pytest.mark.parametrize("store_schema", [True, False])

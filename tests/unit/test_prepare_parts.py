@@ -19,7 +19,7 @@ from kfp_tfjob.components.prepare_data.dictionary import Dictionary
 from kfp_tfjob.components.prepare_data.faults import BlockFaults, Faults
 from kfp_tfjob.components.prepare_data.kinds import Feature, Kinds, columns_of, decide
 from kfp_tfjob.components.prepare_data.labels import Labels
-from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.column_names import Columns
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import ArrowTable, Chunk
 from kfp_tfjob.components.prepare_data.source.readers.csv_table import CsvTable
 from kfp_tfjob.features.cells import Texts

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.common.errors import DataError
-from kfp_tfjob.components.prepare_data.source.header import Columns
+from kfp_tfjob.components.prepare_data.source.column_names import Columns
 from kfp_tfjob.components.prepare_data.source.readers import tfrecord_table
 from kfp_tfjob.components.prepare_data.source.readers.tfrecord_table import masked
 from kfp_tfjob.options.data import DataOptions

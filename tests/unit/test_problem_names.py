@@ -14,7 +14,7 @@ from kfp_tfjob.common.docs_page import (
     split_address,
 )
 from kfp_tfjob.common.errors import ConfigurationError, Problem
-from kfp_tfjob.components.finish import page
+from kfp_tfjob.components.finish import run_report
 from kfp_tfjob.components.launch_tfjob.attempt import words
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.verdict import ContainerFailure, Judgement, Verdict
@@ -100,7 +100,7 @@ def test_a_record_has_the_name_of_its_first_named_problem() -> None:
     assert [problem.name for problem in failure.problems] == ["", "unknown-key"]
     assert Failure.from_bytes(failure.to_bytes()) == failure
     assert Failure.from_line(failure.to_line()) == failure
-    assert failure.docs in page.describe(failure)[-2]
+    assert failure.docs in run_report.describe(failure)[-2]
     without = Failure.of("preflight", ConfigurationError(unnamed))
     assert without.name == without.verdict == "user_error"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.components.prepare_data import weights
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
-from kfp_tfjob.components.prepare_data.source.header import Header, choose
+from kfp_tfjob.components.prepare_data.source.column_names import Header, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse

@@ -16,7 +16,7 @@ from kfp_tfjob.components.publish.component import publish
 from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.address_fields import TICK, Tick
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.pipeline import PARAMETERS
+from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines.tfjob_training import tfjob_training
 from kfp_tfjob.pipelines.without_task_config import launch_tfjob
 from tests.problems import problem_of

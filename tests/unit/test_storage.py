@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError, SSLError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_tfjob.cluster.errors import ApiError
+from kfp_tfjob.cluster.api_errors import ApiError
 from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,

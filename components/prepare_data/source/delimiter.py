@@ -14,8 +14,8 @@ import re
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.options.data import AUTO, BLANKS, DataOptions
 
+from .column_names import DELIMITERS
 from .files import Source
-from .header import DELIMITERS
 from .readers.byte_range import ByteRange
 from .readers.csv_records import CsvRecords, first_record, reduced
 from .readers.open_table import csv_text

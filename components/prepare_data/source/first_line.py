@@ -21,7 +21,7 @@ from kfp_tfjob.features.types.number import is_number
 from kfp_tfjob.options.data import DataOptions
 
 from ..column_profile import ColumnProfile
-from .header import aligned_with_blanks, has_header, without_header
+from .column_names import aligned_with_blanks, has_header, without_header
 from .readers.arrow_table import ArrowTable
 from .readers.csv_table import CsvTable
 

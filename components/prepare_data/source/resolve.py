@@ -23,10 +23,10 @@ from ..images import folders
 from ..images.folders import problems_of
 from ..kinds import NO_KINDS, Kinds, decide
 from ..split_rules import folder_problems
+from .column_names import Columns, Header, choose, longer_rows_fix, no_rows
 from .delimiter import with_delimiter
 from .files import SPLITS, Source
 from .first_line import first_line_problem
-from .header import Columns, Header, choose, longer_rows_fix, no_rows
 from .listing import Listing, addresses_of, is_aside, list_address, table_files
 from .readers.arrow_table import ArrowTable, Chunk
 from .readers.open_table import open_table

@@ -16,7 +16,7 @@ from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.options.data import DataOptions
 
 from ...faults import BlockFaults
-from ..header import MOST_COLUMNS, Columns, too_many_columns
+from ..column_names import MOST_COLUMNS, Columns, too_many_columns
 from .arrow_table import Chunk, Reader, undamaged
 from .byte_range import Span
 

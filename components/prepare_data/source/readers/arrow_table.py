@@ -24,7 +24,7 @@ from kfp_tfjob.features.types.number import is_number, parse_all
 from kfp_tfjob.options.data import NULL_VALUES, DataOptions
 
 from ...faults import BlockFaults
-from ..header import MOST_COLUMNS, Columns, Header, too_many_columns
+from ..column_names import MOST_COLUMNS, Columns, Header, too_many_columns
 from .byte_range import Span
 
 # pandas writes the index of a filtered or shuffled table as a column; it reveals the row order.

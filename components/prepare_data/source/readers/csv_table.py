@@ -25,8 +25,7 @@ from kfp_tfjob.features.cells import shown
 from kfp_tfjob.options.data import BLANKS, DataOptions
 
 from ...faults import BlockFaults
-from ..decompression import Pieces
-from ..header import (
+from ..column_names import (
     MOST_COLUMNS,
     Columns,
     Header,
@@ -36,6 +35,7 @@ from ..header import (
     other_delimiter_fix,
     too_many_columns,
 )
+from ..decoding import Pieces
 from .arrow_table import Chunk, Reader, null_numbers
 from .byte_range import BLOCK, LONGEST_RECORD, ByteRange, Span, begin
 from .csv_records import LOOKED, PIECE, Block, CsvRecords, first_record, reduced

@@ -29,8 +29,8 @@ from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import did_you_mean, listed, nearest, sized
 from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
 
+from ..column_names import Columns, empty
 from ..foreign_files import READER
-from ..header import Columns, empty
 from .arrow_table import Chunk, undamaged
 from .byte_range import BLOCK, Span
 from .csv_table import CsvTable

@@ -23,7 +23,7 @@ from kfp_tfjob.features.types.number import LARGEST
 from kfp_tfjob.options.data import DataOptions
 
 from ...faults import ENCODING, BlockFaults
-from ..header import Columns, empty
+from ..column_names import Columns, empty
 from .arrow_table import Chunk, Reader
 from .byte_range import BLOCK, LONGEST_RECORD, ByteRange, Span, begin, too_long
 from .json_shapes import Literal, is_table, key_twice, object_of, shape_of

@@ -20,9 +20,9 @@ from kfp_tfjob.options import data
 from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
 
 from .. import foreign_files
-from ..decompression import text_of, unpacked
+from ..column_names import empty
+from ..decoding import text_of, unpacked
 from ..files import Source, SourceFile
-from ..header import empty
 from .arrow_table import ArrowTable, Reader
 from .byte_range import BLOCK, Span, ranges_of
 from .csv_table import CsvTable

@@ -22,7 +22,7 @@ from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.user_code.own_code import OwnCode, place_of
 
 from ...faults import BlockFaults
-from ..header import Columns
+from ..column_names import Columns
 from .arrow_table import Chunk, Reader
 
 PATH = "data_options.reader"

@@ -26,7 +26,7 @@ from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.options.data import DataOptions
 
 from ...faults import BlockFaults
-from ..header import Columns
+from ..column_names import Columns
 from .arrow_table import Chunk, Reader
 from .byte_range import LONGEST_RECORD, Span
 

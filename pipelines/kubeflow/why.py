@@ -21,7 +21,7 @@ from kfp_tfjob.components.preflight.plan import job_spec
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
-from kfp_tfjob.options.pipeline import PARAMETERS, completed
+from kfp_tfjob.options.parameters import PARAMETERS, completed
 from kfp_tfjob.registry.verdict_record import Check, ModelVerdict
 
 from . import cluster_checks
