@@ -16,7 +16,7 @@ from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.common.escaping import code
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.finish.report import describe
+from kfp_tfjob.components.finish.run_report import describe
 from kfp_tfjob.components.notify_end import send_end_notice
 from kfp_tfjob.components.step import WHOLE_RUN, Step, keeps_result
 from kfp_tfjob.components.summary import read_outcome, suspicious_columns

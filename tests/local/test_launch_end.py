@@ -14,7 +14,7 @@ import pytest
 
 from kfp_tfjob.components.finish.engine import _ends
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
-from kfp_tfjob.components.finish.report import explain
+from kfp_tfjob.components.finish.run_report import explain
 from kfp_tfjob.components.launch_tfjob import earlier_job, engine
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.records import Claim

@@ -22,7 +22,7 @@ from kfp_tfjob.common.errors import (
     Problem,
     StoreUnavailableError,
 )
-from kfp_tfjob.components.finish.report import explain
+from kfp_tfjob.components.finish.run_report import explain
 from kfp_tfjob.components.launch_tfjob import engine
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
 from kfp_tfjob.components.step import Step

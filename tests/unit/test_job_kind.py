@@ -26,7 +26,7 @@ from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.cluster.stopping import chief_of
 from kfp_tfjob.components.finish import leftover_jobs
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
-from kfp_tfjob.components.finish.report import explain
+from kfp_tfjob.components.finish.run_report import explain
 from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of
 from kfp_tfjob.jobs.job_diagnosis import judge

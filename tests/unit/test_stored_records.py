@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from kfp_tfjob.common.errors import DataError
-from kfp_tfjob.components.finish.report import explain
+from kfp_tfjob.components.finish.run_report import explain
 from kfp_tfjob.components.launch_tfjob import report
 from kfp_tfjob.components.launch_tfjob.records import Claim, Records
 from kfp_tfjob.features.schema import Schema, SchemaLabel
