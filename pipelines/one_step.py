@@ -15,7 +15,7 @@ from kfp.dsl.graph_component import GraphComponent
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.options.parameters import PARAMETERS
 
-from .signature import REQUIRED, Field, with_form
+from .signature import REQUIRED, Field, with_signature
 from .task import with_store
 
 _SECRET = "storage_secret"
@@ -48,7 +48,7 @@ def one_step(step: Any, of_the_run: Mapping[str, str]) -> GraphComponent:
     # With the name of the step itself, KFP would read only that step from the YAML.
     name = f"{step.name}-step"
     return dsl.pipeline(name=name, description=step.description)(
-        with_form(pipeline, fields, outputs)
+        with_signature(pipeline, fields, outputs)
     )
 
 

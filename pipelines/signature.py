@@ -29,15 +29,15 @@ class Field:
     words: str
 
 
-def with_form(
+def with_signature(
     pipeline: Callable[..., Any], fields: Iterable[Field], outputs: Any = REQUIRED
 ) -> Callable[..., Any]:
-    """Return a pipeline function after giving it its inputs and outputs.
+    """Set a pipeline function's signature and its docstring's `Args`, and return the function.
 
     Args:
         pipeline: The function, which is changed.
         fields: Its inputs; required ones come first.
-        outputs: The annotation of its result; by default none.
+        outputs: The return annotation; without it, the pipeline has none.
     """
     fields = list(fields)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

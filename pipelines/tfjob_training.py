@@ -20,7 +20,7 @@ from kfp_tfjob.components.sync_output.component import sync_output
 from kfp_tfjob.options.address_fields import TICK
 from kfp_tfjob.options.parameters import PARAMETERS
 
-from .signature import REQUIRED, Field, with_form
+from .signature import REQUIRED, Field, with_signature
 from .step_resources import PLAIN, resources_of
 from .task import sized, with_store
 from .without_task_config import launch_tfjob
@@ -104,7 +104,7 @@ def _pipeline(*values):
 
 
 tfjob_training = dsl.pipeline(name="tfjob-training", description=DESCRIPTION)(
-    with_form(_pipeline, _form())
+    with_signature(_pipeline, _form())
 )
 
 # Outputs that are conditions of later tasks: whether the run trains, evaluates and publishes. Each

@@ -73,14 +73,16 @@ class State:
             *((f"model/{variable.path}", variable) for variable in model.variables),
             *((f"optimizer/{variable.path}", variable) for variable in model.optimizer.variables),
         ]
-        # Not the weights of a frozen layer, which are as large as those that are trained.
+        # The private list contains only what a layer itself keeps, such as moving averages. The
+        # public one would add the weights of frozen layers, which evaluations do not change and
+        # which may be large.
         layer_variables = (
             variable
             for layer in model._flatten_layers()
             for variable in layer._non_trainable_variables
         )
         changed_ids = {id(variable) for variable in (*layer_variables, *randomness.states(model))}
-        self._of_layers = [
+        self._layer_state_indices = [
             index
             for index, (_, variable) in enumerate(self._variables)
             if id(variable) in changed_ids
@@ -94,7 +96,8 @@ class State:
         layers = {}
         if self._replicas.chief:
             parts = (
-                (index, next(parts_of(self._variables[index][1]))) for index in self._of_layers
+                (index, next(parts_of(self._variables[index][1])))
+                for index in self._layer_state_indices
             )
             layers = {index: part.numpy() for index, part in parts}
         return EvaluationState(self._metric_sums(), self._callbacks.state(), layers)

@@ -442,7 +442,14 @@ class Mirror:
         plain: Sequence[LocalFile],
         ended: Callable[[], bool],
     ) -> None:
-        """Send a checkpoint's files, and then its manifest if all of them arrived."""
+        """Send a checkpoint's files, and then its manifest if all of them arrived.
+
+        Args:
+            step: The training step that names the checkpoint.
+            files: The checkpoint's files on this disk.
+            plain: The run's files outside checkpoints; the manifest lists them.
+            ended: Returns whether the pass must stop, for example during an outage.
+        """
         address = self._run.checkpoints / str(step)
         prefix = f"{CHECKPOINTS}/{step}/"
         paths = {file.path: file for file in files}

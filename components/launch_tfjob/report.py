@@ -124,6 +124,11 @@ def _positive(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _time_parts(parts: Mapping[str, float]) -> list[TimePart]:
+    """Return the rows of the table of the chief's time, in the order of the bar's parts.
+
+    Args:
+        parts: The seconds by activity; a negative number has a share of 0.
+    """
     total = sum(_positive(parts).values())
     return [
         TimePart(

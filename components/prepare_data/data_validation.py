@@ -145,35 +145,49 @@ def _rows(store: Store, base: S3Address, schema: Schema) -> dict[str, Sample]:
 def _compare(
     reference: Reference, prepared: Prepared, rows: Mapping[str, Sample], options: Contract
 ) -> Comparison:
+    """Compare a dataset with the champion's.
+
+    Args:
+        reference: The champion's dataset.
+        prepared: The dataset of this run.
+        rows: Sampled rows of train and test; empty for images or if the shards cannot be read.
+        options: The typed `data_options.contract`.
+    """
     changes = contracts.changes(reference, prepared.schema)
     if not rows or not reference.schema.has_columns:
         label = _label_drift(reference, prepared, None)
-        beyond = list(_drifted(reference, options, {}, label, prepared.schema.label.name))
+        over_limit = list(_drifted(reference, options, {}, label, prepared.schema.label.name))
         if prepared.schema.has_columns:
-            beyond.append(_unknown(reference, "one of the two has rows without columns"))
-        return Comparison(reference, changes, beyond, label=label, obstacle="no columns to compare")
+            over_limit.append(_unknown(reference, "one of the two has rows without columns"))
+        return Comparison(
+            reference, changes, over_limit, label=label, obstacle="no columns to compare"
+        )
     before, now = (contracts.gap_shares(data.statistics) for data in (reference, prepared))
-    gaps = {name: (before[name], now[name]) for name in now if name in before}
-    beyond = list(contracts.beyond_limits(reference, options, prepared.schema, rows["train"], gaps))
+    missing = {name: (before[name], now[name]) for name in now if name in before}
+    over_limit = list(
+        contracts.beyond_limits(reference, options, prepared.schema, rows["train"], missing)
+    )
     drift: dict[str, Drift] = {}
     counts, obstacle = None, ""
     if reference.distributions is None:
         obstacle = f"{reference.name} has no {DISTRIBUTIONS}"
         if options.max_psi is not None:
-            beyond.append(_unknown(reference, obstacle))
+            over_limit.append(_unknown(reference, obstacle))
     else:
-        over = Distributions.of_file(reference.distributions, prepared.schema.encoding)
+        # PSI compares the same bins, so this run's rows are counted by the champion's.
+        distributions = Distributions.of_file(reference.distributions, prepared.schema.encoding)
         for split, part in rows.items():
-            over.add(split, part.rows, part.labels)
-        counts = over.document()
+            distributions.add(split, part.rows, part.labels)
+        counts = distributions.document()
         drift = _moved(reference.distributions, counts)
     label = _label_drift(reference, prepared, counts)
-    fixed = {
+    # Dates drift by nature, so max_psi does not apply to them.
+    stationary = {
         feature.name for feature in prepared.schema.features if not feature.column_type.moves_on
     }
-    judged = {name: moved for name, moved in drift.items() if name in fixed}
-    beyond += _drifted(reference, options, judged, label, prepared.schema.label.name)
-    return Comparison(reference, changes, beyond, gaps, drift, label, counts, obstacle)
+    limited_drift = {name: moved for name, moved in drift.items() if name in stationary}
+    over_limit += _drifted(reference, options, limited_drift, label, prepared.schema.label.name)
+    return Comparison(reference, changes, over_limit, missing, drift, label, counts, obstacle)
 
 
 def _unknown(reference: Reference, why: str) -> Problem:

@@ -73,18 +73,20 @@ class Bins:
         return TYPES[self.kind]
 
     def counted(self, column: np.ndarray) -> np.ndarray:
-        """Return the rows by bin, those with a missing value first: int64 of shape [1 + count].
+        """Return the number of missing values, and of the rows in each bin: int64 [1 + count].
 
-        The column is contiguous: float32 with NaN, codes with 0, or int64 with NO_DATE if missing.
+        Args:
+            column: Contiguous values. A missing one is NaN in float32, 0 in codes, or NO_DATE in
+                int64.
         """
         if self.type.drift_bins == "values":
             return self._of_codes(np.bincount(column, minlength=1))
-        gaps = int(np.count_nonzero(missing_in(column)))
+        missing = int(np.count_nonzero(missing_in(column)))
         edges = np.array(self.edges, column.dtype)
-        below = [int(np.count_nonzero(column <= edge)) for edge in edges]
-        if column.dtype.kind == "i":
-            below = [rows - gaps for rows in below]  # a missing value is the smallest one
-        return np.array([gaps, *np.diff([0, *below, len(column) - gaps])], np.int64)
+        cumulative = [int(np.count_nonzero(column <= edge)) for edge in edges]
+        if column.dtype.kind == "i":  # NO_DATE is the smallest number; NaN is below no edge
+            cumulative = [rows - missing for rows in cumulative]
+        return np.array([missing, *np.diff([0, *cumulative, len(column) - missing])], np.int64)
 
     def _of_codes(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows by bin from the rows of each code."""

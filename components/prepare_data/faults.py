@@ -205,24 +205,31 @@ class Faults:
         return problems
 
     def _column_fix(self, column: str, rules: list[str]) -> str:
-        """Return the fix for a column in which most values break these rules."""
+        """Return the fix for a column in which most values are invalid.
+
+        Most fixes offer two ways: not to use the column, or to make its values valid.
+
+        Args:
+            column: Its name.
+            rules: The keys of RULES that its values break, in that order.
+        """
         if rules == ["long"]:
             return "choose a different data_label, or shorten its values"
         if "format" in rules:
             return self._other_format(column, self.values.get(column, ""))
-        value, is_label = self.values.get(column, ""), column == self.label
+        example, is_label = self.values.get(column, ""), column == self.label
         if option := self._option_of(column):
-            return self._other_column(option, column, value, rules)
+            return self._other_column(option, column, example, rules)
         drop = f"drop it with {setting('data_options.drop', [column])}"
-        avoid = "choose a different data_label" if is_label else drop
+        replace_column = "choose a different data_label" if is_label else drop
         if rules == ["missing"]:
             alternative = f"drop the rows without one with {self._dropping()}"
-        elif rules[0] in ("text", "date") and any(map(str.isdigit, value)):
+        elif rules[0] in ("text", "date") and any(map(str.isdigit, example)):
             column_type = Number if rules[0] == "text" else Date
             alternative = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
-            if replacement := column_type.oddity_of([value])[1]:
+            if replacement := column_type.oddity_of([example])[1]:
                 alternative += f"; {replacement}"
-            if formats := column_type.named_formats(column, [value], self.options):
+            if formats := column_type.named_formats(column, [example], self.options):
                 alternative += f", or name the format: {formats}"
         elif rules == ["list"]:
             alternative = f"write {_expected(rules)}"
@@ -230,7 +237,7 @@ class Faults:
             alternative = "correct data_options.task"
         else:
             alternative = f"set its type with {setting('data_options.types', {column: 'category'})}"
-        return f"{avoid}, or {alternative}"
+        return f"{replace_column}, or {alternative}"
 
     def _option_of(self, column: str) -> str:
         """Return the option that names a column which is no feature; empty for none."""

@@ -54,31 +54,32 @@ def find(schema: Schema, train: Sample) -> list[Suspicious]:
         measure, labels = R2, np.searchsorted(np.sort(labels), labels) / max(len(labels), 1)
     else:
         measure, labels = AUC if len(classes) == 2 else CERTAINTY, labels.astype(np.int64)
-    train_labels, test_labels = labels[::2], labels[1::2]
+    fit_labels, check_labels = labels[::2], labels[1::2]  # both halves are rows of train
     if (
         len(labels) < _FEWEST_ROWS
-        or len(np.unique(train_labels)) < 2
-        or len(np.unique(test_labels)) < 2
+        or len(np.unique(fit_labels)) < 2
+        or len(np.unique(check_labels)) < 2
     ):
         return []
     suspicious = []
     for name, codes in _coded(schema.encoding, rows):
-        train_codes, test_codes = codes[::2], codes[1::2]
+        fit_codes, check_codes = codes[::2], codes[1::2]
         if measure == CERTAINTY:
-            figure = _certainty(train_codes, train_labels, test_codes, test_labels)
+            score = _certainty(fit_codes, fit_labels, check_codes, check_labels)
         else:
-            usual = train_labels.mean()
-            sums = np.bincount(train_codes, train_labels, codes.max() + 1) + _PRIOR_ROWS * usual
-            means = sums / (np.bincount(train_codes, minlength=len(sums)) + _PRIOR_ROWS)
+            # The prediction is the mean label of the bin, shrunk towards the overall mean.
+            mean_label = fit_labels.mean()
+            sums = np.bincount(fit_codes, fit_labels, codes.max() + 1) + _PRIOR_ROWS * mean_label
+            bin_means = sums / (np.bincount(fit_codes, minlength=len(sums)) + _PRIOR_ROWS)
+            predictions = bin_means[check_codes]
             if measure == AUC:
-                figure = _auc(means[test_codes], test_labels)
+                score = _auc(predictions, check_labels)
             else:
-                error, spread = (
-                    (test_labels - prediction) ** 2 for prediction in (means[test_codes], usual)
-                )
-                figure = float(1 - error.mean() / spread.mean())
-        if figure >= _SUSPICIOUS[measure]:
-            suspicious.append(Suspicious(name, measure, figure))
+                squared_errors = (check_labels - predictions) ** 2
+                baseline_errors = (check_labels - mean_label) ** 2
+                score = float(1 - squared_errors.mean() / baseline_errors.mean())
+        if score >= _SUSPICIOUS[measure]:
+            suspicious.append(Suspicious(name, measure, score))
     return sorted(suspicious, key=lambda item: -item.figure)
 
 

@@ -87,8 +87,15 @@ def of_version(
     statistics = read(store, version, STATISTICS, StatisticsDocument.from_bytes)
     if not schema or not statistics:
         return None
-    named = (model_name, champion.version, champion.run_id, champion.dataset_digest)
-    return Reference(*named, schema, statistics, distributions(store, version))
+    return Reference(
+        model_name=model_name,
+        version=champion.version,
+        run_id=champion.run_id,
+        dataset_digest=champion.dataset_digest,
+        schema=schema,
+        statistics=statistics,
+        distributions=distributions(store, version),
+    )
 
 
 def distributions(store: Store, folder: S3Address) -> DistributionsDocument | None:

@@ -93,13 +93,14 @@ def secret_remedy(
 
 def secrets_of(spec: JobSpec) -> list[SecretUse]:
     """Return every reference of a run's pods to a Secret, without duplicates."""
-    uses = [SecretUse(spec.storage_secret, key, "storage_secret") for key in _STORE_KEYS]
+    uses = [SecretUse(spec.storage_secret, name, "storage_secret") for name in _STORE_KEYS]
     for role, settings in {role: spec.pod.of(role) for role in spec.counts}.items():
         if settings.image_pull_secret:
             path = key(spec, role, "image_pull_secret")
             uses.append(SecretUse(settings.image_pull_secret, "", path))
         for secret in filter(None, (volume.secret_name for volume in settings.volumes or ())):
             uses.append(SecretUse(secret, "", key(spec, role, _VOLUMES)))
+        # `settings.env` merges the role with `all`; the path names where the variable was set.
         role_env = getattr(spec.pod, role).env or {}
         for name, content in (settings.env or {}).items():
             if isinstance(content, SecretKey):

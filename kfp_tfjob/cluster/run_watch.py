@@ -92,7 +92,7 @@ class WorkflowWatcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching; if the run was ended, stop its jobs first."""
+        """Stop watching; if the run has ended, first wait until the worker has stopped its jobs."""
         while self._why and self._worker.is_alive() and not self._stopped.wait(1):
             continue
         self._closed.set()

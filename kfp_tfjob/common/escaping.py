@@ -110,7 +110,7 @@ def prose(text: object, most: int = MOST) -> str:
     between backticks.
     """
     words = _WORDS.findall(line(text, most))
-    return " ".join(_word(word, first=index == 0) for index, word in enumerate(words))
+    return " ".join(_prose_word(word, first=index == 0) for index, word in enumerate(words))
 
 
 def row(*cells: str) -> str:
@@ -154,16 +154,22 @@ def _escaped(char: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def _word(word: str, first: bool) -> str:
+def _prose_word(word: str, first: bool) -> str:
+    """Return a word of `prose` as it is or, if it may be Markdown syntax, as a code span.
+
+    Args:
+        word: The word with its punctuation, which stays outside the code span.
+        first: Whether it begins the sentence, where "1." would begin a list.
+    """
     if first and _ORDINAL.fullmatch(word):
         return code(word)
     if _PLAIN.fullmatch(word):
         return word
     parts = _PARTS.fullmatch(word)
     if not (parts and parts[2]):
-        return word  # punctuation
+        return word  # only punctuation
     before, name, after = parts.groups()
-    if "(" in name and after.startswith(")"):
+    if "(" in name and after.startswith(")"):  # a call, such as fit(x)
         name, after = f"{name})", after[1:]
     if len(name) > 2 and name[0] == name[-1] == "`":
         name = name[1:-1]

@@ -107,12 +107,12 @@ class Coding:
 
     @cached_property
     def places(self) -> tuple[tuple[Field, int], ...]:
-        """For each feature, its field in a row, and its place there."""
-        counts = dict.fromkeys(FIELDS, 0)
+        """For each feature, its field in a row (one of FIELDS), and its index in that field."""
+        next_index = dict.fromkeys(FIELDS, 0)
         places = []
         for feature in self.features:
-            places.append((feature.field, counts[feature.field]))
-            counts[feature.field] += 1
+            places.append((feature.field, next_index[feature.field]))
+            next_index[feature.field] += 1
         return tuple(places)
 
     @cached_property

@@ -184,7 +184,8 @@ def estimate(predictions: ClassPredictions, cells: Cells, metric: str, index: in
         predictions: The model's predictions.
         cells: Their confusion matrix.
         metric: `accuracy`, `balanced_accuracy`, `mcc`, `macro_f1`, or a metric of one class.
-        index: The class of `precision/<class>`, `recall/<class>` or `f1/<class>`.
+        index: The class of `precision/<class>`, `recall/<class>` or `f1/<class>`; -1 for a metric
+            of all classes.
     """
     if not cells.weight.any():
         return unknown(metric, predictions)
@@ -198,9 +199,15 @@ def estimate(predictions: ClassPredictions, cells: Cells, metric: str, index: in
         def influence(labels: _Codes, predicted: _Codes) -> _Floats:
             return ((labels == predicted) - value) * scale
 
-        hits = np.ones(cells.classes)
         return _build_estimate(
-            predictions, cells, metric, value, influence, sample_size, hits, proportion=True
+            predictions,
+            cells,
+            metric,
+            value,
+            influence,
+            sample_size,
+            hits=np.ones(cells.classes),  # accuracy is the sum of the classes' shares of hits
+            proportion=True,
         )
     if metric == "balanced_accuracy":
         return _balanced_accuracy(predictions, cells)
@@ -290,38 +297,40 @@ def _class_estimate(
     true, guess = cells.by_label(cells.weight)[index], cells.by_guess(cells.weight)[index]
     if not true:
         return unknown(metric, predictions)  # there are no test rows of this class
-    weight = float({"precision": guess, "recall": true, "f1": true + guess}[metric_name])
+    # Each of the three metrics is factor * true positives / denominator.
+    denominator = float({"precision": guess, "recall": true, "f1": true + guess}[metric_name])
     factor = 2 if metric_name == "f1" else 1
     true_positives = float(cells.weight[(cells.labels == index) & (cells.predicted == index)].sum())
-    value = factor * true_positives / weight if weight else 0.0
+    value = factor * true_positives / denominator if denominator else 0.0
 
     def influence(labels: _Codes, predicted: _Codes) -> _Floats:
-        if not weight:
+        """Return each row's influence: the metric's derivative in the weight of such a row."""
+        if not denominator:
             return np.zeros(len(labels))
         is_class, is_guess = labels == index, predicted == index
-        denominators = {
+        row_denominators = {
             "precision": is_guess,
             "recall": is_class,
             "f1": is_class.astype(float) + is_guess,
         }[metric_name]
-        return (factor * (is_class & is_guess) - value * denominators) / weight
+        return (factor * (is_class & is_guess) - value * row_denominators) / denominator
 
     # The precision of a class that is never predicted is 0 by definition. All rows show this, but
     # no row shows how precise a prediction would be.
     in_class, in_guess = cells.labels == index, cells.predicted == index
     sample_size = {
         "precision": cells.effective_sample_size(in_guess)
-        if weight
+        if denominator
         else cells.effective_sample_size(),
         "recall": cells.effective_sample_size(in_class),
         "f1": cells.effective_sample_size(in_class) + cells.effective_sample_size(in_guess),
     }[metric_name]
     hits = np.zeros(cells.classes)
-    hits[index] = factor / weight if weight else 0.0
+    hits[index] = factor / denominator if denominator else 0.0
     class_estimate = _build_estimate(
         predictions, cells, metric, value, influence, sample_size, hits, metric_name != "f1"
     )
-    return replace(_require_beating_guess(class_estimate), has_interval=bool(weight))
+    return replace(_require_beating_guess(class_estimate), has_interval=bool(denominator))
 
 
 def _macro_f1(predictions: ClassPredictions, cells: Cells) -> Estimate:

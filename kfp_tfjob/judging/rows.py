@@ -234,9 +234,15 @@ def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _shared_shards(test: SchemaSplit, schema: Schema) -> tuple[str, ...]:
-    """Return the test shards with the same rows as a shard that a model is trained with."""
-    training = {
+    """Return the names of test shards whose rows a model was also trained or validated with.
+
+    Args:
+        test: The test split.
+        schema: The dataset of the model's training.
+    """
+    training_digests = {
         digest for name, split in schema.splits.items() if name != SPLIT for digest in split.digests
     }
+    # Older datasets contain no digests, so nothing can be said about their shards.
     pairs = zip(test.shards, test.digests, strict=False)
-    return tuple(shard for shard, digest in pairs if digest in training)
+    return tuple(shard for shard, digest in pairs if digest in training_digests)

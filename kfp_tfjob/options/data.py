@@ -471,7 +471,7 @@ class DataOptions(Group):
             columns: The names of the table's columns.
             label: The label column, to which the rule for `*` does not apply.
         """
-        names = {name for name, gaps in self.missing.items() if gaps.rule == "drop"}
+        names = {name for name, treatment in self.missing.items() if treatment.rule == "drop"}
         if EVERY_COLUMN in names:
             names |= set(columns) - self.missing.keys() - {label, self.weight}
         return frozenset(names)

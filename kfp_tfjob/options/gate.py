@@ -261,6 +261,11 @@ class GateOptions(Group):
 
     @pydantic.model_validator(mode="after")
     def _without_contradiction(self) -> GateOptions:
+        """Reject options that are valid alone but not together.
+
+        Raises:
+            ValueError: The text is the part after "expected" in the message to the user.
+        """
         if self.margin and self.mode != "non_inferior":
             raise ValueError('margin only with "mode": "non_inferior"; other modes ignore it')
         tasks: dict[str, str] = {}

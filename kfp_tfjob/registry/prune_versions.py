@@ -107,7 +107,7 @@ def plan(
     """
     folder = layout.model(model_name)
     records = _all_records(store, layout, model_name)
-    reasons, newest = _needed(records, keep), records[0].number if records else 0
+    reasons, newest_record = _needed(records, keep), records[0].number if records else 0
     promoted = {record.version for record in records}
     candidates = []
     for number, objects in sorted(_objects_by_number(store, folder.versions).items()):
@@ -116,24 +116,25 @@ def plan(
         pruned = store.has(folder.tombstone(number))
         if number in reasons or (pruned and not files):
             continue
-        if _held_for(store, folder, number) > newest:
+        if _held_for(store, folder, number) > newest_record:
             reasons[number] = "is about to become the champion"
         elif number in promoted or pruned:
             why = "left over from a pruned version" if pruned else "an earlier champion"
-            candidates.append(_candidate(number, 0, why, files or objects))
-        elif (old := age(store, _first(folder.version(number), objects))) < hours * 3600:
-            reasons[number] = f"may be in flight: it began {old / 3600:.1f} h ago"
+            candidates.append(_candidate(number, serving=0, why=why, files=files or objects))
+        elif (seconds := age(store, _first(folder.version(number), objects))) < hours * 3600:
+            reasons[number] = f"may be in flight: it began {seconds / 3600:.1f} h ago"
         elif not files:
             reasons[number] = "is a number without files"
         else:
             complete = any(file.address == folder.version(number) / MANIFEST for file in files)
             why = "it was never the champion" if complete else "it was never completed"
-            candidates.append(_candidate(number, 0, why, files))
+            candidates.append(_candidate(number, serving=0, why=why, files=files))
     # Servers read the second newest until they have loaded the newest.
     needed = {record.served_as for record in records[:2]}
     for number, objects in sorted(_objects_by_number(store, folder.serving).items()):
         if number not in needed and number < max(needed, default=0):
-            candidates.append(_candidate(0, number, "servers read a higher number", objects))
+            why = "servers read a higher number"
+            candidates.append(_candidate(0, serving=number, why=why, files=objects))
     return PruningPlan(model_name, tuple(candidates), reasons)
 
 

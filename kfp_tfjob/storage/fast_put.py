@@ -136,6 +136,7 @@ class FastPut:
     def _send_directly(
         self, route: _Route, address: S3Address, body: Body, parameters: Mapping[str, str | int]
     ) -> Reply:
+        """Send an object or a part without boto3, but with the errors that boto3 would raise."""
         path = route.prefix + quote(address.key, safe="/~")
         query = ""
         if "UploadId" in parameters:

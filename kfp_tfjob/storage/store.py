@@ -461,6 +461,11 @@ class Store:
         key: str,
         unfinished: dict[str, PartsUpload] | None,
     ) -> str:
+        """Send a large file in parts and return its checksum in Base64.
+
+        If an outage ends the upload, it stays in `unfinished`, and the next call with this key
+        resumes it. Without the dict, it is aborted.
+        """
         if unfinished is None:
             return PartsUpload(self.session, file, address).send().base64
         unfinished[key] = PartsUpload(self.session, file, address, unfinished.get(key))

@@ -134,7 +134,7 @@ class Distributed(Executor):
                 )
 
     def _threads(self) -> int:
-        """Return how many tasks the workers run at once.
+        """Return the number of threads of all workers; 0 if the cluster has lost its workers.
 
         Raises:
             StepError: The scheduler is gone.

@@ -150,28 +150,33 @@ def count_for(parts: int, cores: int = 0) -> int:
 
 @contextmanager
 def spare(count: int = 0, cores: int = 0) -> Iterator[None]:
-    """Fork the processes for what follows, if that is safe now.
+    """Fork the processes that `Processes` will use within this context, if that is safe now.
+
+    If it is not safe, `Processes` starts a fork server when it needs processes. Processes that it
+    has not taken by the end are killed.
 
     Args:
-        count: How many; 0 for as many as fit a source of any size.
-        cores: As of `count_for`.
+        count: The number of processes; 0 to choose it by the cores and the memory.
+        cores: The cores that the pod requests, as in `count_for`.
     """
     global _spare
     count, threads = count or count_for(_MANY, cores), _threads()
-    # Another thread could hold a lock.
+    # Another thread could hold a lock, which would never be released in the fork.
     is_safe = threading.active_count() == 1 and bool(threads) and threads <= _OF_LIBRARIES
     if count > 1 and is_safe and _spare is None:
         # A garbage collection in a fork would write to all objects, so their pages would be copied.
         gc.freeze()
         pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _begin)
-        with suppress(OSError), warnings.catch_warnings():  # the server will say why
-            warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: has threads
-            pool.submit(int)  # it forks now
+        # If this fails, `Processes` starts the fork server, which reports why.
+        with suppress(OSError), warnings.catch_warnings():
+            # Newer Pythons warn about a fork with threads; it was checked above.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pool.submit(int)  # the pool forks all its processes at the first task
             _spare = pool
     try:
         yield
     finally:
-        if _spare:  # the work needed none
+        if _spare:  # no `Processes` took them
             _end(_spare)
         _spare = None
 

@@ -149,7 +149,7 @@ def first_block(
             return None, NO_KINDS, problems
         columns = replace(columns, null_values=table.null_values)
         try:
-            return columns, *_looked_at(source, table, columns, options)
+            return columns, *_check_first_rows(source, table, columns, options)
         except DataError as error:
             return columns, NO_KINDS, error.as_problems
 
@@ -166,18 +166,26 @@ def _dropped_elsewhere(source: Source, header: Header, options: DataOptions) -> 
     return elsewhere
 
 
-def _looked_at(
+def _check_first_rows(
     source: Source, table: ArrowTable, columns: Columns, options: DataOptions
 ) -> tuple[Kinds, list[Problem]]:
-    looked = 0
-    weight = () if options.weight is None else (options.weight,)
-    chunks = iter(table.chunks(Columns(columns.features, columns.label, extra=weight)))
+    """Infer the column types from the first block with rows, and check its values.
+
+    Returns:
+        The column types, and the block's problems. If the columns' order or number is wrong, only
+        that is reported, because the values are then in the wrong columns. Without such a block,
+        NO_KINDS; this is a problem only if the source's only file has no rows.
+    """
+    bytes_read = 0
+    weight_columns = () if options.weight is None else (options.weight,)
+    chunks = iter(table.chunks(Columns(columns.features, columns.label, extra=weight_columns)))
     for chunk in chunks:
-        looked += chunk.size
-        if chunk.faults.seen or looked > _MOST_LOOKED:
+        bytes_read += chunk.size
+        if chunk.faults.seen or bytes_read > _MOST_LOOKED:
             break
     else:
         return NO_KINDS, [no_rows()] if len(source.files) == 1 else []
+    # Preflight must end soon, so it does not search the whole file for a row.
     if not chunk.faults.seen:
         return NO_KINDS, []
     profiles = {name: ColumnProfile(name) for name in columns.features}
@@ -185,20 +193,22 @@ def _looked_at(
     is_whole = len(source.files) == 1 and next(chunks, None) is None
     kinds, problems = decide(profiles.values(), options, is_whole=is_whole)
     kinds = replace(kinds, padded=_padded(chunk, kinds, options))
-    for name in weight:
+    # This and the converter add the invalid values to the chunk's faults.
+    for name in weight_columns:
         weights.read(chunk, name)
     chunk.faults.dropping = options.dropping(chunk.columns, columns.label)
     Converter(kinds, columns.label, options.format_of(columns.label)).rows(chunk)
     faults = Faults(label=columns.label, options=options)
     faults.merge(chunk.faults)
-    if order := faults.order_problem():
-        return kinds, [order]
+    if order_problem := faults.order_problem():
+        return kinds, [order_problem]
     if faults.shape_problem():
         return kinds, faults.problems(longer_rows_fix(table.header, options))
     if problems or options.on_bad_row != "fail":
         return kinds, problems
-    quote = faults.quote_problem()
-    return kinds, [*([quote] if quote else []), *first_columns(faults.column_problems())]
+    quote_problem = faults.quote_problem()
+    quote_problems = [quote_problem] if quote_problem else []
+    return kinds, [*quote_problems, *first_columns(faults.column_problems())]
 
 
 def _padded(chunk: Chunk, kinds: Kinds, options: DataOptions) -> frozenset[str]:

@@ -190,7 +190,7 @@ class LocalContainer:
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to the process; `_once` then ends its whole group."""
+        """Send SIGKILL to the process; `_run_once` then ends its whole group."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
@@ -201,15 +201,19 @@ class LocalContainer:
                 self._process.send_signal(number)
 
     def _run(self) -> None:
+        """Run the process, and restart a native sidecar's after growing pauses.
+
+        Called in a thread. `ended` is set even after a bug, because the pod waits for it.
+        """
         pause = 0.5
         try:
             while True:
-                self._once()
+                self._run_once()
                 if not self._restarts or self._stopping.wait(pause):
                     break
                 self._restart_count += 1
                 pause = min(2 * pause, _LONGEST_PAUSE)
-        except Exception:  # the pod waits until the container has ended
+        except Exception:
             log.exception("a bug of the local back end ended the container %s", self.name)
             self.kill()
             self._end(now(), 128, "BackEndError")
@@ -217,7 +221,7 @@ class LocalContainer:
             self.ended.set()
             self._changed()
 
-    def _once(self) -> None:
+    def _run_once(self) -> None:
         started = now()
         try:
             self._termination_message.write_bytes(b"")

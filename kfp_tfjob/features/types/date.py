@@ -252,16 +252,16 @@ class Date(ColumnType):
 
     @classmethod
     def parse(cls, cells: Cells) -> Parsed:
-        """Return microseconds since 1970, UTC."""
+        """Return microseconds since 1970, UTC, and the rows that are not a date."""
         if cells.is_temporal:
-            dates, wrong = of_typed(cells.column)
-            return Parsed(np.where(wrong, 0, dates), {"date": wrong})
+            times, invalid = of_typed(cells.column)
+            return Parsed(np.where(invalid, 0, times), {"date": invalid})
         if cells.is_numeric:
             return cells.refused("date", NO_DATE)
-        if quick := cells.quickly(parse_quickly, NO_DATE):
-            return quick
-        days, good = parse_all(cells.distinct[0])
-        return cells.parsed(np.where(good, days, 0), NO_DATE, {"date": ~good})
+        if column := cells.quickly(parse_quickly, NO_DATE):
+            return column
+        times, is_date = parse_all(cells.distinct[0])
+        return cells.parsed(np.where(is_date, times, 0), NO_DATE, {"date": ~is_date})
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:

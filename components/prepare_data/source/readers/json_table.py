@@ -353,7 +353,12 @@ def _as_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_deep(data: bytes) -> bool:
-    """Return whether a line may be nested so deeply that Arrow's parser overflows the stack."""
+    """Return whether a line may be nested so deeply that Arrow's parser overflows the stack.
+
+    It counts opening brackets, even in strings or after others are closed, because that is fast; a
+    false alarm only makes the reader parse line by line.
+    """
+    # Most lines open little more than their own object, so most blocks end here.
     if data.count(b"[") + data.count(b"{") - data.count(b"\n") <= _DEEPEST:
         return False
     text = np.frombuffer(data, np.uint8)
