@@ -210,7 +210,7 @@ def _back_end_run(identifier: str, endpoint: str, connection: Connection, task: 
                 f"the run {record.name} has no parameter output_uri, so its logs cannot be found",
                 received="a run of another pipeline",
                 expected="a run of this pipeline, or the folder of a run",
-                fix=f"name the folder: s3://BUCKET/PREFIX/runs/{record.run_id}",
+                fix=f"pass the run's folder instead: s3://BUCKET/PREFIX/runs/{record.run_id}",
             )
         )
     run = find(store, Layout.parse(output), record.run_id).task(task)

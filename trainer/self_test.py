@@ -33,7 +33,7 @@ _ROWS = 8  # few, because each test runs on every replica at every start
 _OTHER_ROWS = 6  # an evaluation has steps of different sizes
 _MASKED = Problem(
     "the loss depends on how a batch is divided",
-    received="an output with a mask: the loss is the mean over the unmasked rows, and their number"
+    received="an output with a mask; the loss is then the mean over the unmasked rows, whose number"
     " differs between replicas",
     expected="no mask on the output",
     fix="remove Masking, or add a layer that does not pass the mask on; or train with one replica"

@@ -135,8 +135,8 @@ class TrainSteps:
                 Problem(
                     "the model's metrics do not include a loss",
                     received=", ".join(metrics) or "none",
-                    expected="one named loss",
-                    fix="remove the model's property `metrics`, or name one of the metrics loss",
+                    expected="a metric with the name 'loss'",
+                    fix="remove the model's property `metrics`, or name one of its metrics 'loss'",
                 )
             )
         numbers = {name: float(np.reshape(value, ())) for name, value in metrics.items()}

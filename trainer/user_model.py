@@ -118,7 +118,7 @@ def callbacks(model_code: str, dataset: Dataset) -> list[Any]:
             "the model code does not return a list of callbacks",
             received=received,
             expected="def callbacks(dataset) that returns a list of keras.callbacks.Callback",
-            fix=f"correct callbacks in {name}, or rename it",
+            fix=f"correct `callbacks` in {name}, or rename it if it is for something else",
             name="callback-not-supported",
         )
     )

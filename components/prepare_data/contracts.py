@@ -83,7 +83,7 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
         yield Problem(
             f"the data has columns that {reference.name} does not have",
             received=listed([f"{name!r} ({_kind(now[name])})" for name in new], _MOST_NAMED),
-            expected=f"its {len(before):,} columns",
+            expected=f"the {len(before):,} columns of {reference.name}",
             fix=f"drop them with {setting('data_options.drop', [*dropped, *new])}"
             if len(dropped) + len(new) <= _MOST_NAMED
             else f"set {setting('data_options.columns', list(before))}"
@@ -213,7 +213,7 @@ def beyond_limits(
             continue
         if now - before > options.max_gap_rise:
             yield Problem(
-                f"the column {name!r} has more missing values than the data of {reference.name}",
+                f"the column {name!r} has more missing values than in the data of {reference.name}",
                 received=f"{now:.1%} of the training rows, {before:.1%} before",
                 expected=f"at most {before + options.max_gap_rise:.1%}"
                 " (data_options.contract.max_gap_rise)",

@@ -67,10 +67,11 @@ def find(step: Step, model_name: str) -> Reference | str | Problem:
     except (DataError, ConfigurationError) as error:
         received = str(error)
     return Problem(
-        f"the data of {subject} cannot be read, so there is nothing to compare this data with",
+        f"the training data of {subject} cannot be read, so this run's data is not compared with"
+        " it",
         received=received,
-        fix="go back to another champion with `kfp-tfjob models rollback`, or, to train without a"
-        ' comparison, set changes and limits of data_options.contract to "warn"',
+        fix="return to another champion with `kfp-tfjob models rollback`; to train without a"
+        ' comparison instead, set data_options.contract.changes and limits to "warn"',
     )
 
 

@@ -113,9 +113,9 @@ def _copy(
             raise DataError(
                 Problem(
                     f"the output of run {champion.run_id} is not the evaluated model",
-                    received=f"a manifest with the digest {source.digest}",
-                    expected=verdict.model_digest,
-                    fix="evaluate the model again",
+                    received=f"a model with the digest {source.digest}",
+                    expected=f"the evaluated model, with the digest {verdict.model_digest}",
+                    fix="start a new run, so that evaluate and publish use the same output",
                 )
             )
         shutil.move(Path(scratch) / "run" / RUN_MODEL, folder / MODEL)

@@ -132,9 +132,9 @@ def translate(error: ApiError, action: str) -> StepError:
     if status == 404:
         return NotFoundError(
             Problem(
-                f"there is nothing to {action}",
+                f"cannot {action}: the cluster has no such object",
                 received=message,
-                expected="an object of that name in the namespace",
+                expected="an object with this name in the namespace",
                 fix="check the name and the namespace; something else may have deleted it",
             )
         )

@@ -101,8 +101,9 @@ def evaluation_slices(rows: int, batch: int, replicas: int) -> list[list[np.ndar
             Problem(
                 "the validation split is too small",
                 received=f"{rows} rows",
-                expected=f"a row for each of {replicas} replicas, or none at all",
-                fix="use more data, or change the split in data_options",
+                expected=f"at least {replicas} rows, one for each replica, or an empty split",
+                fix="use more data, a larger validation split (data_options.split) or fewer"
+                " replicas",
             )
         )
     if not rows:

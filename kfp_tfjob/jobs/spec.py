@@ -365,7 +365,7 @@ class JobSpec:
         )
         if _BATCH_SIZE in self.automatic:
             yield Problem(
-                "this run began with a batch that its replicas now cannot divide",
+                "the batch size with which this run began cannot be divided among its replicas now",
                 received=f"train_batch_size {self.batch_size}",
                 expected=expected,
                 fix="continue with as many replicas and GPUs as before, or start a new run",

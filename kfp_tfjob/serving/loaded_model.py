@@ -61,9 +61,9 @@ class LoadedModel:
         if schema.schema_digest != champion.schema_digest:
             raise DataError(
                 Problem(
-                    f"{SCHEMA} of {name} is not the champion's",
-                    received=schema.schema_digest,
-                    expected=champion.schema_digest,
+                    f"{SCHEMA} of {name} does not match its champion record",
+                    received=f"the digest {schema.schema_digest}",
+                    expected=f"the record's digest, {champion.schema_digest}",
                     fix="roll back to another version with `kfp-tfjob models rollback`",
                 )
             )

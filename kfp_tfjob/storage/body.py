@@ -31,7 +31,7 @@ class FileChangedError(StepError):
         super().__init__(
             Problem(
                 f"{path} changed while it was being sent",
-                expected="a file that nothing writes to meanwhile",
+                expected="a file that does not change while it is being sent",
                 fix="wait until it is complete, then send it again; or write it under a name that"
                 " ends in .tmp, and rename it",
             )

@@ -322,7 +322,8 @@ def explain(
                 f"cannot {action}: the KMS key cannot be used",
                 received=received,
                 expected="a key that is enabled, in the region of the bucket",
-                fix="correct STORAGE_ENCRYPTION or the encryption of the bucket, or enable the key",
+                fix="enable the key, or correct STORAGE_ENCRYPTION or the bucket's default"
+                " encryption",
             )
         )
     if code.isdecimal() and not error.operation_name.startswith("Head"):

@@ -119,7 +119,7 @@ def translate(action: str, error: Any, host: str) -> StepError:
             Problem(
                 f"cannot {action}: Kubeflow Pipelines does not have it",
                 received=message,
-                expected="an object of this back end and of this namespace",
+                expected="an object that exists in this back end and namespace",
                 fix="look it up with `kfp-tfjob runs` or `kfp-tfjob schedule list`; check --host"
                 " and --namespace",
             )

@@ -50,7 +50,7 @@ class Trigger:
                     expected="seconds, minutes, hours, day of month, month, day of week",
                     fix=f"put the seconds first: '0 {' '.join(fields)}'"
                     if len(fields) == 5
-                    else "for 3 a.m. every day: '0 0 3 * * *'",
+                    else "write six fields; '0 0 3 * * *' is 3 a.m. every day",
                 )
             )
 

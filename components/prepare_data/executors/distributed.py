@@ -257,7 +257,7 @@ def _refused(received: str, expected: str = "") -> ConfigurationError:
         "the Dask cluster runs different code from the step",
         received,
         expected or code_version(),
-        "use the image of this step for the scheduler and the workers, by its digest",
+        "run the Dask scheduler and workers with this step's image, named by its digest",
     )
 
 

@@ -92,7 +92,7 @@ def refuse_other_images(listings: Sequence[Listing], store: Store) -> None:
     is_readable = READABLE in kinds
     raise DataError(
         Problem(
-            "data_uri contains images whose names do not end like those of images"
+            "data_uri contains images whose file names do not have an image's suffix"
             if is_readable
             else "data_uri contains images that are neither JPEG nor PNG",
             received=listed((f"{name}, {kind}" for kind, name in kinds.items()), _SHOWN),

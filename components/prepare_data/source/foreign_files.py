@@ -7,7 +7,7 @@ import re
 from kfp_tfjob.options.data import FORMAT_WORDS
 
 HEAD = 512  # bytes by which a file is recognized
-READER = "name a function of your own that reads it in data_options.reader"
+READER = "write a function that reads it, and name the function in data_options.reader"
 _TABLE = f"write it as {FORMAT_WORDS}, or {READER}"
 _PACKED = "use gzip, zstd, Parquet or no compression"
 _PICTURE = "set data_uri to the folder that contains one folder of images per class"

@@ -54,8 +54,8 @@ class Listing:
 
 _EXPECTED = f"a file, or a folder with files that end in {', '.join(suffixes())}"
 _OTHERS = (
-    f"save its tables as {FORMAT_WORDS}, name a function of your own that reads them in"
-    " data_options.reader, or "
+    f"save its tables as {FORMAT_WORDS}, write a function that reads them and name the"
+    " function in data_options.reader, or "
 )
 _ONLY_HERE = "; a path works only in a run on this machine"
 

@@ -113,6 +113,6 @@ def too_long(name: str, position: int) -> DataError:
             f"{name}: the line at byte {position:,} is too long",
             received=f"more than {LONGEST_RECORD >> 20} MiB without a line end",
             expected="one row on each line, ended by a newline",
-            fix="write the file again, or as Parquet",
+            fix="end each row with a newline; if a row is that long, write the data as Parquet",
         )
     )

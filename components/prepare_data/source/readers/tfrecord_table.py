@@ -195,7 +195,8 @@ class TFRecordTable(Reader):
                 received=f"the series {listed(map(repr, names), 10)} in feature_lists",
                 expected="a tf.train.Example in each record",
                 fix="write each series as a feature with the same number of values in every record,"
-                " or name a function of your own that reads the file in data_options.reader",
+                " or write a function that reads the file, and name the function in"
+                " data_options.reader",
             )
         )
 
@@ -205,8 +206,8 @@ class TFRecordTable(Reader):
                 f"record {number:,} of {self._name} is not a tf.train.Example",
                 received=received,
                 expected="a tf.train.Example in each record",
-                fix="write the rows as tf.train.Example, or name a function of your own that reads"
-                " the file in data_options.reader",
+                fix="write the rows as tf.train.Example, or write a function that reads the"
+                " file, and name the function in data_options.reader",
             )
         )
 
