@@ -147,13 +147,17 @@ def test_lines_made_to_hurt_cost_bounded_memory(path: Path, line: str, rule: str
     assert faults.counts() == {rule: 1} and faults_of(faults)[0][0] == 2
 
 
+@pytest.mark.parametrize("empty", [0, 70_000], ids=["", "after empty lines"])
 @pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"b":', "}")], ids=["list", "object"])
-def test_a_value_that_is_nested_very_deeply_is_a_fault(path: Path, start: str, end: str) -> None:
-    """Arrow's parser would overflow the stack."""
+def test_a_value_that_is_nested_very_deeply_is_a_fault(
+    path: Path, start: str, end: str, empty: int
+) -> None:
+    """Arrow's parser would overflow the stack, also if many lines open no bracket."""
     deep = '{"a": 1, "y": "u", "z": ' + start * 50_000 + "1" + end * 50_000 + "}"
-    write(path, [*[{"a": 1, "y": "u"}] * 60_000, deep])  # behind the lines in which keys are found
+    first = [{"a": 1, "y": "u"}] * 60_000  # the lines in which keys are found
+    write(path, [*first, *[""] * empty, deep])
     *_, faults = data_of(path)
-    assert faults.counts() == {"json": 1} and faults_of(faults)[0][0] == 60_001
+    assert faults.counts() == {"json": 1} and faults_of(faults)[0][0] == 60_001 + empty
 
 
 def test_many_objects_in_a_dropped_key_are_no_fault(path: Path) -> None:

@@ -358,8 +358,10 @@ def _is_deep(data: bytes) -> bool:
     It counts opening brackets, even in strings or after others are closed, because that is fast; a
     false alarm only makes the reader parse line by line.
     """
-    # Most lines open little more than their own object, so most blocks end here.
-    if data.count(b"[") + data.count(b"{") - data.count(b"\n") <= _DEEPEST:
+    # Most lines open little more than their own object, so most blocks end here. Other lines, such
+    # as empty ones, open nothing, and would hide what the rest opens.
+    objects = data.count(b"\n{") + data.startswith(b"{")
+    if data.count(b"[") + data.count(b"{") - objects <= _DEEPEST:
         return False
     text = np.frombuffer(data, np.uint8)
     opened = np.cumsum((text == ord("[")) | (text == ord("{")))
