@@ -105,9 +105,9 @@ from tests.unit.test_serve_limits import Client, Counts, application
 BASE = S3Address("bucket", "d")
 PREPARE = "components/prepare_data"
 DATA_SOURCE, IMAGES = f"{PREPARE}/source", f"{PREPARE}/images/folders"
-HEADER, LISTING = f"{DATA_SOURCE}/header", f"{DATA_SOURCE}/listing"
+HEADER, LISTING = f"{DATA_SOURCE}/column_names", f"{DATA_SOURCE}/listing"
 ARROW = f"{DATA_SOURCE}/readers/arrow_table"
-ENCODED = f"{DATA_SOURCE}/decompression"
+ENCODED = f"{DATA_SOURCE}/decoding"
 CODE_ARGUMENTS, REFERENCE = "user_code/arguments", "options/container_images:reference_problems"
 COMMAND = ["python3", "train.py"]
 
