@@ -35,6 +35,7 @@ from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.common.formatting import listed, sized
 from kfp_tfjob.common.names import below
 from kfp_tfjob.common.progress import ProgressReport, report
+from kfp_tfjob.features.cells import as_array
 from kfp_tfjob.features.moments import Moments
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
@@ -46,7 +47,7 @@ from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import ENCODED_DOCUMENT
 
 from .errors import StoppedError
-from .packing import Packing, chunk_of
+from .packing import Packing
 
 log = logging.getLogger(__name__)
 
@@ -335,7 +336,7 @@ class _Encoding:
     def _labels(self, table: pa.Table) -> np.ndarray:
         """Return (rows,) int64 classes, or float32 values."""
         label = self._schema.label
-        column = chunk_of(table[label.name])
+        column = as_array(table[label.name])
         if label.classes is None:
             return column.to_numpy(zero_copy_only=False).astype(np.float32)
         if not isinstance(column, pa.DictionaryArray):
@@ -457,7 +458,7 @@ class _ImageEncoding(_Encoding):
         with open(contents_of(self._target, split), "wb") as file:
             for group in groups:
                 table = self._read(group)
-                contents = chunk_of(table[PICTURE]).cast(pa.large_binary())
+                contents = as_array(table[PICTURE]).cast(pa.large_binary())
                 ends = np.frombuffer(contents.buffers()[1], np.int64)
                 ends = ends[contents.offset : contents.offset + len(contents) + 1]
                 start, end = int(ends[0]), int(ends[-1])

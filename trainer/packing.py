@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
+from kfp_tfjob.features.cells import as_array
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.raw_columns import ColumnGroup, RawColumns, type_of
 
@@ -35,7 +36,7 @@ class Packing:
     def pack(self, table: pa.Table) -> Iterator[np.ndarray]:
         """Yield slices of (rows, packed columns) float32, in the order of the rows."""
         features = self._coding.features
-        columns = [chunk_of(table[feature.name]) for feature in features]
+        columns = [as_array(table[feature.name]) for feature in features]
         strings = {
             group: group.encode_strings([columns[at] for at in group.features])
             for group in self._groups
@@ -131,9 +132,3 @@ def _distinct(column: pa.Array) -> tuple[list[bytes], np.ndarray]:
         codes = codes.fill_null(len(strings))
         strings.append(b"")
     return strings, codes.to_numpy()
-
-
-def chunk_of(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array."""
-    chunk = column.combine_chunks()
-    return chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk

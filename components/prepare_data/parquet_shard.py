@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kfp_tfjob.features.cells import sorted_strings
+from kfp_tfjob.features.cells import as_array, sorted_strings
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.string_hashes import string_hashes
 from kfp_tfjob.features.types.base import CODES, CONTENTS, NO_DATE
@@ -145,7 +145,7 @@ class ParquetShard:
             for at, field in enumerate(table.schema):
                 if field.type == pa.large_binary():
                     continue  # its chunks are not copied
-                column = _chunk_of(table[at])
+                column = as_array(table[at])
                 if pa.types.is_dictionary(field.type):
                     column = _sorted_dictionary(column)
                 table = table.set_column(at, field, column)
@@ -159,11 +159,6 @@ class ParquetShard:
         if column.type == pa.large_binary():
             return np.concatenate(self._content_words)
         return _words(column.chunk(0))
-
-
-def _chunk_of(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _words(column: pa.Array) -> np.ndarray:

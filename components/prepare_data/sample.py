@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.features.cells import Cells, Texts
+from kfp_tfjob.features.cells import Cells, Texts, as_array
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import CODES, ColumnType
@@ -61,9 +61,9 @@ def read(
     table = pa.concat_tables(groups).slice(0, most).unify_dictionaries().combine_chunks()
     rows = np.zeros(len(table), kind)
     for feature, (field, place) in zip(coding.features, coding.places, strict=True):
-        rows[field.name][:, place] = _values(feature, _column(table, feature.name))
+        rows[field.name][:, place] = _values(feature, as_array(table[feature.name]))
     rows["features"] += np.float32(0)  # -0.0 is 0.0
-    return Sample(rows, _labels(schema, _column(table, schema.label.name)))
+    return Sample(rows, _labels(schema, as_array(table[schema.label.name])))
 
 
 def _first_groups(
@@ -89,12 +89,6 @@ def _first_groups(
         except pa.ArrowException as error:
             raise _mismatch(base, name, f"{type(error).__name__}: {error}"[:500]) from error
     return groups
-
-
-def _column(table: pa.Table, name: str) -> pa.Array:
-    """Return a column of a table without chunks."""
-    column = table[name].combine_chunks()
-    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
 def _values(feature: ColumnType, column: pa.Array) -> np.ndarray:

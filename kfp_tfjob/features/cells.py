@@ -242,6 +242,11 @@ def textual(kind: pa.DataType) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
+def as_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array; a column with one chunk is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def temporal(kind: pa.DataType) -> bool:
     """Return whether values of a type are dates, with a time or not."""
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind)

@@ -21,7 +21,7 @@ from pyarrow import csv as arrow_csv
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import counted
-from kfp_tfjob.features.cells import shown
+from kfp_tfjob.features.cells import as_array, shown
 from kfp_tfjob.options.data import BLANKS, DataOptions
 
 from ...faults import BlockFaults
@@ -249,7 +249,7 @@ class CsvTable(Reader):
             table = self._read(block, types)
         except pa.ArrowInvalid:
             table = self._read(self._records.of_width(block, len(self.schema))[0], types)
-        return [_one(table[str(place)]) for place in places]
+        return [as_array(table[str(place)]) for place in places]
 
     @property
     def lines(self) -> int:
@@ -312,7 +312,7 @@ class CsvTable(Reader):
             table = self._read(block, types, nulls=columns.gaps)
         except pa.ArrowInvalid:
             return None
-        values = {name: _one(table[str(i)]) for name, i in at.items()}
+        values = {name: as_array(table[str(i)]) for name, i in at.items()}
         if not all(column_type.holds(values[name]) for name, column_type in parsed.items()):
             return None
         return Chunk(values, BlockFaults(self._name, block.lines), len(block.data), self.nulls)
@@ -335,7 +335,7 @@ class CsvTable(Reader):
         faults = BlockFaults(self._name, block.lines)
         if lost:
             faults.merge(lost)
-        values = {name: _one(table[str(i)]) for name, i in at.items()}
+        values = {name: as_array(table[str(i)]) for name, i in at.items()}
         if has_nul:
             for name, column in values.items():
                 hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0
@@ -412,8 +412,3 @@ def _header_remedy(header: bytes) -> _Remedy:
         return _Remedy(fix, path, "cp1252")
     fix = "correct data_options.delimiter, or write the file as CSV in UTF-8 with one row on each"
     return _Remedy(f"{fix} line")
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    column = column.combine_chunks()
-    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.features.cells import number_text
+from kfp_tfjob.features.cells import as_array, number_text
 from kfp_tfjob.features.types.number import LARGEST
 from kfp_tfjob.options.data import DataOptions
 
@@ -223,8 +223,7 @@ class JsonTable(Reader):
             return None
         values = {}
         for name in columns.all:
-            column = table[name].combine_chunks()
-            column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+            column = as_array(table[name])
             if pa.types.is_floating(column.type):
                 numbers = column.drop_null().to_numpy(zero_copy_only=False)
                 most = _EXACT if name in exact else LARGEST
