@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
 from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.options.data import DataOptions
 
-from ...faults import BlockFaults
 from ..column_names import MOST_COLUMNS, Columns, too_many_columns
-from .arrow_table import Chunk, Reader, undamaged
+from .arrow_table import Chunk, Reader, chunks_of, undamaged
 from .byte_range import Span
 
 _EXPECTED = "an Arrow file that can be read to its end"
@@ -48,16 +46,13 @@ class ArrowFile(Reader):
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns, at most `rows` rows at a time."""
-        names, row = list(columns.all), 1
+        row = 1
         for batch in self._record_batches():
             with undamaged(self._name, _EXPECTED):
-                batch = batch.select(names)
+                batch = batch.select(columns.all)
                 batch.validate(full=True)  # Arrow trusts the offsets and indices in a file
-            for start in range(0, batch.num_rows, rows):
-                part = batch.slice(start, rows)
-                faults = BlockFaults(self._name, np.arange(row, row + part.num_rows))
-                row += part.num_rows
-                yield Chunk({name: part.column(name) for name in names}, faults, part.nbytes)
+            yield from chunks_of(batch, columns.all, rows, self._name, row)
+            row += batch.num_rows
 
     def _record_batches(self) -> Iterator[pa.RecordBatch]:
         if self._file:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -354,6 +354,25 @@ class ArrowTable:
             return column
         faults.mark(wrong, "list", name, lambda i: f"{lengths[i].as_py():,} elements")
         return column.take(pa.array(np.where(wrong, -1, np.arange(len(column))), mask=wrong))
+
+
+def chunks_of(
+    batch: pa.RecordBatch, names: Sequence[str], rows: int, file: str, row: int
+) -> Iterator[Chunk]:
+    """Yield columns of a record batch, at most `rows` rows at a time.
+
+    Args:
+        batch: The record batch.
+        names: The columns.
+        rows: The most rows of a chunk.
+        file: The file's name.
+        row: The number of the batch's first row in the file, from 1.
+    """
+    for start in range(0, batch.num_rows, rows):
+        part = batch.select(names).slice(start, rows)
+        lines = np.arange(row + start, row + start + part.num_rows)
+        values = dict(zip(names, part.columns, strict=True))
+        yield Chunk(values, BlockFaults(file, lines), part.nbytes)
 
 
 def null_numbers(options: DataOptions) -> np.ndarray:

@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.user_code.own_code import OwnCode, place_of
 
-from ...faults import BlockFaults
 from ..column_names import Columns
-from .arrow_table import Chunk, Reader
+from .arrow_table import Chunk, Reader, chunks_of
 
 PATH = "data_options.reader"
 _EXPECTED = "def read(stream, name), which yields pyarrow.RecordBatch"
@@ -122,11 +120,7 @@ class OwnTable(Reader):
         row = 1
         with closing(begun):
             for batch in chain(first, begun):
-                for start in range(0, batch.num_rows, rows):
-                    part = batch.select(columns.all).slice(start, rows)
-                    lines = np.arange(row + start, row + start + part.num_rows)
-                    values = dict(zip(columns.all, part.columns, strict=True))
-                    yield Chunk(values, BlockFaults(self._name, lines), part.nbytes)
+                yield from chunks_of(batch, columns.all, rows, self._name, row)
                 row += batch.num_rows
 
     def close(self) -> None:
