@@ -430,12 +430,14 @@ class DataOptions(Group):
         return self
 
     @property
-    def separator(self) -> str:
-        """The character between two values of a CSV; for `blanks`, a space, which replaces them.
+    def known_delimiter(self) -> str:
+        """The delimiter; a comma for `auto`, unless `source.delimiter` has set another one."""
+        return "," if self.delimiter == AUTO else self.delimiter
 
-        For `auto`, it is a comma: `source.delimiter` sets another one where the data has it.
-        """
-        return {AUTO: ",", BLANKS: " "}.get(self.delimiter, self.delimiter)
+    @property
+    def separator(self) -> str:
+        """The character between two values of a CSV; for `blanks`, a space, which replaces them."""
+        return " " if self.delimiter == BLANKS else self.known_delimiter
 
     def kind_of(self, name: str) -> str:
         """Return the type that `types` gives a column; empty if it is inferred."""

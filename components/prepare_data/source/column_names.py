@@ -13,7 +13,7 @@ from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import choices, did_you_mean, nearest
 from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.features.types.number import is_number
-from kfp_tfjob.options.data import AUTO, BLANKS, EVERY_COLUMN, IMPUTING, DataOptions
+from kfp_tfjob.options.data import BLANKS, EVERY_COLUMN, IMPUTING, DataOptions
 
 MOST_COLUMNS = 100_000  # of a file; a million do not fit in memory
 _LONGEST_COLUMN = 1000  # characters of a name
@@ -316,7 +316,7 @@ def other_delimiter(header: Header, options: DataOptions, label: str = "") -> st
     fitting = []
     for delimiter, word in DELIMITERS.items():
         first, *rows = (_split(line, delimiter) for line in header.lines)
-        is_other = delimiter != _delimiter_of(options) and len(first) > 1
+        is_other = delimiter != options.known_delimiter and len(first) > 1
         is_even = all(len(row) == len(first) for row in rows)
         if options.names is not None:
             fits = len(first) == len(options.names)
@@ -332,9 +332,9 @@ def _below_header(header: Header, label: str, options: DataOptions, file: str) -
     """Describe a file whose header is on a later line, or in quotes as a whole."""
     first, *lines = header.lines or [""]
     marked = _SEPARATOR_LINE.match(first)
-    delimiter = marked[1] if marked else _delimiter_of(options)
+    delimiter = marked[1] if marked else options.known_delimiter
     rows = [_split(line, delimiter) for line in lines]
-    if len(header.names) == 1 and label in _split(header.names[0], _delimiter_of(options)):
+    if len(header.names) == 1 and label in _split(header.names[0], options.known_delimiter):
         fix, path, suggestion = "write the lines without quotes around each of them", "", ""
     elif not any(len(row) > 1 and label in row for row in rows):
         return None
@@ -356,7 +356,7 @@ def _below_header(header: Header, label: str, options: DataOptions, file: str) -
 
 def longer_rows_fix(header: Header, options: DataOptions) -> str:
     """Return the fix if the first rows have more or fewer values than there are columns."""
-    first, *rows = (_split(line, _delimiter_of(options)) for line in header.lines or [""])
+    first, *rows = (_split(line, options.known_delimiter) for line in header.lines or [""])
     if rows and all(len(row) == len(first) + 1 and not row[-1] for row in rows):
         return (
             "each row ends with a delimiter: remove it, or end the header with one, too, and set"
@@ -392,11 +392,6 @@ def aligned_with_blanks(header: Header, options: DataOptions, file: str) -> Prob
         path="data_options.delimiter",
         suggestion=BLANKS,
     )
-
-
-def _delimiter_of(options: DataOptions) -> str:
-    """Return the delimiter of CSV files; a comma if `source.delimiter` found no other one."""
-    return "," if options.delimiter == AUTO else options.delimiter
 
 
 def _split(line: str, delimiter: str) -> list[str]:

@@ -38,12 +38,14 @@ def with_delimiter(source: Source, options: DataOptions) -> DataOptions:
     with csv_text(source, file, options) as stream:
         text = stream.read(_BLOCK) if stream else b""
     text = text[: text.rfind(b"\n") + 1] or text + b"\n"
-    header = _QUOTED.sub(b"", first_record(text)[0]) if text.strip(b"\r\n") else b""
+    first = first_record(text)[0] if text.strip(b"\r\n") else b""
+    header = _QUOTED.sub(b"", first)
     delimiter = ","
     if file.name.lower().endswith(_TAB_SEPARATED) and b"\t" in header:
         delimiter = "\t"
     elif header and b"," not in header:
-        fitting = [delimiter for delimiter in _CANDIDATES if _divides(text, delimiter, options)]
+        candidates = [delimiter for delimiter in _CANDIDATES if delimiter.encode() in first]
+        fitting = [delimiter for delimiter in candidates if _divides(text, delimiter, options)]
         fitting = fitting or [BLANKS] * _divides(text, BLANKS, options)
         if len(fitting) > 1:
             raise DataError(_ambiguous(file.name, text, fitting))
