@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.options.data import FORMAT_WORDS
 
 HEAD = 512  # bytes by which a file is recognized
@@ -72,6 +73,12 @@ _MARKUP = re.compile(
 # Other tables of text, with comments before the first line of ARFF.
 _ARFF = re.compile(rb"(?:\s++|%[^\n]*+\n)*+@relation\b", re.IGNORECASE)
 _SPARSE = re.compile(rb"[-+]?[0-9.]+( qid:[0-9]+)?( +[0-9]+:[-+0-9.eE]+)+ *(#[^\n]*)?\r?\n")
+
+
+def unreadable(name: str, kind: str, fix: str) -> DataError:
+    """Return the error for a file that is not a table, given what it is instead, and the fix."""
+    expected = f"{FORMAT_WORDS}; text may be compressed with gzip or zstd"
+    return DataError(Problem(f"{name} cannot be read", f"a file that is {kind}", expected, fix))
 
 
 def recognise(head: bytes) -> tuple[str, str] | None:

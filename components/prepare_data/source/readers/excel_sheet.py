@@ -15,10 +15,11 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import IO, Any
 from xml.etree import ElementTree
 
@@ -27,12 +28,14 @@ from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, Shee
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import did_you_mean, listed, nearest, sized
-from kfp_tfjob.options.data import FORMAT_WORDS, DataOptions
+from kfp_tfjob.options.data import DataOptions
 
 from ..column_names import Columns, empty
-from ..foreign_files import READER
+from ..decoding import Pieces
+from ..foreign_files import READER, unreadable
 from .arrow_table import Chunk, undamaged
 from .byte_range import BLOCK, Span
+from .csv_records import PIECE
 from .csv_table import CsvTable
 
 _ZIP, _OLE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"  # of .xlsx; of .xls and of encrypted files
@@ -69,13 +72,13 @@ class ExcelSheet(CsvTable):
     ) -> None:
         sheet = _opened(stream, name, options)
         lines = _CsvLines(sheet)
-        self._rows_of_lines = lines.rows
-        text = "".join(lines).encode(errors="replace")
-        if not text.strip():
+        self._row_of_line = lines.rows
+        # The first look at a file needs its first rows only.
+        pieces = _from_first_value(lines)
+        if pieces is None:
             raise empty(f"sheet {sheet.name!r} of {name}")
-        super().__init__(
-            io.BytesIO(text), name, options.model_copy(update={"delimiter": ","}), block
-        )
+        text = io.BufferedReader(Pieces(pieces), PIECE)
+        super().__init__(text, name, options.model_copy(update={"delimiter": ","}), block)
 
     @staticmethod
     def recognise(head: bytes) -> bool:
@@ -84,28 +87,28 @@ class ExcelSheet(CsvTable):
 
     def chunks(self, columns: Columns, rows: int) -> Iterator[Chunk]:
         """Yield the columns block by block, with the sheet's row numbers as lines."""
-        row_of_line = np.array([0, *self._rows_of_lines], np.int64)
         for chunk in super().chunks(columns, rows):
             faults = chunk.faults
-            faults.lines = row_of_line[faults.lines]
+            faults.lines = np.frombuffer(self._row_of_line, np.int64)[faults.lines]
             faults.examples = [
-                replace(fault, line=int(row_of_line[fault.line])) for fault in faults.examples
+                replace(fault, line=self._row_of_line[fault.line]) for fault in faults.examples
             ]
             yield chunk
 
 
 class _CsvLines:
-    """The rows of a sheet as lines of a CSV.
+    """The rows of a sheet as pieces of a CSV, each of whole lines.
 
     Attributes:
-        rows: The number of the row, from 1, in which each line begins; a cell may have several.
+        rows: The number of the row, from 1, in which each line begins, at the line's number; a row
+            has several lines if a cell does.
     """
 
     def __init__(self, sheet: CalamineSheet) -> None:
         self._sheet = sheet
-        self.rows: list[int] = []
+        self.rows = array("q", [0])
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[bytes]:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         for row, cells in enumerate(self._sheet.iter_rows(), 1):
@@ -114,11 +117,22 @@ class _CsvLines:
                 writer.writerow(texts)
             else:
                 buffer.write("\n")
-            line = buffer.getvalue()
-            self.rows += [row] * line.count("\n")
-            yield line
-            buffer.seek(0)
-            buffer.truncate()
+            self.rows.extend([row] * (1 + sum(text.count("\n") for text in texts)))
+            if buffer.tell() >= PIECE:
+                yield buffer.getvalue().encode(errors="replace")
+                buffer.seek(0)
+                buffer.truncate()
+        yield buffer.getvalue().encode(errors="replace")
+
+
+def _from_first_value(lines: Iterable[bytes]) -> Iterator[bytes] | None:
+    """Return the pieces of a CSV, empty lines included; None if all of them are blank."""
+    pieces, blank = iter(lines), []
+    for piece in pieces:
+        if piece.strip():
+            return chain(blank, [piece], pieces)
+        blank.append(piece)
+    return None
 
 
 def _text(cell: Any) -> str:
@@ -149,8 +163,8 @@ def _opened(stream: IO[bytes], name: str, options: DataOptions) -> CalamineSheet
     data = stream.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise _too_large(name, f"more than {sized(_MOST_BYTES)}", f"at most {sized(_MOST_BYTES)}")
-    _refuse_others(data, name)
-    with undamaged(name, _EXPECTED, (CalamineError, zipfile.BadZipFile, OSError)):
+    archive = _archive_of(data, name)
+    with undamaged(name, _EXPECTED, (CalamineError, OSError)):
         workbook = CalamineWorkbook.from_filelike(io.BytesIO(data))
     sheets = [it.name for it in workbook.sheets_metadata if it.typ == SheetTypeEnum.WorkSheet]
     if not sheets:
@@ -158,7 +172,7 @@ def _opened(stream: IO[bytes], name: str, options: DataOptions) -> CalamineSheet
     wanted = sheets[0] if options.sheet is None else options.sheet
     if wanted not in sheets:
         raise DataError(_no_sheet(name, wanted, sheets))
-    _refuse_cells_without_values(data, name, wanted)
+    _refuse_cells_without_values(archive, name, wanted)
     with undamaged(name, _EXPECTED, (CalamineError,)):
         sheet = workbook.get_sheet_by_name(wanted)
     if merged := sheet.merged_cell_ranges:
@@ -174,38 +188,41 @@ def _opened(stream: IO[bytes], name: str, options: DataOptions) -> CalamineSheet
     return sheet
 
 
-def _refuse_others(data: bytes, name: str) -> None:
-    """Reject other files of Office, encrypted ones, and other zips."""
+def _archive_of(data: bytes, name: str) -> zipfile.ZipFile:
+    """Open an .xlsx file as the zip that it is.
+
+    Raises:
+        DataError: It is another file of Office, an encrypted one, another zip, or damaged.
+    """
     if data.startswith(_OLE):
         is_encrypted = "EncryptedPackage".encode("utf-16-le") in data
         kind = "an Excel file with a password" if is_encrypted else "an old Excel or Office file"
         fix = "save it without a password" if is_encrypted else "save it as .xlsx"
-        raise _unreadable(name, kind, f"{fix}, save a sheet as CSV, or {READER}")
+        raise unreadable(name, kind, f"{fix}, save a sheet as CSV, or {READER}")
     with undamaged(name, _EXPECTED, (zipfile.BadZipFile, OSError)):
         archive = zipfile.ZipFile(io.BytesIO(data))
     members = archive.namelist()
     if _WORKBOOK in members:
-        return
+        return archive
     if "mimetype" in members or "content.xml" in members:
-        raise _unreadable(name, "a LibreOffice file", f"save it as .xlsx or CSV, or {READER}")
-    raise _unreadable(name, "a zip or npz file", f"unpack it, or {READER}")
+        raise unreadable(name, "a LibreOffice file", f"save it as .xlsx or CSV, or {READER}")
+    raise unreadable(name, "a zip or npz file", f"unpack it, or {READER}")
 
 
-def _refuse_cells_without_values(data: bytes, name: str, sheet: str) -> None:
+def _refuse_cells_without_values(archive: zipfile.ZipFile, name: str, sheet: str) -> None:
     """Reject a sheet that is too large, or has formulas that no program has computed.
 
     Raises:
         DataError: It is such a sheet, or the file is damaged.
     """
-    with (
-        undamaged(name, _EXPECTED, (zipfile.BadZipFile, ElementTree.ParseError, OSError, KeyError)),
-        zipfile.ZipFile(io.BytesIO(data)) as archive,
-    ):
+    errors = (zipfile.BadZipFile, ElementTree.ParseError, OSError, KeyError)
+    with undamaged(name, _EXPECTED, errors):
         member = _member_of(archive, sheet)
         if member is None:
             return
         size = archive.getinfo(member).file_size
-        cells = [] if size > _MOST_XML else list(islice(_not_computed(archive, member), 6))
+        most = 0 if size > _MOST_XML else _MOST_NAMED + 1
+        cells = list(islice(_not_computed(archive, member), most))
     if size > _MOST_XML:
         raise _too_large(name, f"a sheet of {sized(size)}", f"at most {sized(_MOST_XML)} of XML")
     if cells:
@@ -278,8 +295,3 @@ def _too_large(name: str, received: str, expected: str) -> DataError:
             fix="save the sheet as CSV, or write the table as Parquet",
         )
     )
-
-
-def _unreadable(name: str, kind: str, fix: str) -> DataError:
-    expected = f"{FORMAT_WORDS}; text may be compressed with gzip or zstd"
-    return DataError(Problem(f"{name} cannot be read", f"a file that is {kind}", expected, fix))

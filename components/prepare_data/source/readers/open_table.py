@@ -17,7 +17,7 @@ from typing import IO
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.options import data
-from kfp_tfjob.options.data import BLANKS, FORMAT_WORDS, DataOptions, Format
+from kfp_tfjob.options.data import BLANKS, DataOptions, Format
 
 from .. import foreign_files
 from ..column_names import empty
@@ -146,9 +146,7 @@ def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[R
     recognised = _recognised(head, is_text=False)
     if recognised is None:
         if foreign := foreign_files.recognise(head):
-            kind, fix = foreign
-            expected = f"{FORMAT_WORDS}; text may be compressed with gzip or zstd"
-            raise _unreadable(file, f"a file that is {kind}", expected, fix)
+            raise foreign_files.unreadable(file.name, *foreign)
         with text_of(source, file, options.encoding) as stream:
             head = stream.read(foreign_files.HEAD)
         recognised = _recognised(head, is_text=True)
@@ -213,7 +211,3 @@ def _recognised(head: bytes, is_text: bool) -> tuple[Format, type[Reader]] | Non
 def _reader_named(name: str) -> tuple[Format, type[Reader]]:
     file_format = next(format for format in data.FORMATS if format.name == name)
     return file_format, resolve_name(file_format.reader)
-
-
-def _unreadable(file: SourceFile, received: str, expected: str, fix: str) -> DataError:
-    return DataError(Problem(f"{file.name} cannot be read", received, expected, fix))
