@@ -172,7 +172,7 @@ def test_a_container_always_ends(tmp_path: Path, monkeypatch, logged) -> None:
 
     made = LocalContainer("c", command, {}, tmp_path, False, refuse, threading.Event().set)
     assert made.ended.wait(60) and made.exit_code == 0 and logged()
-    monkeypatch.setattr(LocalContainer, "_once", failing(KeyError, 1, lambda self: None))
+    monkeypatch.setattr(LocalContainer, "_run_once", failing(KeyError, 1, lambda self: None))
     made = LocalContainer("c", command, {}, tmp_path, False, refuse, threading.Event().set)
     assert made.ended.wait(60) and made.exit_code == 128
 
