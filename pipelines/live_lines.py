@@ -3,7 +3,7 @@
 A person who waits wants to know what runs, how far it is and how long it takes, and not a hundred
 lines of log. So each step has one line with a bar, the rate and the time left, and the log goes to
 a file. A program that reads the output, a CI system's page, and a terminal that cannot move its
-cursor need plain lines; `commands/output.py` decides which.
+cursor need plain lines; `commands/terminal.py` decides which.
 
 The cursor is never hidden, and the terminal's mode never changes. So a terminal stays usable after
 SIGKILL, which leaves no time to restore it.

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_tfjob.supervisor.output_files import counts, digest
+from kfp_tfjob.supervisor.output_files import digest
+from kfp_tfjob.supervisor.unfinished_files import is_output
 
 
 @dataclass(frozen=True, order=True)
@@ -48,7 +49,7 @@ class Scan:
     errors: tuple[str, ...] = ()
 
 
-def scan(folder: Path, includes: Callable[[str], bool] = counts) -> Scan:
+def scan(folder: Path, includes: Callable[[str], bool] = is_output) -> Scan:
     """Return all entries below a folder; a symbolic link is never followed.
 
     A file that vanishes during the scan is omitted, but a folder that cannot be read is an error.

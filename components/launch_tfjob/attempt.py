@@ -1,8 +1,8 @@
 """Follows one job to its end and judges it.
 
-Each round looks at the job once, compares it with its limits (`limits.py`), and sleeps until the
-next change or limit. The end is recorded before the launcher acts on it, so a launcher that starts
-later reaches the same verdict. Called by the launcher's engine for every attempt, and by
+Each round looks at the job once, compares it with its limits (`time_limits.py`), and sleeps until
+the next change or limit. The end is recorded before the launcher acts on it, so a launcher that
+starts later reaches the same verdict. Called by the launcher's engine for every attempt, and by
 `earlier_job.py` for a job whose launcher was killed.
 """
 
@@ -32,7 +32,7 @@ from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.supervisor.exit_codes import MEANING
 
 from .launch import Launch
-from .limits import JobLimits, Snapshot
+from .time_limits import JobLimits, Snapshot
 
 log = logging.getLogger(__name__)
 

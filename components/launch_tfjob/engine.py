@@ -36,11 +36,12 @@ from ..summary import tensorboard_command
 from ..task_claim import claim_task
 from . import earlier_job
 from .attempt import Attempt, Outcome
+from .attempt_budget import Claim
 from .card import trained_model
 from .disk import with_disk
 from .earlier_job import JobState
 from .launch import Launch, open_backend
-from .records import Claim, Records, require_same
+from .records import Records, require_same
 from .report import TrainingHistory, curves_html, job_html, read
 from .task import apply
 

@@ -1,18 +1,11 @@
-"""Reads and writes a run's attempts in the store: claims, ends, checkpoints and the output.
-
-A claim, `attempts/NNNN.json`, gives an attempt to one launcher, and limits the attempts. Only
-consecutive attempts without progress count. On spot nodes, a week of training loses many pods, and
-each attempt that stored a newer checkpoint made progress.
-"""
+"""Reads and writes a run's attempts in the store: claims, ends, checkpoints and the output."""
 
 from __future__ import annotations
 
 import json
 import logging
-import time
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +17,6 @@ from kfp_tfjob.common.errors import (
     Problem,
     StepError,
 )
-from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.attempt_record import AttemptEnd
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.kind import JobKind
@@ -32,7 +24,6 @@ from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.manifest import spec_hash
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.registry.run_folder import newest_checkpoint
 from kfp_tfjob.storage import documents
@@ -41,68 +32,9 @@ from kfp_tfjob.storage.layout import MANIFEST, RUN_MODEL, dataset_digest
 from kfp_tfjob.storage.manifest import Manifest
 
 from ..step import Step
+from .attempt_budget import Claim
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A run's state when an attempt begins.
-
-    Attributes:
-        attempt: The number of the attempt, from 1.
-        since: The first attempt since a person started the run.
-        began: When that attempt was claimed, in seconds since 1970 by its launcher's clock.
-        checkpoint: The newest step stored so far; 0 if there is none.
-        fruitless: Consecutive attempts before this one that stored no newer checkpoint.
-        inputs: What decides which model is trained, by parameter; empty in a claim of an earlier
-            version.
-        kind: The kind of the job; a claim of an earlier version is about a TFJob.
-        tracking: The MLflow run that the back end's plugin created for the step, as variables.
-    """
-
-    attempt: int
-    since: int
-    began: float
-    checkpoint: int
-    fruitless: int
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = TFJOB.name
-    tracking: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def first(cls, attempt: int, checkpoint: int) -> Claim:
-        """Return the claim of the first attempt that counts."""
-        return cls(attempt, attempt, time.time(), checkpoint, 0)
-
-    def next(self, attempt: int, checkpoint: int, counts: bool = True) -> Claim:
-        """Return the claim of a later attempt; one that got no nodes does not count."""
-        fruitless = 0 if checkpoint > self.checkpoint else self.fruitless + int(counts)
-        newest = max(checkpoint, self.checkpoint)  # reaching the same step again is no progress
-        return Claim(attempt, self.since, self.began, newest, fruitless)
-
-    def used(self, most: int) -> str:
-        """Return how many attempts came before, and how many of `most` made no progress."""
-        attempts = counted(self.attempt - self.since, "attempt")
-        if not self.fruitless:
-            return f"{attempts}, and the last one stored a newer checkpoint"
-        last = f"the last {self.fruitless}" if self.fruitless > 1 else "the last one"
-        stored = "newer checkpoint" if self.checkpoint else "checkpoint to resume from"
-        return (
-            f"{attempts}, and {last} stored no {stored}; train_options.max_attempts allows"
-            f" {most} such attempts in a row"
-        )
-
-    def to_bytes(self, run_id: str, job: str, spec_hash: str) -> bytes:
-        """Return the record of the claim."""
-        record = {"run_id": run_id, "job": job, "spec_hash": spec_hash} | vars(self)
-        record["launcher"] = uuid.uuid4().hex  # two launchers must never own the same claim
-        return json.dumps(record, indent=1).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes, attempt: int) -> Claim:
-        """Read a claim back."""
-        return replace(documents.read(cls, data), attempt=attempt)
 
 
 @dataclass(frozen=True)

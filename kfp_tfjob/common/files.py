@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-from kfp_tfjob.supervisor.output_files import UNFINISHED
+from kfp_tfjob.supervisor.unfinished_files import UNFINISHED
 
 _LONGEST_NAME = 255  # bytes; the limit of file systems for a file name
 

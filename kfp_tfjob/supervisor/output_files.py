@@ -7,12 +7,7 @@ import os
 from pathlib import Path
 from typing import Iterable, Iterator
 
-UNFINISHED = (".tmp", ".part")  # endings of files and directories that are not output yet
-
-
-def counts(name: str) -> bool:
-    """Return whether a file or directory with this name is output."""
-    return not name.startswith(".") and not name.endswith(UNFINISHED)
+from .unfinished_files import is_output
 
 
 def digest(files: Iterable[tuple[str, int]]) -> tuple[int, str]:
@@ -51,7 +46,7 @@ def files(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
             raise
         return
     for entry in entries:
-        if not counts(entry.name):
+        if not is_output(entry.name):
             continue
         path = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):

@@ -11,7 +11,7 @@ import click
 from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.common.formatting import counted, sized
 
-from .live import DeletionProgress
+from .deletion_progress import DeletionProgress
 from .output import dry_run, proceed, show, without_asking
 from .store import Models, with_models
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from .connection import with_runs
-from .live import with_verbose
 from .output import as_json, show, show_json
+from .terminal import with_verbose
 
 if TYPE_CHECKING:
     from ..kubeflow.client import Client

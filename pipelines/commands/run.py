@@ -21,9 +21,9 @@ from kfp_tfjob.options.parameters import RunParameters
 
 from ..local.home import DEFAULT, TICK, Home
 from ..local.home import PARAMETERS as PARAMETERS_FILE
-from .live import is_live, with_verbose
 from .output import show
 from .parameters import parameters_of, with_parameters
+from .terminal import is_live, with_verbose
 
 
 @click.command()

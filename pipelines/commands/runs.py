@@ -12,8 +12,8 @@ import click
 from kfp_tfjob.common.formatting import counted, minutes, sized
 
 from .connection import with_runs
+from .deletion_progress import DeletionProgress
 from .group import Group
-from .live import DeletionProgress
 from .output import age, as_json, show, show_json, show_table
 from .store import Models, with_models
 

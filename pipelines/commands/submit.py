@@ -12,9 +12,9 @@ from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.common.formatting import counted
 
 from .connection import open_client, with_connection, with_experiment, with_pipeline
-from .live import with_verbose
 from .output import as_json, dry_run, proceed, show, show_json, without_asking
 from .parameters import parameters_of, with_parameters
+from .terminal import with_verbose
 
 if TYPE_CHECKING:
     from ..kubeflow.connection import Connection

@@ -14,8 +14,8 @@ import click
 from kfp_tfjob.common.formatting import minutes
 
 from .connection import with_runs
-from .live import is_live, with_verbose
 from .output import as_json, show, show_json_line
+from .terminal import is_live, with_verbose
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

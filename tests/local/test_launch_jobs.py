@@ -24,7 +24,8 @@ from kfp_tfjob.common.errors import (
 )
 from kfp_tfjob.components.finish.run_report import explain
 from kfp_tfjob.components.launch_tfjob import engine
-from kfp_tfjob.components.launch_tfjob.records import Claim, Records, require_same
+from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
+from kfp_tfjob.components.launch_tfjob.records import Records, require_same
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, read_ends
 from kfp_tfjob.jobs.failure_record import Failure

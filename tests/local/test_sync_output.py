@@ -7,7 +7,7 @@ import pytest
 
 from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.launch_tfjob.records import Claim
+from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
 from kfp_tfjob.components.notify import SUCCEEDED
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.step import Step

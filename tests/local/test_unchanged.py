@@ -11,7 +11,7 @@ from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
-from kfp_tfjob.components.launch_tfjob.records import Claim
+from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
 from kfp_tfjob.components.notify_end import of_end
 from kfp_tfjob.components.preflight import engine as preflight
 from kfp_tfjob.components.preflight.engine import Checked

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.limits import JobLimits, Snapshot
-from kfp_tfjob.components.launch_tfjob.records import Claim
+from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
+from kfp_tfjob.components.launch_tfjob.time_limits import JobLimits, Snapshot
 from kfp_tfjob.options.train import TrainOptions
 
 PREFIX = "training.kubeflow.org/"

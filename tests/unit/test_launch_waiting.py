@@ -12,7 +12,7 @@ from kfp_tfjob.cluster import capacity, waiting_reasons
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
 from kfp_tfjob.components.launch_tfjob.launch import Launch
-from kfp_tfjob.components.launch_tfjob.limits import Snapshot
+from kfp_tfjob.components.launch_tfjob.time_limits import Snapshot
 from kfp_tfjob.jobs.manifest import Identity, build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import Verdict

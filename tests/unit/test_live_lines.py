@@ -123,7 +123,7 @@ def test_a_narrow_terminal_has_no_bar(tmp_path: Path) -> None:
     assert all(len(line) <= 40 for line in screen(output))
 
 
-ASK = "from kfp_tfjob.pipelines.commands.live import is_live; print(is_live(), is_live(True))"
+ASK = "from kfp_tfjob.pipelines.commands.terminal import is_live; print(is_live(), is_live(True))"
 
 
 @pytest.mark.parametrize(

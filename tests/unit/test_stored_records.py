@@ -16,7 +16,8 @@ import pytest
 from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.components.finish.run_report import explain
 from kfp_tfjob.components.launch_tfjob import report
-from kfp_tfjob.components.launch_tfjob.records import Claim, Records
+from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
+from kfp_tfjob.components.launch_tfjob.records import Records
 from kfp_tfjob.features.schema import Schema, SchemaLabel
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.jobs.attempt_record import AttemptEnd

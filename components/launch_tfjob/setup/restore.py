@@ -26,7 +26,7 @@ from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.storage.layout import CHECKPOINTS, COMPLETION, RunLayout
 from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.supervisor.output_files import counts
+from kfp_tfjob.supervisor.unfinished_files import is_output
 from kfp_tfjob.uploader import pull
 from kfp_tfjob.uploader.parallel import each
 from kfp_tfjob.uploader.saved_models import saved_models
@@ -139,4 +139,4 @@ def _remove(output: Path, paths: Iterable[str]) -> None:
 def _lies_beside(path: str) -> bool:
     """Return whether a path below OUTPUT_DIR is a file outside the folder of checkpoints."""
     parts = path.split("/")
-    return parts[0] not in _NOT_BESIDE and all(part and counts(part) for part in parts)
+    return parts[0] not in _NOT_BESIDE and all(part and is_output(part) for part in parts)

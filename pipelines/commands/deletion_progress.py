@@ -1,27 +1,17 @@
-"""Decides whether a command draws live lines, and draws those of a command that deletes.
-
-A person at a terminal sees live lines. Programs, CI systems and terminals that cannot move their
-cursor get the plain lines, which are the same in every release.
-"""
+"""Draws the live line of a command that deletes."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
-
-import click
 
 from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.common.progress import ProgressReport
 
+from .terminal import is_live
+
 if TYPE_CHECKING:
     from ..live_lines import LiveLines
-
-with_verbose = click.option(
-    "-v", "--verbose", is_flag=True, help="print every line, even on a terminal"
-)
 
 
 class HasFiles(Protocol):
@@ -34,17 +24,6 @@ class HasFiles(Protocol):
 
 
 Candidate = TypeVar("Candidate", bound=HasFiles)
-
-
-def is_live(verbose: bool = False) -> bool:
-    """Return whether to draw live lines on standard output; otherwise, plain lines are printed.
-
-    Args:
-        verbose: Whether the user wants every line.
-    """
-    setting = os.environ.get
-    is_capable = sys.stdout.isatty() and setting("TERM", "dumb") not in ("", "dumb")
-    return is_capable and not (verbose or setting("NO_COLOR") or setting("CI"))
 
 
 class DeletionProgress:

@@ -55,7 +55,7 @@ class Limit(NamedTuple):
 
 @dataclass
 class JobLimits:
-    """The limits of one job, checked at every look.
+    """The time limits of one job, checked at every look.
 
     Attributes:
         options: The limits.
