@@ -11,37 +11,28 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kfp_tfjob.common import files
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.common.formatting import listed
+from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
 
 from .errors import NotStartedError
 
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"
-_ARRAYS = "best"  # the key of callback_arrays: part of the format, as older trainers read it
 
-# The keys of checkpoint.json; restoring needs all of them.
-_STATE_KEYS = {
-    "format",
-    "position",
-    "settings",
-    "variables",
-    _ARRAYS,
-    "metrics",
-    "callbacks",
-    "sha256",
-}
+_Document = TypeVar("_Document")
 
 log = logging.getLogger(__name__)
 
@@ -104,24 +95,26 @@ class Checkpoint:
         with open(folder / CHECKPOINT_VARIABLES, "wb") as file:
             for name, value in [
                 *self.variables,
-                *((_ARRAYS, array) for array in self.callback_arrays),
+                *(("best", array) for array in self.callback_arrays),
             ]:
                 # Not copied: a copy would hold the interpreter lock and block training.
                 content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
                 entries.append(_Entry(name, list(value.shape), str(value.dtype)))
                 digest.update(content)
                 file.write(content)
-        state = {
-            "format": FORMAT,
-            "position": vars(self.position),
-            "settings": dict(self.settings),
-            "variables": [vars(entry) for entry in entries[: len(self.variables)]],
-            _ARRAYS: [vars(entry) for entry in entries[len(self.variables) :]],
-            "metrics": [sums.hex() for sums in self.metrics],
-            "callbacks": dict(self.callbacks),
-            "sha256": digest.hexdigest(),
-        }
-        (folder / CHECKPOINT_STATE).write_text(json.dumps(state, indent=1) + "\n")
+        state = _State(
+            format=FORMAT,
+            position=self.position,
+            settings=dict(self.settings),
+            variables=entries[: len(self.variables)],
+            best=entries[len(self.variables) :],
+            metrics=[sums.hex() for sums in self.metrics],
+            callbacks=dict(self.callbacks),
+            sha256=digest.hexdigest(),
+        )
+        # Not `documents.to_bytes`: a callback's state may contain NaN and infinity.
+        text = json.dumps(state, default=vars, indent=1)
+        (folder / CHECKPOINT_STATE).write_text(text + "\n")
 
     def check_fits(self, variables: Sequence[tuple[str, Any]], settings: Mapping[str, Any]) -> None:
         """Check that the checkpoint belongs to this model and this training.
@@ -160,9 +153,37 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class _Entry:
+    """An array in variables.bin."""
+
     name: str
     shape: list[int]
     dtype: str
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What is read first of checkpoint.json, because another version has other keys."""
+
+    format: str
+
+
+@dataclass(frozen=True)
+class _State(_Header):
+    """The content of checkpoint.json.
+
+    Attributes:
+        best: The index of callback_arrays; its name is part of the format.
+        metrics: The running sums in hexadecimal.
+        sha256: That of variables.bin.
+    """
+
+    position: Position
+    settings: dict[str, Any]
+    variables: list[_Entry]
+    best: list[_Entry]
+    metrics: list[str]
+    callbacks: dict[str, Any]
+    sha256: str
 
 
 def steps(folder: Path) -> list[int]:
@@ -205,52 +226,71 @@ def remove(folder: Path, step: int) -> None:
 
 
 def _read(folder: Path) -> Checkpoint:
-    state = _parse_state((folder / CHECKPOINT_STATE).read_bytes())
-    if state["format"] != FORMAT:
-        if str(state["format"]).startswith(_FAMILY):
+    text = (folder / CHECKPOINT_STATE).read_bytes()
+    stored_format = _parse(_Header, text).format
+    if stored_format != FORMAT:
+        if stored_format.startswith(_FAMILY):
             raise ConfigurationError(
                 Problem(
                     f"the checkpoint of step {folder.name} is from another trainer version",
-                    received=state["format"],
+                    received=stored_format,
                     expected=FORMAT,
                     fix="continue with the train_image that wrote it, or start a new run",
                     name="changed-since-training",
                 )
             )
-        raise _DamagedError(f"format {state['format']!r}")
+        raise _DamagedError(f"format {stored_format!r}")
+    state = _parse(_State, text)
+    if str(state.position.step) != folder.name:
+        raise _DamagedError(f"{CHECKPOINT_STATE} is of step {state.position.step}")
     content = (folder / CHECKPOINT_VARIABLES).read_bytes()
-    if sha256(content).hexdigest() != state["sha256"]:
+    if sha256(content).hexdigest() != state.sha256:
         raise _DamagedError(f"{CHECKPOINT_VARIABLES} has a different SHA-256")
-    values, offset = [], 0
-    for entry in [*state["variables"], *state[_ARRAYS]]:
-        dtype = _numpy_dtype(entry["dtype"])
-        count = int(np.prod(entry["shape"], dtype=np.int64))
-        values.append(np.frombuffer(content, dtype, count, offset).reshape(entry["shape"]))
-        offset += count * dtype.itemsize
-    names = [entry["name"] for entry in state["variables"]]
+    try:
+        arrays = _arrays_of(content, [*state.variables, *state.best])
+        metrics = [bytes.fromhex(sums) for sums in state.metrics]
+    except (ValueError, TypeError) as error:  # a shape, a type or a sum that cannot be
+        raise _DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
+    names = [entry.name for entry in state.variables]
     return Checkpoint(
-        position=Position(**state["position"]),
-        settings=state["settings"],
-        variables=list(zip(names, values, strict=False)),
-        metrics=[bytes.fromhex(sums) for sums in state["metrics"]],
-        callbacks=state["callbacks"],
-        callback_arrays=values[len(names) :],
+        position=state.position,
+        settings=state.settings,
+        variables=list(zip(names, arrays, strict=False)),
+        metrics=metrics,
+        callbacks=state.callbacks,
+        callback_arrays=arrays[len(names) :],
     )
 
 
-def _parse_state(content: bytes) -> dict[str, Any]:
-    """Return the content of checkpoint.json.
+def _parse(kind: type[_Document], text: bytes) -> _Document:
+    """Return checkpoint.json, or its header.
 
     Raises:
-        _DamagedError: It is not JSON, or lacks a key.
+        _DamagedError: It is not JSON, lacks a key, or a value has another type.
     """
     try:
-        state = json.loads(content)
-    except ValueError as error:
-        raise _DamagedError(f"{CHECKPOINT_STATE} is not JSON: {error}") from None
-    if not isinstance(state, dict) or not _STATE_KEYS.issubset(state):
-        raise _DamagedError(f"{CHECKPOINT_STATE} lacks some of {', '.join(sorted(_STATE_KEYS))}")
-    return state
+        return documents.read(kind, text, longest=None)
+    except documents.InvalidDocumentError as error:
+        raise _DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
+
+
+def _arrays_of(content: bytes, entries: Sequence[_Entry]) -> list[np.ndarray]:
+    """Return the arrays in variables.bin, which has no other bytes.
+
+    Raises:
+        ValueError, TypeError: The entries do not describe this content.
+    """
+    arrays, offset = [], 0
+    for entry in entries:
+        dtype = _numpy_dtype(entry.dtype)
+        if min(entry.shape, default=0) < 0:  # numpy takes -1 for "whatever is left"
+            raise ValueError(f"shape {entry.shape}")
+        count = math.prod(entry.shape)
+        arrays.append(np.frombuffer(content, dtype, count, offset).reshape(entry.shape))
+        offset += count * dtype.itemsize
+    if offset != len(content):
+        raise ValueError(f"{offset:,} bytes of arrays, but {len(content):,} bytes of content")
+    return arrays
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:

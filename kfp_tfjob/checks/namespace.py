@@ -37,7 +37,11 @@ def account_of(api: ClusterClient) -> str:
 
 
 def level_of(api: ClusterClient) -> str:
-    """Return the Pod Security level that the namespace enforces; empty if unknown."""
+    """Return the Pod Security level that the namespace enforces; empty if it may not be read.
+
+    It is `privileged` for a namespace without the label, or one that does not exist. Called by
+    `admission` and by `kfp-tfjob doctor`.
+    """
     try:
         namespace = api.get(f"/api/v1/namespaces/{api.namespace}")
     except ForbiddenError:

@@ -129,11 +129,19 @@ def secret_fix(uses: Sequence[SecretUse], exists: bool, namespace: str = "") -> 
 
 
 def _create_command(name: str, keys: Iterable[str], is_mounted: bool, namespace: str) -> str:
-    """Return the kubectl command that creates a Secret, with placeholders for the content."""
-    sources = [*(f"--from-literal={key}=..." for key in keys), *["--from-file=..."] * is_mounted]
-    options = " ".join(sources) or "--docker-server=... --docker-username=... --docker-password=..."
-    kind = "generic" if "--from" in options else "docker-registry"
-    return f"kubectl {f'-n {namespace} ' if namespace else ''}create secret {kind} {name} {options}"
+    """Return the kubectl command that creates a Secret, with placeholders for the content.
+
+    A Secret without keys that is not mounted contains the password of a registry of images.
+    """
+    sources = [f"--from-literal={key}=..." for key in keys]
+    if is_mounted:
+        sources.append("--from-file=...")
+    kind, options = "generic", " ".join(sources)
+    if not sources:
+        kind = "docker-registry"
+        options = "--docker-server=... --docker-username=... --docker-password=..."
+    in_namespace = f"-n {namespace} " if namespace else ""
+    return f"kubectl {in_namespace}create secret {kind} {name} {options}"
 
 
 def key(spec: JobSpec, role: str, field: str) -> str:

@@ -170,7 +170,11 @@ class ClusterClient:
 
     @staticmethod
     def _resource(path: str) -> str:
-        """Return the RBAC resource of an API path, for example `pods/log`."""
+        """Return the RBAC resource of an API path: `pods/log` of `…/namespaces/x/pods/y/log`.
+
+        The path of a namespace, or a path outside one, is returned as it is.
+        """
+        # The namespace, the kind, the object's name, and the subresource.
         parts = path.partition("/namespaces/")[2].split("/")
         return "/".join((*parts[1:2], *parts[3:])) or path
 

@@ -75,7 +75,7 @@ class WorkflowWatcher:
         self._stopped = threading.Event()
         self._closed = threading.Event()
         self._exiting = False
-        self._handler: Any = None
+        self._previous_handler: Any = None
         self._worker = threading.Thread(target=self._work, name="stop the run", daemon=True)
 
     @property
@@ -86,7 +86,7 @@ class WorkflowWatcher:
     def __enter__(self) -> WorkflowWatcher:
         """Start to watch; in the main thread, also handle SIGTERM."""
         if threading.current_thread() is threading.main_thread():
-            self._handler = signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._previous_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
         self._worker.start()
         threading.Thread(target=self._follow, name="watch the run", daemon=True).start()
         return self
@@ -98,15 +98,19 @@ class WorkflowWatcher:
         self._closed.set()
         self._events.put(_CLOSED)
         self._stopping.close()
-        if self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
 
     def _on_sigterm(self, number: int, _frame: FrameType | None) -> None:
-        """Let the worker handle the first SIGTERM; end the process on the next one."""
+        """Pass SIGTERM to the worker, which sends another one after its work, to end the process.
+
+        A SIGTERM during the worker's work has no effect. Without a worker, the first one ends the
+        process. It ends by the handler that was installed before this one.
+        """
         if not self._exiting and self._worker.is_alive():
             self._events.put(_SIGTERM)
             return
-        signal.signal(signal.SIGTERM, self._handler)
+        signal.signal(signal.SIGTERM, self._previous_handler)
         os.kill(os.getpid(), number)
 
     def _work(self) -> None:

@@ -138,7 +138,7 @@ class StepError(Exception):
 
     @property
     def first(self) -> str:
-        """The first problem's `what`, for a log line or a title."""
+        """The first problem's `what`, for one line; kubeflow/pods.py shows it as `trouble`."""
         problem = self.problems[0]
         return problem.what if isinstance(problem, Problem) else str(problem)
 

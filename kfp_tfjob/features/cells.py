@@ -197,7 +197,7 @@ class Cells:
             return self.words, self.distinct[1], {"encoding": self.wrong}
         invalid = {}
         if self.is_temporal:
-            dates, invalid["date"] = of_typed(self.column)
+            dates, invalid["date"] = microseconds_of(self.column)
             texts = [None if date == NO_DATE else shown_date(date) for date in dates.tolist()]
             text = pa.array(texts, pa.string())
         else:
@@ -375,22 +375,26 @@ def number_text(value: Any) -> str:
     return str(int(value)) if is_whole else str(value)
 
 
-def of_typed(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the dates of a typed column, and which are beyond the years 1 to 9999.
+def microseconds_of(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return the dates of a column of Arrow dates or timestamps, and which are invalid.
+
+    A date is invalid beyond the years 1 to 9999.
 
     Returns:
-        int64 of shape [values], NO_DATE for a missing value; and bool of shape [values].
+        int64 of shape [values], microseconds since 1970, NO_DATE for a missing value or an invalid
+        date; and bool of shape [values].
     """
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
     gaps = column.is_null().to_numpy(zero_copy_only=False)
-    units = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    if per_second == 10**9:  # they are 1677 to 2262
-        return np.where(gaps, NO_DATE, units // 1000), np.zeros(len(units), bool)
-    unit = 10**6 // per_second
-    beyond = (units > LAST_DATE // unit) | (units < FIRST_DATE // unit)
-    return np.where(gaps | beyond, NO_DATE, np.where(beyond, 0, units) * unit), beyond & ~gaps
+    ticks = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    if per_second == 10**9:  # 64 bits of nanoseconds reach from 1677 to 2262
+        return np.where(gaps, NO_DATE, ticks // 1000), np.zeros(len(ticks), bool)
+    per_tick = 10**6 // per_second  # microseconds
+    invalid = (ticks > LAST_DATE // per_tick) | (ticks < FIRST_DATE // per_tick)
+    ticks = np.where(invalid, 0, ticks)  # the product of such a tick may not fit into 64 bits
+    return np.where(gaps | invalid, NO_DATE, ticks * per_tick), invalid & ~gaps
 
 
 def shown_date(microseconds: int) -> str:

@@ -177,7 +177,7 @@ class Coding:
 
 
 def gap_refused(name: str) -> Problem:
-    """Describe a missing value in a column whose rule is `fail`."""
+    """Describe a missing value in a column whose rule is `fail`; raw_columns.py raises it."""
     return Problem(
         f"the column {name!r} has a missing value, which its rule `fail` does not allow",
         expected="a value in every row",

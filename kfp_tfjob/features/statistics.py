@@ -49,7 +49,13 @@ class LabelStatistics:
 
     @classmethod
     def of_classes(cls, name: str, classes: Sequence[str], rows: np.ndarray) -> LabelStatistics:
-        """Return the statistics of a label with classes, from its rows by split and class."""
+        """Return the statistics of a label with classes; called by prepare_data.
+
+        Args:
+            name: The label.
+            classes: Its classes.
+            rows: (splits, classes) the number of rows, in the order of SPLITS.
+        """
         counts = (dict(zip(classes, class_rows, strict=True)) for class_rows in rows.tolist())
         return cls(name=name, counts=dict(zip(SPLITS, counts, strict=True)))
 

@@ -119,13 +119,15 @@ class ChanceSum:
         return (last + float(points[rare])) / 2
 
     def tail(self, value: float) -> float:
-        """Return the probability that the sum is at least `value`."""
+        """Return the probability that the sum is at least `value`, for a p-value of compare.py."""
         if not self.deviation:
             return float(value <= 0)
         if not len(self.points):
             return math.erfc(value / self.deviation / math.sqrt(2)) / 2
-        near = self.deviation / _PER_DEVIATION / 2
-        return min(1.0, max(0.0, float(self.probabilities[self.points >= value - near].sum())))
+        # A point stands for sums up to half a step of the grid above and below it.
+        half_step = self.deviation / _PER_DEVIATION / 2
+        tail = float(self.probabilities[self.points >= value - half_step].sum())
+        return min(1.0, max(0.0, tail))
 
 
 def _enumerate_sums(
@@ -504,7 +506,10 @@ def _large_kinds(
     scale: float,
     deviation: float,
 ) -> tuple[NDArray[np.int64], _Floats]:
-    """Return the large terms' (kinds,) counts and (kinds, labels) values; near-equal terms merge.
+    """Return the large terms' (kinds,) counts and (kinds, labels) values.
+
+    Terms whose values round to the same points of the grid are of one kind. The values of a kind
+    are the means of its terms.
 
     Args:
         blocks: Counts and values by chunk.
@@ -514,24 +519,25 @@ def _large_kinds(
         deviation: The standard deviation of the sum.
     """
     step = deviation / _PER_DEVIATION
-    kinds: dict[tuple[int, ...], tuple[int, _Floats]] = {}
+    # By the kind's points on the grid: the number of its terms, and the sum of their values.
+    totals: dict[tuple[int, ...], tuple[int, _Floats]] = {}
     for counts, values in _large_terms(blocks, least):
-        values = values * scale
-        steps = np.rint(values / step).astype(np.int64)
-        distinct, kind_of_term = np.unique(steps, axis=0, return_inverse=True)
+        scaled = values * scale
+        points = np.rint(scaled / step).astype(np.int64)
+        kinds, kind_of_term = np.unique(points, axis=0, return_inverse=True)
         kind_of_term = kind_of_term.ravel()
-        number = np.bincount(kind_of_term, counts, len(distinct)).astype(np.int64)
+        numbers = np.bincount(kind_of_term, counts, len(kinds)).astype(np.int64)
         sums = np.stack(
-            [np.bincount(kind_of_term, counts * column, len(distinct)) for column in values.T], 1
+            [np.bincount(kind_of_term, counts * column, len(kinds)) for column in scaled.T], 1
         )
-        for kind, count, total in zip(distinct.tolist(), number.tolist(), sums, strict=True):
-            previous = kinds.get(tuple(kind), (0, 0.0))
-            kinds[tuple(kind)] = previous[0] + count, previous[1] + total
-    if not kinds:
+        for kind, number, kind_sum in zip(kinds.tolist(), numbers.tolist(), sums, strict=True):
+            previous = totals.get(tuple(kind), (0, 0.0))
+            totals[tuple(kind)] = previous[0] + number, previous[1] + kind_sum
+    if not totals:
         return _NO_COUNTS, np.empty((0, labels))
-    counts = np.array([count for count, _ in kinds.values()], np.int64)
-    values = np.stack([total / count for count, total in kinds.values()])
-    if len(counts) > _MOST_KINDS:  # of many labels: the rest of them is about normal
-        chosen = np.argsort(-counts * (values**2).max(axis=1), kind="stable")[:_MOST_KINDS]
-        counts, values = counts[chosen], values[chosen]
-    return counts, values
+    kind_counts = np.array([number for number, _ in totals.values()], np.int64)
+    means = np.stack([kind_sum / number for number, kind_sum in totals.values()])
+    if len(kind_counts) > _MOST_KINDS:  # with many labels; the caller counts the others as normal
+        chosen = np.argsort(-kind_counts * (means**2).max(axis=1), kind="stable")[:_MOST_KINDS]
+        kind_counts, means = kind_counts[chosen], means[chosen]
+    return kind_counts, means

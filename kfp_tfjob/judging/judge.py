@@ -293,24 +293,22 @@ def _add_user_metrics(
         baseline: The baseline's metrics; the user's metrics are NaN unless the baseline decides.
         baseline_output: The baseline's prediction, which is the same for each row.
     """
+    classes, confidence = model.classes, model.confidence
 
-    def measure(metrics: Predictions, numbers: Mapping[str, float]) -> Measures:
-        return Measures(metrics, model.classes, model.confidence, numbers)
+    def measure(predictions: Predictions, numbers: Mapping[str, float]) -> Measures:
+        return Measures(predictions, classes, confidence, numbers)
 
     model = measure(*evaluator.model_metrics(model.predictions))
-    if champion and champion.measures:
-        metrics = evaluator.reference_metrics(champion.name, champion.measures.predictions)
-        champion = replace(champion, measures=measure(*metrics))
-    elif is_own(options.primary_metric) and _competes_with_baseline(champion, options):
-        return (
-            model,
-            champion,
-            measure(
-                *evaluator.reference_metrics("the baseline", baseline.predictions, baseline_output)
-            ),
-        )
     undefined = dict.fromkeys(filter(is_own, model.names), math.nan)
-    return model, champion, measure(baseline.predictions, undefined)
+    baseline_metrics = (baseline.predictions, undefined)
+    if champion and champion.measures:
+        champion_metrics = evaluator.reference_metrics(champion.name, champion.measures.predictions)
+        champion = replace(champion, measures=measure(*champion_metrics))
+    elif is_own(options.primary_metric) and _competes_with_baseline(champion, options):
+        baseline_metrics = evaluator.reference_metrics(
+            "the baseline", baseline.predictions, baseline_output
+        )
+    return model, champion, measure(*baseline_metrics)
 
 
 def _rolled_back_check(withdrawn: Champion, rollback: Champion) -> Check:

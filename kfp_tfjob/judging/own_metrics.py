@@ -167,7 +167,7 @@ class Evaluator:
             raise self._failure(self.code.said(error)[:2000], _DICT, fix) from error
 
     def _arguments(self, function: Callable[..., Any], outputs: np.ndarray) -> dict[str, Any]:
-        """Return the keyword arguments that the function takes."""
+        """Return the keyword arguments that the function takes; others are not computed."""
         parameters = inspect.signature(function).parameters
         takes_any = any(
             parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
@@ -181,6 +181,8 @@ class Evaluator:
             "features": self._features,
             "classes": lambda: classes,
         }
+        if self._data.schema.picture and "features" not in parameters:
+            del makers["features"]  # images have no columns, so `**others` does not get them
         return {name: make() for name, make in makers.items() if name in parameters or takes_any}
 
     def _features(self) -> Mapping[str, NDArray[Any]]:

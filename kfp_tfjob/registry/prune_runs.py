@@ -108,6 +108,7 @@ class _Stored:
     is_pruned: bool = False  # by a prune that was killed, or by one that runs now
 
     def add(self, folder: S3Address, file: Listed) -> None:
+        """Add an object in a folder of the run or dataset; a tombstone is only noted."""
         self.folders.add(folder)
         key = file.address.key[len(folder.key) + 1 :]
         if key == PRUNED:

@@ -105,10 +105,9 @@ def plan(store: Store, layout: Layout, model_name: str, version: int = 0) -> Rol
     if back_to is None:
         raise ConfigurationError(_no_target(model_name, now, version, restorable(), pruned))
     try:
-        verified = _verify_files(store, layout, model_name, back_to)
+        _verify_files(store, layout, model_name, back_to)
     except DataError as error:
         raise DataError(_damaged(model_name, back_to, restorable(), error)) from error
-    back_to = replace(back_to, manifest_sha256=verified.manifest.digest)
     return RollbackPlan(model_name, now, back_to)
 
 

@@ -126,6 +126,11 @@ class Follower:
         return False
 
     def _poll(self, clock: Callable[[], float]) -> bool:
+        """Switch to the newest champion, and return True, if it is new and was not just rejected.
+
+        Raises:
+            StepError: The store is unreachable, or the newest record is damaged.
+        """
         assert self.current is not None
         newest = read_champion(self._store, self._layout, self._model_name)
         self._metrics.reached()
@@ -133,8 +138,9 @@ class Follower:
             log.warning("the store can be read again")
             self._store_unreachable = False
         current = self.current.champion
-        record = self._layout.model(self._model_name).champion(current.number)
-        if newest is None or (newest.number < current.number and self._store.has(record)):
+        address = self._layout.model(self._model_name).champion(current.number)
+        # A store may not list a new record yet, but `has` does not need its list.
+        if newest is None or (newest.number < current.number and self._store.has(address)):
             self._log_once(
                 f"champion {current.number} stays in use, although the newest record that the store"
                 f" lists is {newest.number if newest else 0}"

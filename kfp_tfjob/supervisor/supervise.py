@@ -138,13 +138,17 @@ class Supervisor:
         return exit_codes.STOPPED, ""
 
     def _follow(self, child: Child) -> tuple[int, str]:
-        """Wait for a command; return its exit code, and the problem if its peers were absent."""
+        """Wait for a command; return its exit code, and the problem if its peers were absent.
+
+        A command that waits for its peers longer than `_patience` is killed.
+        """
         absence, last_look = "", 0.0
         while True:
             status = self._reap(child)
             if status is not None:
                 break
             child.read_progress(_POLL_SECONDS, self._stop.wakeup)
+            # `waiting_since` is infinite, and so `waited` is -inf, unless it waits for its peers.
             waited = time.monotonic() - child.waiting_since
             if self._stop:
                 child.stop(signal.SIGKILL if self._stop.by_force else self._stop.signal)
@@ -157,7 +161,7 @@ class Supervisor:
                 last_look = waited
                 self._log_absent_peers(child)
         child.read_progress(0, -1)  # its last lines may still be in the pipe
-        self._step = child.done or self._step
+        self._step = child.done or self._step  # without a report, the last command's
         child.clean_up()
         self._end_strays()
         if absence:

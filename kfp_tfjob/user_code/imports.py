@@ -96,22 +96,26 @@ def unavailable_imports(
 ) -> Iterator[Import]:
     """Yield the first import of each module that `files`, Python and the libraries do not have.
 
+    Called by `Code` in model_code.py, for the user's function and for a command.
+
     Args:
-        reached: The code, as `reachable` yields it.
+        reached: The code, as `reachable` yields it: a file's path, the folder in which its imports
+            begin, and its syntax tree, or a problem if it is not Python.
         files: Content by relative path.
         entries: The files with which the code begins.
         function: The function that is called; empty for a program. Imports in other functions
             count only if they may run.
     """
-    names: set[str] = set()
-    for path, start, tree in reached:
+    reported: set[str] = set()
+    for path, import_root, tree in reached:
         if not isinstance(tree, ast.Module):
-            continue
-        included = {*_modules_in(files, start), *_modules_in(files, PurePosixPath()), *LIBRARIES}
+            continue  # `unparsable` reports it
+        root = PurePosixPath()
+        included = {*_modules_in(files, import_root), *_modules_in(files, root), *LIBRARIES}
         for node in _executed_imports(tree, function if path in entries else None):
             for name in _top_modules(node):
-                if name not in names | included and name not in sys.stdlib_module_names:
-                    names.add(name)
+                if name not in reported | included and name not in sys.stdlib_module_names:
+                    reported.add(name)
                     yield Import(path, node.lineno, name)
 
 

@@ -127,7 +127,9 @@ class ModelCode:
         return f"{module}:{self.function}" if self.function else module
 
     def read(self, store: Store | None = None) -> Code:
-        """Return the files of the code.
+        """Return the files of the code: for its checks, for a run's copy, and for an upload.
+
+        Called by components/code_copy.py, own_code.py, and code_upload.py of the command line.
 
         Args:
             store: The store of code whose source is an address; not used for other code.

@@ -1,7 +1,10 @@
 """Checkpoints as files: whole or not there, kept and removed, refused with what differs."""
 
 import dataclasses
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -67,6 +70,37 @@ def test_a_torn_checkpoint_is_never_restored_and_can_be_written_again(
     assert newest_step(two) == 1 and steps(two) == [1]
     assert _content(2).write(two)
     assert newest_step(two) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"position": {"stepp": 2, "epoch": 0}},
+        {"position": None},
+        {"position": {"step": "2"}},
+        {"variables": [{"name": "w"}]},
+        {"variables": [{"name": "w", "shape": [7], "dtype": "float32"}]},
+        {"variables": [{"name": "w", "shape": [-1], "dtype": "float32"}]},
+        {"variables": [{"name": "w", "shape": [2, 3], "dtype": "float3z"}]},
+        {"variables": [{"name": "w", "shape": [2], "dtype": "float32"}]},
+        {"metrics": ["zz"]},
+        {"callbacks": []},
+        {"sha256": 1},
+        {"format": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_index_is_removed_with_its_checkpoint(two: Path, damage: dict[str, Any]) -> None:
+    path = two / "2" / "checkpoint.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    assert newest_step(two) == 1 and steps(two) == [1]
+
+
+def test_a_state_of_callbacks_may_be_infinite(tmp_path: Path) -> None:
+    callbacks = {"best": math.inf, "last": -math.inf}
+    assert dataclasses.replace(_content(1), callbacks=callbacks).write(tmp_path)
+    checkpoint = newest(tmp_path)
+    assert checkpoint is not None and checkpoint.callbacks == callbacks
 
 
 def test_what_an_end_by_force_left_is_no_checkpoint(tmp_path: Path) -> None:

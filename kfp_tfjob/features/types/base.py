@@ -276,7 +276,7 @@ class ColumnType:
         Args:
             column: The column.
             texts: As for `readings_of`.
-            options: The typed `data_options`, which the options replace.
+            options: The typed `data_options`, whose other types stay in the named option.
             votes: As for `readings_of`.
         """
         return " or ".join(

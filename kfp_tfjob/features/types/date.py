@@ -31,7 +31,7 @@ from ..cells import (
     Parsed,
     cast_all,
     matches,
-    of_typed,
+    microseconds_of,
     shown_date,
 )
 from .base import (
@@ -254,7 +254,7 @@ class Date(ColumnType):
     def parse(cls, cells: Cells) -> Parsed:
         """Return microseconds since 1970, UTC, and the rows that are not a date."""
         if cells.is_temporal:
-            times, invalid = of_typed(cells.column)
+            times, invalid = microseconds_of(cells.column)
             return Parsed(np.where(invalid, 0, times), {"date": invalid})
         if cells.is_numeric:
             return cells.refused("date", NO_DATE)

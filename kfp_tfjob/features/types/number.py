@@ -145,24 +145,29 @@ class Number(ColumnType):
 
     @classmethod
     def forms_of(cls, texts: pa.Array, short: np.ndarray) -> list[tuple[str, np.ndarray]]:
-        """Return the forms of numbers."""
+        """Return each form of numbers with the mask of its strings; of several, the last counts.
+
+        For example, 1 is a NUMBER_FORM and a BIT, so it is a BIT. Called by column_profile.py of
+        prepare_data for the distinct strings of a block, and by `like`.
+        """
         not_finite = (_INFINITE, matches(texts, NAMED_NOT_FINITE) & short)
-        maybe = np.flatnonzero(matches(texts, _MAY_BE_NUMBER))
-        if not len(maybe):  # a table may have thousands of such columns
+        places = np.flatnonzero(matches(texts, _MAY_BE_NUMBER))
+        if not len(places):  # a table may have thousands of columns without any number
             return [not_finite]
-        some, is_short = texts.take(pa.array(maybe)), short[maybe]
-        numbers, is_number_like = parse_all(some)
-        finite = is_number_like & np.isfinite(numbers)
-        separated = matches(some, _SEPARATED) & is_short
+        candidates, is_short = texts.take(pa.array(places)), short[places]
+        numbers, is_plain = parse_all(candidates)
+        finite = is_plain & np.isfinite(numbers)
+        separated = matches(candidates, _SEPARATED) & is_short
+        signs = _signs_in(candidates, separated)
         masks = [
             (_SEPARATE, separated),
-            *((_SIGNED[sign], separated & has) for sign, has in _signs_in(some, separated)),
-            *((form, matches(some, proof_of(form)) & is_short) for form in (POINT, COMMA)),
+            *((_SIGNED[sign], separated & has_sign) for sign, has_sign in signs),
+            *((form, matches(candidates, proof_of(form)) & is_short) for form in (POINT, COMMA)),
             (NUMBER_FORM, finite),
             (BIT, finite & are_bits(numbers)),
-            (_INFINITE, is_number_like & ~finite & is_short),
+            (_INFINITE, is_plain & ~finite & is_short),
         ]
-        spread_masks = [(form, _spread(mask, maybe, len(texts))) for form, mask in masks]
+        spread_masks = [(form, _spread(mask, places, len(texts))) for form, mask in masks]
         return [not_finite, *spread_masks]
 
     @classmethod

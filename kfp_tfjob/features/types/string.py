@@ -75,7 +75,11 @@ class String(ColumnType):
 
     @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
-        """Return the codes of strings."""
+        """Return the codes of strings (rows, columns), as the only one of `parts`.
+
+        All columns have as many bins, by `group`. Called by raw_columns.py, in the exported model
+        and in the trainer.
+        """
         import tensorflow as tf
 
         hashed = tf.strings.to_hash_bucket_strong(values, columns[0].bins, _KEY)
