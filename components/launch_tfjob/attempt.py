@@ -72,14 +72,9 @@ class Attempt:
     _running: float = 0.0
 
     @cached_property
-    def manifest(self) -> Object:
-        """The job."""
-        return self.launch.manifest(self.number)
-
-    @property
     def name(self) -> str:
         """The job's name."""
-        return self.manifest["metadata"]["name"]
+        return self.launch.name(self.number)
 
     @property
     def _beat_seconds(self) -> float:
@@ -142,7 +137,7 @@ class Attempt:
     def _outcome(
         self, judgement: Judgement, job: Object | None, follower: Follower, limits: JobLimits
     ) -> Outcome:
-        kind = kind_of(self.manifest)
+        kind = self.launch.spec.kind
 
         def last_lines(replica: str, container: str) -> list[str]:
             return follower.last_lines(kind.log_name(replica, container), _SHOWN_LINES)

@@ -91,22 +91,24 @@ class Launch:
         """The run's attempts in the store."""
         return Records(self.step)
 
-    def manifest(self, attempt: int) -> Object:
-        """Return an attempt's job."""
-        run, key = self.step.run_id, self.step.task_key
-        run_uri = str(self.step.run.base)
-        identity = Identity(
-            *(run, attempt),
-            task_key=key,
+    def identity(self, attempt: int) -> Identity:
+        """Return what distinguishes an attempt's job from all others."""
+        return Identity(
+            self.step.run_id,
+            attempt,
+            task_key=self.step.task_key,
             owner=self.owner,
-            run_uri=run_uri,
+            run_uri=str(self.step.run.base),
             tracking=self.tracking,
         )
-        return build_job(self.spec, identity)
+
+    def manifest(self, attempt: int) -> Object:
+        """Return an attempt's job."""
+        return build_job(self.spec, self.identity(attempt))
 
     def name(self, attempt: int) -> str:
         """Return the name of an attempt's job."""
-        return self.manifest(attempt)["metadata"]["name"]
+        return self.identity(attempt).job_name(self.spec.kind)
 
     def fail_if_ended(self, job: str = "") -> None:
         """Start no job for a run that was ended, and delete a job that was just created."""

@@ -39,7 +39,6 @@ from kfp_tfjob.options.parameters import completed
 from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import NPY, images_as_npy
 from kfp_tfjob.registry.run_folder import claim
-from kfp_tfjob.registry.training_cache import TrainedRun
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.write_options import WEBHOOK_KEY
@@ -57,6 +56,7 @@ from ..webhook import Webhook
 from . import parameters as run_parameters
 from . import unchanged
 from .plan import Output, RunData, RunPlan
+from .unchanged import UsedGate
 
 log = logging.getLogger(__name__)
 
@@ -187,10 +187,12 @@ def run(
     # Before anything replaces the records of a run that has trained.
     require_same(trained, {**records.inputs(spec), "data": dataset_digest})
     code = code_of_run(step, code)
-    gate = (plan.gate, evaluator_digest)
+    gate = UsedGate(plan.gate, evaluator_digest)
     inputs_digest = unchanged.inputs_digest(spec, code, dataset_digest, plan.contract, gate)
-    skips = spec.options.when_unchanged == "skip"
-    earlier = _check_unchanged(step, plan.model_name, inputs_digest, gate, skips)
+    earlier = None
+    if spec.options.when_unchanged == "skip":
+        earlier = unchanged.find_earlier_run(step, plan.model_name, inputs_digest, gate)
+    unchanged.record_earlier_run(step, earlier)
     if not earlier and step.store.numbers(step.run.attempts):
         # An earlier attempt may have trained its model with another image, other variables or other
         # replicas.
@@ -401,28 +403,3 @@ def _no_data_at(tick: Tick, data_uri: str) -> Iterator[Problem]:
         path="data_uri",
         name="no-data-for-tick",
     )
-
-
-def _check_unchanged(
-    step: Step,
-    model_name: str,
-    inputs_digest: str,
-    gate: tuple[GateOptions | None, str],
-    skips: bool,
-) -> TrainedRun | None:
-    """Return the earlier run that makes training unnecessary, and record it; None without one.
-
-    Args:
-        step: The run and its store.
-        model_name: The model.
-        inputs_digest: The digest of the run's inputs.
-        gate: The gate, and the digest of its evaluator's code.
-        skips: Whether the run is not trained if its inputs are unchanged.
-    """
-    earlier = None
-    if skips:
-        earlier = unchanged.find_earlier_run(step, model_name, inputs_digest, gate)
-    unchanged.record_earlier_run(step, earlier)
-    if earlier:
-        log.info("nothing has changed since run %s: this run does not train", earlier.run_id)
-    return earlier

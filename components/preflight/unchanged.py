@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -36,12 +37,38 @@ _ROLES = ("chief", "worker", "ps", "evaluator")
 _VISIBLE_SETTINGS = {"env", "gpu_resource", "volumes"}
 
 
+@dataclass(frozen=True)
+class UsedGate:
+    """The gate of a run.
+
+    Attributes:
+        options: Its conditions; None for a run without evaluation.
+        evaluator_digest: The digest of the code of `gate.evaluator`; empty without one.
+    """
+
+    options: GateOptions | None
+    evaluator_digest: str
+
+    def decided(self, verdict: ModelVerdict) -> bool:
+        """Return whether a verdict was decided by this gate and by this code of its evaluator.
+
+        The inputs' digest does not prove it: a run may have been continued with another gate, or
+        the evaluator's code may have changed while the run trained.
+        """
+        try:
+            verdict_gate = parse_gate(verdict.gate)
+        except ConfigurationError:  # a gate of another version
+            return False
+        same_gate = _without_evaluator_path(verdict_gate) == _without_evaluator_path(self.options)
+        return same_gate and verdict.evaluator_digest == self.evaluator_digest
+
+
 def inputs_digest(
     spec: JobSpec,
     code: Code,
     dataset_digest: str,
     contract: Contract,
-    gate: tuple[GateOptions | None, str],
+    gate: UsedGate,
 ) -> str:
     """Return the digest of all inputs that affect the trained model or its evaluation.
 
@@ -53,9 +80,8 @@ def inputs_digest(
         code: The code that builds the model.
         dataset_digest: The dataset; empty without data.
         contract: How far the data may differ from the champion's data.
-        gate: The gate, and the digest of its evaluator's code.
+        gate: The gate of the run.
     """
-    conditions, evaluator_digest = gate
     body = {
         "dataset": dataset_digest,
         "code": {path: sha256(content).hexdigest() for path, content in code.files.items()},
@@ -66,10 +92,10 @@ def inputs_digest(
         "roles": {role: _visible_settings(spec, role) for role in _ROLES},
         "steps": {"prepare": {}, "evaluate": {}},  # keeps the digests of earlier runs
         "contract": contract.model_dump(mode="json"),
-        "gate": _without_evaluator_path(conditions),
+        "gate": _without_evaluator_path(gate.options),
     }
-    if evaluator_digest:
-        body["evaluator"] = evaluator_digest
+    if gate.evaluator_digest:
+        body["evaluator"] = gate.evaluator_digest
     document = json.dumps(body, sort_keys=True, ensure_ascii=False)
     return sha256(document.encode()).hexdigest()[:32]
 
@@ -77,20 +103,6 @@ def inputs_digest(
 def _without_evaluator_path(gate: GateOptions | None) -> dict[str, Any] | None:
     """Return the gate without its evaluator's path, because the digest of that code is compared."""
     return gate.model_dump(mode="json", exclude={"evaluator"}) if gate else None
-
-
-def _used_gate(verdict: ModelVerdict, gate: GateOptions | None, evaluator_digest: str) -> bool:
-    """Return whether a verdict was decided by this gate and by this code of its evaluator.
-
-    The inputs' digest does not prove it: a run may have been continued with another gate, or the
-    evaluator's code may have changed while the run trained.
-    """
-    try:
-        verdict_gate = parse_gate(verdict.gate)
-    except ConfigurationError:  # a gate of another version
-        return False
-    same_gate = _without_evaluator_path(verdict_gate) == _without_evaluator_path(gate)
-    return same_gate and verdict.evaluator_digest == evaluator_digest
 
 
 def _visible_settings(spec: JobSpec, role: str) -> dict[str, Any]:
@@ -105,16 +117,14 @@ def _visible_settings(spec: JobSpec, role: str) -> dict[str, Any]:
     return visible | replicas_and_gpus | image
 
 
-def find_earlier_run(
-    step: Step, model_name: str, digest: str, gate: tuple[GateOptions | None, str]
-) -> TrainedRun | None:
+def find_earlier_run(step: Step, model_name: str, digest: str, gate: UsedGate) -> TrainedRun | None:
     """Return the earlier run that makes training unnecessary; None if this run must train.
 
     Args:
         step: The run and its store.
         model_name: The model.
         digest: The digest of the run's inputs.
-        gate: The gate, and the digest of its evaluator's code.
+        gate: The gate of the run.
     """
     earlier = newest(step.store, step.layout, model_name, digest)
     if earlier is None:
@@ -134,17 +144,16 @@ def record_earlier_run(step: Step, earlier: TrainedRun | None) -> None:
         step.store.delete(step.run.unchanged)
         return
     step.store.write(step.run.unchanged, earlier.to_bytes(), "application/json")
+    log.info("nothing has changed since run %s: this run does not train", earlier.run_id)
 
 
-def _obstacle(
-    step: Step, model_name: str, run: TrainedRun, gate: tuple[GateOptions | None, str]
-) -> str:
+def _obstacle(step: Step, model_name: str, run: TrainedRun, gate: UsedGate) -> str:
     """Return why an earlier run cannot replace training; empty if it can."""
     try:
         verdict = verdict_in_force(step.store, RunLayout(S3Address.parse(run.run_uri)))
     except DataError:
         return f"its verdict {run.verdict_uri} is gone"
-    if not _used_gate(verdict, *gate):
+    if not gate.decided(verdict):
         return "its verdict used another gate"
     model = step.layout.model(model_name)
     if verdict.blessed:

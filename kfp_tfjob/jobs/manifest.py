@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any
@@ -163,7 +164,7 @@ class _PodTemplate:
         is_needed = options.command and options.stage_data and self.spec.dataset_uri
         return bool(is_needed) and self.role != "ps"
 
-    @property
+    @cached_property
     def settings(self) -> PodSettings:
         return self.spec.pod.of(self.role)
 
