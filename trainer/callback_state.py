@@ -90,7 +90,7 @@ def capture(callbacks: Sequence[keras.callbacks.Callback], stops: bool) -> Callb
                     f"a checkpoint cannot store the result of get_state() of the callback {name}",
                     received=error,
                     expected="numbers, strings, lists, dicts with string keys, arrays",
-                    fix=f"change get_state() of {name}",
+                    fix=f"return only such values from get_state() of {name}",
                 )
             ) from error
     return CallbackState({"stops": stops, "callbacks": states}, arrays)

@@ -73,9 +73,9 @@ def find(model_code: str, folder: Path) -> BuildModel:
     if is_copied and not Path(module.__file__ or "").is_relative_to(folder):
         raise ConfigurationError(
             Problem(
-                f"another module with the name of the model code {name} is loaded",
-                received=module.__file__ or "a module of Python",
-                expected=f"a name that no library has, because {stem} is imported by its name",
+                f"Python imported another module called {name} instead of the model code",
+                received=module.__file__ or "a built-in module of Python",
+                expected=f"a name for {stem} that no installed library or module of Python has",
                 fix=f"rename {stem}, for example to my_{stem}",
                 name="model-code-name",
             )
@@ -413,7 +413,12 @@ def _optimizer_problems(model: keras.Model) -> list[Problem]:
         ),
     }
     return [
-        Problem(f"Keras cannot {action} with more than one replica", received, "None", fix)
+        Problem(
+            f"Keras cannot {action} with more than one replica",
+            received,
+            f"{received.partition('=')[0]}=None",
+            fix,
+        )
         for action, (received, fix) in unsupported_options.items()
         if not received.endswith("=0")
     ]

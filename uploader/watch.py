@@ -294,7 +294,7 @@ class _Sidecar:
             if not self._end_stored:
                 self._store.create(address, json.dumps(self._end, indent=1).encode())
         except ObjectExistsError:
-            log.info("the end of attempt %d is already recorded", attempt)
+            log.info("it is already recorded how attempt %d ended", attempt)
         except StepError as error:
             self._mirror.note("the record of the end", error)
             return False

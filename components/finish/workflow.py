@@ -79,8 +79,9 @@ class FailedTask:
             return Problem(
                 f"Kubeflow Pipelines could not start {self.step}",
                 received=received,
-                expected="the task's driver to exit with code 0",
-                fix="read the last lines of its log, or ask an administrator to check the back end",
+                expected=f"exit code 0 of the driver, the pod that prepares {self.step}",
+                fix="read the last lines of the driver's log, or ask an administrator to check the"
+                " back end",
                 name="step-not-started",
             )
         return Problem(

@@ -130,9 +130,11 @@ class Records:
         if completion.get("attempt") != attempt:
             raise DataError(
                 Problem(
-                    f"{run.base} has the manifest of one attempt and the completion of another",
+                    f"the manifest and the completion record in {run.base} are from different"
+                    " attempts",
                     received=f"attempts {attempt} and {completion.get('attempt')}",
-                    fix="start a new run; another program wrote into this run's folder",
+                    expected="the same attempt",
+                    fix="start a new run, and let no other program write into its folder",
                 )
             )
         return attempt

@@ -247,7 +247,7 @@ def _at_once(problems: Sequence[Problem], options: DataOptions) -> Iterator[Prob
     if len(formats) > 1:
         named = {name: format for types in formats for name, format in types.items()}
         types = options.types_with(named)
-        yield Example("the formats of these columns at once", fix=f"data_options.types={types}")
+        yield Example("one option names all these formats", fix=f"data_options.types={types}")
 
 
 def _gaps_problem(name: str, kind: str, gaps: Gaps | None) -> Problem | None:

@@ -169,7 +169,7 @@ def _not_in_train(
             provide = f"if the label is a number, {is_number}; otherwise, {provide}"
         fixes.append(provide)
     return Problem(
-        f"train has no {noun} of {len(lacking)} of the {len(classes)} classes of {label!r}",
+        f"train has no {noun} for {len(lacking)} of the {len(classes)} classes of {label!r}",
         received=listed(classes_shown, 10),
         expected=f"{noun}s of every class in train",
         fix="; ".join(fixes),

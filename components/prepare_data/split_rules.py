@@ -189,8 +189,8 @@ def time_limits(source: Source, options: DataOptions, folder: Path, block: int) 
             Problem(
                 f"data_options.split.time names {name!r}, which contains dates and numbers",
                 received="; ".join(rules.forms.values()),
-                expected="dates, or numbers, in every row",
-                fix="write all of them in the same format",
+                expected="only dates, or only numbers",
+                fix=f"write all values of {name!r} as dates, or all as numbers",
                 path="data_options.split.time",
             )
         )

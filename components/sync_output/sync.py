@@ -146,7 +146,7 @@ def _manifest(step: Step) -> Manifest:
                 f"{step.run.manifest} is not the manifest of this run's output",
                 received=f"kind {manifest.kind!r} of run {manifest.run_id!r}",
                 expected=f"kind 'output' of run {step.run_id!r}",
-                fix="use a separate output_uri for each pipeline, and start the run again",
+                fix="start a new run, with an output_uri that no other pipeline uses",
             )
         )
     return manifest
@@ -163,7 +163,7 @@ class _Completion:
 def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
     """Return the problem of a completion record that is missing or from another attempt."""
     expected = f"the record of run {step.run_id}, attempt {manifest.attempt}"
-    fix = "start the run again"
+    fix = "start a new run, because a retry keeps this run's output"
     try:
         completion = documents.read(_Completion, step.store.read(step.run.completion))
     except ObjectNotFoundError:

@@ -180,7 +180,9 @@ class WorkflowWatcher:
                 if getattr(error, "status", None):
                     break  # then the node is drained, unless an earlier state showed the run's end
             except Exception:
-                log.exception("the Workflow of this run cannot be understood")
+                log.exception(
+                    "cannot interpret this run's Workflow, so its last known state decides"
+                )
         self._why = self._why or why_ended(self._workflow, datetime.now(UTC) + _SKEW)
 
     def _follow(self) -> None:

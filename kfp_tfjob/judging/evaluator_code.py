@@ -39,7 +39,7 @@ class EvaluatorCode(OwnCode):
             f"{path}, line {node.lineno}: {node.name} does not take labels and predictions",
             received=declared(node),
             expected=EXPECTED,
-            fix="name its arguments like this; they are passed by name",
+            fix=f"rename the arguments of {node.name} as expected; they are passed by name",
         )
         return [problem]
 

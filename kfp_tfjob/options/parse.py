@@ -99,7 +99,7 @@ def parse(group: type[Typed], name: str, value: Mapping[str, Any]) -> Typed:
                 f"{name} is not a dict",
                 received=repr(value),
                 expected='a JSON object, for example {"KEY": "value"}',
-                fix=f"correct {name}",
+                fix=f"write {name} as a JSON object",
                 path=name,
                 name="invalid-value",
             )

@@ -136,8 +136,8 @@ def _missing_secrets(values: RunParameters) -> Iterable[Problem]:
     for name, value in values.items():
         for path in still_masked(value, name):
             yield Problem(
-                f"{path} was not saved when the run started",
-                expected="the value again, because its name looks like a secret",
-                fix="pass it again",
+                f"{path} has no value, because values whose names look like secrets are not saved",
+                expected="the value with which the run started",
+                fix=f"pass {path} again when you continue the run",
                 path=path,
             )

@@ -227,7 +227,7 @@ def _walk(top: Path) -> list[SourceFile]:
                 )
     if links:
         summary = "data_uri contains links to folders, or to files that do not exist"
-        fix = "remove them; name a linked folder itself in data_uri"
+        fix = "remove the links; to read a linked folder, list its real path in data_uri"
         received = listed(sorted(links), 5)
         raise DataError(Problem(summary, received=received, fix=fix, path="data_uri"))
     return source_files
