@@ -163,6 +163,8 @@ class ParquetShard:
 
 def _words(column: pa.Array) -> np.ndarray:
     """Return 64 bits for each value of a column: uint64 of shape [rows]."""
+    if pa.types.is_string(column.type):  # a type that stores its numbers as text, as a geo point
+        column = column.dictionary_encode()
     if isinstance(column, pa.DictionaryArray):
         hashes = string_hashes(column.dictionary.to_pylist())
         codes = column.indices.fill_null(len(hashes)).to_numpy()

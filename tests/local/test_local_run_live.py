@@ -17,7 +17,8 @@ COMMAND = [sys.executable, "-m", "kfp_tfjob.pipelines", "run"]
 def shapes(lines: list[str], step: str) -> set[str]:
     """The distinct lines of a step without numbers, which differ between runs."""
     of_step = [line for line in lines if line.startswith(f"{step} ")]
-    return {re.sub(r"[\d.,:]+|\b[0-9a-f]{32}\b", "N", line) for line in of_step}
+    random = r"\b\d{8}-\d{6}-[0-9a-f]{4}\b|\b[0-9a-f]{32}\b"  # the id of a run, and a digest
+    return {re.sub(rf"{random}|[\d.,:]+", "N", line) for line in of_step}
 
 
 @pytest.mark.slow
