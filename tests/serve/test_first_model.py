@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def test_the_model_of_a_local_run_answers(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (serve,) = re.findall(r"^\.venv/bin/(kfp-tfjob serve digits) &", readme, re.MULTILINE)
+    (serve,) = re.findall(r"^(kfp-tfjob serve digits) &", readme, re.MULTILINE)
     (ask,) = re.findall(r"^(curl localhost:8080/.*)$", readme, re.MULTILINE)
     digits.write(tmp_path / "digits.csv")
     data = ("--data", str(tmp_path / "digits.csv"), "--label", "digit", "--name", "digits")
