@@ -41,7 +41,7 @@ from benchmarks.servers import sink
 ROWS = 1_000_000
 PICTURES_SHARE = 50  # of ROWS
 PEER_SHARE = 10  # a peer that would take minutes gets a tenth of the rows
-MOST_MEMORY = 350  # MiB of each process
+MOST_MEMORY = 600  # MiB of all workers together
 MOST_CPU = 2.0  # times the CPU time of the parse
 COPY_SHARE = 0.9  # of the files per CPU second of cp -r
 TWO_CORES = 1.8  # times the rows per second of one core
@@ -166,7 +166,7 @@ def once(way: Way, python: str, kind: str, rows: int) -> dict[str, float]:
         "cpu": cpu,
         "per_second": rows / wall,
         "per_cpu_second": rows / cpu,
-        "most_memory": used.peaks[0],
+        "memory": sum(used.peaks),
         "processes": len(used.peaks),
     }
 
@@ -204,12 +204,12 @@ def shown(name: str, part: Part, found: Mapping[str, Any]) -> str:
     for way, one in ways.items():
         lines.append(
             f"{way.name:10}{one['rows']:12,.0f}{one['per_second']:12,.0f}"
-            f"{one['per_cpu_second']:12,.0f}{one['cpu']:8.2f}{one['most_memory']:7.0f}"
+            f"{one['per_cpu_second']:12,.0f}{one['cpu']:8.2f}{one['memory']:7.0f}"
         )
     for way in found["missing"]:
         lines.append(f"{way} does not install here")
     ours = ways[OURS]
-    goals = {f"at most {MOST_MEMORY} MiB in each process": ours["most_memory"] <= MOST_MEMORY}
+    goals = {f"at most {MOST_MEMORY} MiB in all": ours["memory"] <= MOST_MEMORY}
     if part.goal:
         goals[f"{part.goal:,} rows/s"] = ours["per_second"] >= part.goal
     if PARSE in ways and part.kind == NUMBERS:

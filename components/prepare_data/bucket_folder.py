@@ -26,7 +26,7 @@ class BucketFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a file, or replace it: a task that runs twice writes the same bytes."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +60,9 @@ class BucketPrefix(BucketFolder):
     def __init__(self, store: Store, prefix: S3Address) -> None:
         self._store, self._prefix = store, prefix
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """Write an object, or replace it."""
-        self._store.write(self._prefix / name, data)
+        self._store.write(self._prefix / name, bytes(data))
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Return bytes of an object."""

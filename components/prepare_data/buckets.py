@@ -22,7 +22,6 @@ Written by tasks.py, read by dataset.py and shards.py.
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -289,10 +288,10 @@ class BucketWriter:
             body, ends = self._image_streams(rows, cuts[self._bins.buckets], order)
         else:
             body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
-        self._folder.write(name, body)
+        self._folder.write(name, memoryview(body))
         starts = np.array([0, *ends], np.uint32)
         checksums = [
-            google_crc32c.value(body[start:end])
+            google_crc32c.value(body.slice(start, end - start))
             for start, end in zip(starts.tolist(), ends, strict=False)
         ]
         small = np.min_scalar_type(counts.max())  # of a large source, there are thousands of files
@@ -303,7 +302,7 @@ class BucketWriter:
 
     def _image_streams(
         self, rows: np.ndarray, cuts: np.ndarray, order: np.ndarray
-    ) -> tuple[bytes, list[int]]:
+    ) -> tuple[pa.Buffer, list[int]]:
         """Return the streams of sorted images and where each ends, as `_streams` does.
 
         The codes of their labels are those of the source's folders, so no labels are needed.
@@ -316,7 +315,7 @@ class BucketWriter:
             parts += stream
             end += sum(map(len, stream))
             ends.append(end)
-        return b"".join(parts), ends
+        return pa.py_buffer(b"".join(parts)), ends
 
     def _streams(
         self,
@@ -324,7 +323,7 @@ class BucketWriter:
         cuts: np.ndarray,
         labels: Sequence[str],
         strings: Sequence[Sequence[str]],
-    ) -> tuple[bytes, list[int]]:
+    ) -> tuple[pa.Buffer, list[int]]:
         """Return the streams of sorted rows, which are cut into buckets, and where each ends."""
         names = rows.dtype.names or ()
         plain = [_plain_column(rows, field) for field in self._schema if field.name in names]
@@ -333,7 +332,8 @@ class BucketWriter:
             _dictionary_arrays(column, texts, cuts)
             for column, texts in zip(codes, [labels, *strings], strict=True)
         ]
-        sink, ends = io.BytesIO(), []
+        # A file object of Python would be called for each buffer of a stream.
+        sink, ends = pa.BufferOutputStream(), []
         for start, end, *of_bucket in zip(cuts.tolist(), cuts[1:].tolist(), *columns, strict=False):
             if end > start:
                 arrays = [column.slice(start, end - start) for column in plain]
@@ -545,7 +545,7 @@ class SortedRows:
     def _sorted_buckets(self, rows: RowRange) -> Iterator[tuple[int, Sorted | None]]:
         """Yield the bin after each bucket, and its rows from `rows.first` on; None without any."""
         first, last = self._bins.buckets_with(rows.first, rows.last)
-        bodies: list[bytes] = []
+        bodies: list[pa.Buffer] = []
         begin = end = 0  # the buckets in `bodies`, counted from `first`
         for bucket in range(last - first):
             if bucket == end:
@@ -554,7 +554,7 @@ class SortedRows:
             bucket_streams = [
                 stream
                 for streams, body in zip(rows.streams, bodies, strict=True)
-                if (stream := _stream_of(streams, body, begin, bucket))
+                if (stream := _stream_of(streams, body, begin, bucket)).size
             ]
             gathered = self._gathered(bucket_streams) if bucket_streams else None
             if gathered and not bucket:  # it may begin before the rows
@@ -568,10 +568,11 @@ class SortedRows:
         )
         return bucket + max(1, int(np.searchsorted(np.cumsum(size), _READ_BYTES, side="right")))
 
-    def _body(self, streams: Streams, first: int, last: int) -> bytes:
+    def _body(self, streams: Streams, first: int, last: int) -> pa.Buffer:
         """Return the bytes of some streams of a file."""
         start, end = int(streams.starts[first]), int(streams.starts[last])
-        return self._folder.read(streams.name, start, end) if end > start else b""
+        body = self._folder.read(streams.name, start, end) if end > start else b""
+        return pa.py_buffer(body)  # whose slices are not copied
 
     def _group_ends(self, rows: RowRange) -> Iterator[int]:
         """Yield the bin after each group.
@@ -588,7 +589,7 @@ class SortedRows:
         if rows.last > rows.first:
             yield rows.last
 
-    def _gathered(self, streams: Sequence[bytes]) -> Sorted | None:
+    def _gathered(self, streams: Sequence[pa.Buffer]) -> Sorted | None:
         """Return the good rows of a bucket's streams, sorted; None without any."""
         if "content" in (self._kind.names or ()):
             return self._gathered_images(streams)
@@ -622,7 +623,7 @@ class SortedRows:
         in_order = (_dictionary_array(codes[order], strings) for codes, strings in columns)
         return Sorted(taken(rows, order), labels[order], tuple(in_order))
 
-    def _gathered_images(self, streams: Sequence[bytes]) -> Sorted:
+    def _gathered_images(self, streams: Sequence[pa.Buffer]) -> Sorted:
         """Return the images of a bucket's streams, sorted."""
         parts, images = [], []
         for stream in streams:
@@ -643,16 +644,16 @@ def _dictionary_array(codes: np.ndarray, strings: pa.Array) -> pa.DictionaryArra
     return pa.DictionaryArray.from_arrays(indices, strings, safe=False)
 
 
-def _stream_of(streams: Streams, body: bytes, first: int, bucket: int) -> bytes:
+def _stream_of(streams: Streams, body: pa.Buffer, first: int, bucket: int) -> pa.Buffer:
     """Return a bucket's stream in one file, empty without rows; `body` begins at bucket `first`."""
     start, end = (int(at) for at in streams.starts[bucket : bucket + 2] - streams.starts[first])
-    stream = body[start:end]
-    if stream and google_crc32c.value(stream) != streams.checksums[bucket]:
+    stream = body.slice(start, end - start)
+    if stream.size and google_crc32c.value(stream) != streams.checksums[bucket]:
         raise damaged(streams.name)
     return stream
 
 
-def _batch_of(stream: bytes) -> pa.RecordBatch:
+def _batch_of(stream: pa.Buffer) -> pa.RecordBatch:
     """Return the rows of a table's stream."""
     with pa.ipc.open_stream(stream) as reader:
         return reader.read_next_batch()

@@ -49,7 +49,7 @@ def prepare_data(
         source_digest: The digest of the data that preflight checked; empty without preflight.
         task_key: Keeps several tasks of this step in one run apart: at most 20 lowercase letters,
             digits and -.
-        pod: The step reads pod.prepare.cpu, the number of processes.
+        pod: The step reads pod.prepare.cpu, the number of workers.
         dataset: The prepared dataset: schema.json, with address, size and digests as its metadata.
         data_report: A verdict on the data, every feature and the label as a page; its metadata
             names the dataset.

@@ -30,7 +30,7 @@ def stream_of(rows: np.ndarray, images: Sequence[bytes]) -> Iterator[bytes]:
         yield from images
 
 
-def rows_of(stream: bytes, kind: np.dtype) -> tuple[np.ndarray, list[memoryview]]:
+def rows_of(stream: pa.Buffer, kind: np.dtype) -> tuple[np.ndarray, list[memoryview]]:
     """Return the rows of a stream, and the bytes of each, which are not copied."""
     (count,) = _ROWS.unpack_from(stream)
     rows = np.frombuffer(stream, kind, count, _ROWS.size)

@@ -39,15 +39,20 @@ from . import dataset, row_requirements, scan
 from .bucket_folder import BucketPrefix
 from .dataset import Prepared
 from .executors.executor import Context, Executor
-from .executors.processes import Processes, count_for, spare
+from .executors.processes import Processes
+from .executors.threads import Threads
+from .executors.worker_count import worker_count
 from .source.digest import source_digest as digest_of
 from .source.files import Source
 from .source.readers.byte_range import BLOCK
-from .source.readers.open_table import PART_BYTES
+from .source.readers.open_table import PART_BYTES, in_python
 from .source.resolve import check_header, list_source
+from .stop_signal import exit_on_sigterm
 
 _LARGE = 1 << 30  # bytes of a source whose rows do not go to the disk of a node
 _GROWTH = 3  # bytes of rows in buckets for each byte of the source; few columns or packed text
+# Where the tasks of readers run that release the GIL: Threads, or Processes as for all others.
+_POOL: type[Threads] | type[Processes] = Threads
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +65,7 @@ def run(
     source_digest: str = "",
     block: int = BLOCK,
     part: int = PART_BYTES,
-    processes: int = 0,
+    workers: int = 0,
     cores: int = 0,
 ) -> Prepared:
     """Prepare a dataset, or reuse a finished one.
@@ -73,7 +78,7 @@ def run(
         source_digest: The digest from preflight; empty to accept the source as it is.
         block: Bytes of a CSV to parse at a time; it does not affect the result.
         part: Bytes of the source that a task reads; it does not affect the result.
-        processes: How many read and write at once; 0 for the number of cores.
+        workers: How many tasks run at a time; 0 to choose by cores, memory and parts.
         cores: The cores that the pod requests; 0 if they are unknown.
 
     Raises:
@@ -81,35 +86,34 @@ def run(
         DataError: The source is missing, changed since preflight, does not parse, or has too few
             rows for three splits.
     """
-    with spare(processes, cores):
-        options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
-        source_digest = _unchanged(source, source_digest)
-        digest = options.dataset_digest(source_digest, data_label)
-        base = step.layout.dataset(digest)
-        work = base / WORK / step.run_id  # no other run clears it
-        use_dataset(step.store, step.layout, digest, step.run_id)
-        if done := dataset.find(step.store, base):
-            log.info("dataset %s already exists and is reused", base)
-            BucketPrefix(step.store, work).clear()  # this run's step was killed at its end
-        else:
-            files, size = counted(len(source.files), "file"), source.size / 1e6
-            log.info("preparing %s from %s, %.1f MB", base, files, size)
-            if source.unread:  # such as a table with another ending
-                log.info(
-                    "not read, because of their endings: %s",
-                    listed([file.name for file in source.unread], 10),
-                )
-            with TemporaryDirectory(prefix="prepare-data-") as folder:
-                place = str(work) if options.dask else _place(source, work, folder)
-                store = step.store
-                context = Context(place, store.endpoint, store.region, opened=store)
-                executor = _executor(context, options.dask, source, part, processes, cores)
-                done = _prepared(executor, source, data_label, options, base, block, part)
-            rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
-            log.info("dataset %s is complete: rows: %s", base, rows)
-        for warning in done.statistics.warnings:
-            log.warning("%s", warning)
-        return done
+    options, source = _checked(step, data_uri, data_label, data_options, bool(source_digest))
+    source_digest = _unchanged(source, source_digest)
+    digest = options.dataset_digest(source_digest, data_label)
+    base = step.layout.dataset(digest)
+    work = base / WORK / step.run_id  # no other run clears it
+    use_dataset(step.store, step.layout, digest, step.run_id)
+    if done := dataset.find(step.store, base):
+        log.info("dataset %s already exists and is reused", base)
+        BucketPrefix(step.store, work).clear()  # this run's step was killed at its end
+    else:
+        files, size = counted(len(source.files), "file"), source.size / 1e6
+        log.info("preparing %s from %s, %.1f MB", base, files, size)
+        if source.unread:  # such as a table with another ending
+            log.info(
+                "not read, because of their endings: %s",
+                listed([file.name for file in source.unread], 10),
+            )
+        with exit_on_sigterm(), TemporaryDirectory(prefix="prepare-data-") as folder:
+            place = str(work) if options.dask else _place(source, work, folder)
+            store = step.store
+            context = Context(place, store.endpoint, store.region, opened=store)
+            executor = _executor(context, options, source, part, workers, cores)
+            done = _prepared(executor, source, data_label, options, base, block, part)
+        rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
+        log.info("dataset %s is complete: rows: %s", base, rows)
+    for warning in done.statistics.warnings:
+        log.warning("%s", warning)
+    return done
 
 
 def without_data(data_label: str, data_options: Mapping[str, Any]) -> str:
@@ -155,7 +159,7 @@ def _prepared(
                 "the local disk is full",
                 received=str(error),
                 expected=f"up to {sized(source.size * _GROWTH)} for the rows of"
-                f" {sized(source.size)} of data, and 128 MB for each process",
+                f" {sized(source.size)} of data, and 128 MB for each worker",
                 fix="set TMPDIR to a larger disk, or choose nodes that have one with"
                 " pod.prepare.node_selector",
             )
@@ -178,16 +182,22 @@ def _place(source: Source, work: S3Address, folder: str) -> str:
 
 
 def _executor(
-    context: Context, dask: str, source: Source, part: int, processes: int, cores: int
+    context: Context, options: DataOptions, source: Source, part: int, workers: int, cores: int
 ) -> Executor:
-    """Return the executor: on Dask, or several processes if there are cores and work for them."""
-    if dask:
+    """Return the executor: on Dask, or several workers if there are cores and work for them."""
+    if options.dask:
         from .executors.distributed import Distributed
 
-        return Distributed(context, dask)
+        return Distributed(context, options.dask)
     parts = -(-source.size // part)
-    count = min(processes, parts) if processes else count_for(parts, cores)
-    return Processes(context, count) if count > 1 else Executor(context)
+    count = min(workers, parts)
+    if not workers:
+        chosen = worker_count(parts, cores)
+        count = chosen.workers
+        log.info("%s, because %s", counted(count, "worker"), chosen.limit)
+    if count <= 1:
+        return Executor(context)
+    return (Processes if in_python(source, options) else _POOL)(context, count)
 
 
 def _checked(

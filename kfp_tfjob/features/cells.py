@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from kfp_tfjob.common.lazy import LazyProperty
 
 BLANKS = " \t"  # which are removed around strings
 _TRIED = 20  # strings that are cast before all of them
@@ -88,14 +89,14 @@ class Cells:
         texts = not (self.is_numeric or self.is_temporal or self.decoded[1] is not None)
         return texts and not self.wrong.any()
 
-    @cached_property
+    @LazyProperty
     def floats(self) -> np.ndarray:
         """A column of a numeric type as float64 of shape [rows], NaN for a missing value."""
         kind = self.column.type
         exact = self.column if pa.types.is_float64(kind) else self.column.cast(pa.float64(), False)
         return exact.to_numpy(zero_copy_only=False)
 
-    @cached_property
+    @LazyProperty
     def decoded(self) -> tuple[pa.Array, np.ndarray | None, np.ndarray]:
         """The strings without blanks around them, each row's index, and a mask of invalid UTF-8.
 
@@ -107,12 +108,12 @@ class Cells:
         text, wrong = text_of(self.column)
         return text, None, wrong
 
-    @cached_property
+    @LazyProperty
     def texts(self) -> pa.Array:
         """The strings without blanks around them: of each row, or each once in a dictionary."""
         return self.decoded[0]
 
-    @cached_property
+    @LazyProperty
     def gaps(self) -> np.ndarray:
         """Which of `texts` mean a missing value."""
         return pc.is_in(self.texts, value_set=self.nulls).to_numpy(zero_copy_only=False)
@@ -123,7 +124,7 @@ class Cells:
         cells.decoded, cells.gaps = (texts, *self.decoded[1:]), self.gaps
         return cells
 
-    @cached_property
+    @LazyProperty
     def present(self) -> pa.Array:
         """`texts` with null for a missing value."""
         return pc.if_else(pa.array(self.gaps), None, self.texts) if self.gaps.any() else self.texts
@@ -168,12 +169,12 @@ class Cells:
         # pandas writes a column without a value as float64
         return Parsed(np.full(len(self.column), missing), {rule: present})
 
-    @cached_property
+    @LazyProperty
     def wrong(self) -> np.ndarray:
         """Bool of shape [rows]: the values that are not UTF-8; their strings are not used."""
         return self.by_row(self.decoded[2], False)
 
-    @cached_property
+    @LazyProperty
     def distinct(self) -> tuple[pa.Array, np.ndarray]:
         """The different strings in the order in which they occur first, and the index of each row.
 
@@ -182,7 +183,7 @@ class Cells:
         strings, codes = _used(self.present)
         return strings, self.by_row(codes, -1)
 
-    @cached_property
+    @LazyProperty
     def words(self) -> list[str]:
         """The strings of `distinct`."""
         return self.distinct[0].to_pylist()

@@ -335,7 +335,7 @@ class DataOptions(Group):
     dask: str = option(
         "",
         "The scheduler of a Dask cluster that does prepare_data's work, for example"
-        " `tls://scheduler:8786`; empty to use processes in the step's pod.",
+        " `tls://scheduler:8786`; empty to use the step's pod.",
     )
 
     images: ImageOptions = option(

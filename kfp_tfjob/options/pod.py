@@ -362,7 +362,7 @@ class PodOptions(Group):
     )
     prepare: StepPodSettings = option(
         StepPodSettings(),
-        "`cpu` (a request, and the number of processes), `memory` (request and limit),"
+        "`cpu` (a request, and the number of workers), `memory` (request and limit),"
         " `node_selector` and `tolerations` of prepare_data's pod, which does not use `all`."
         " Default: what was compiled in.",
     )

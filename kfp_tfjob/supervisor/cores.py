@@ -1,7 +1,7 @@
 """Counts the cores that this container may use, which are often fewer than its node's.
 
 Threads beyond the container's limit only slow each other down. Called by the trainer's
-`replicas.py` and by prepare_data's `processes.py`.
+`replicas.py` and by prepare_data's `worker_count.py`.
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ from kfp_tfjob.storage.store import Store
 
 def attempt(out, uri, options, how):
     engine._LARGE = 0  # rows go through the store
+    if pool := how.pop("pool", ""):
+        engine._POOL = getattr(engine, pool)
     step = Step("prepare_data", "r1", Layout(S3Address.parse(out)), Store())
     engine.run(step, uri, "y", options, **how)
 
@@ -58,7 +60,7 @@ class Attempts:
     """Starts tries of the step, one after the other.
 
     Attributes:
-        killed: What was killed so far, for the log: `step` or `worker`.
+        killed: What was killed so far, for the log: `step` or `worker`, which is a process.
         share: Of the time in which to kill: less after a try that ended before its moment.
         workers: The nanny of the workers on Dask; None for the processes of the step.
     """

@@ -48,7 +48,7 @@ class Case:
         write: Writes the source into a folder.
         label: The label column.
         options: data_options.
-        engine: The size of parts and blocks, and the number of processes.
+        engine: The size of parts and blocks, and the number of workers.
         shard_bytes: The size of a shard, if not the product's.
     """
 
@@ -212,7 +212,7 @@ CASES = {
     ),
     "images": Case(_images),
     "several parts": Case(
-        _parts, people.LABEL, engine={"part": 9_000, "block": 2_000, "processes": 2}
+        _parts, people.LABEL, engine={"part": 9_000, "block": 2_000, "workers": 2}
     ),
     "several shards": Case(
         lambda folder: _people(folder / "people.csv", 1500), people.LABEL, shard_bytes=12_000

@@ -88,7 +88,7 @@ def prepare(
     store: Store, key: str, path: Path, label: str, options: Mapping[str, Any]
 ) -> S3Address:
     step = Step("prepare_data", "r1", Layout(S3Address("test", key)), store)
-    done = engine.run(step, str(path), label, dict(options), processes=1)
+    done = engine.run(step, str(path), label, dict(options), workers=1)
     return S3Address.parse(done.dataset_uri)
 
 
@@ -302,7 +302,7 @@ def test_a_regression_of_plain_numbers(store: Store, tmp_path: Path) -> None:
 def test_images_are_refused(store: Store, tmp_path: Path) -> None:
     tree(tmp_path / "images", animals())
     step = Step("prepare_data", "r1", Layout(S3Address("test", "npy/images")), store)
-    done = engine.run(step, str(tmp_path / "images"), "", {}, processes=1)
+    done = engine.run(step, str(tmp_path / "images"), "", {}, workers=1)
     dataset = S3Address.parse(done.dataset_uri)
     problem = problem_of(
         run_setup,
@@ -336,7 +336,7 @@ def altered(
     path = folder / "t.csv"
     path.write_text("a,b,y\n" + "".join(f"{row},c{row % 3},{row % 2}\n" for row in range(300)))
     step = Step("prepare_data", "r1", Layout(base), store)
-    done = engine.run(step, str(path), "y", {"types": {"b": "category"}}, processes=1)
+    done = engine.run(step, str(path), "y", {"types": {"b": "category"}}, workers=1)
     pull(store, S3Address.parse(done.dataset_uri), folder / "dataset")
     (folder / "dataset" / "manifest.json").unlink(missing_ok=True)
     shard = folder / "dataset" / "train" / "00000.parquet"

@@ -93,7 +93,7 @@ def test_the_dataset_has_the_bytes_of_one_process(
         engine.run(step, str(tmp_path), "y", options, block=1 << 12, part=part, **how)
         return digests(store, base / out)
 
-    expected, submit, submitted = prepare("alone", processes=1), Distributed._submit, []
+    expected, submit, submitted = prepare("alone", workers=1), Distributed._submit, []
 
     def submit_and_kill(self, *task):
         submitted.append(submit(self, *task))

@@ -32,7 +32,7 @@ def test_a_full_disk_is_named_with_the_room_that_is_needed(
     rows = "".join(f"{i % 7},{i % 2}\n" for i in range(80_000))
     (tmp_path / "f.csv").write_text("a,y\n" + rows)
     problem = problem_of(
-        engine.run, step, str(tmp_path / "f.csv"), "y", {}, processes=1, kind=StepError
+        engine.run, step, str(tmp_path / "f.csv"), "y", {}, workers=1, kind=StepError
     )
     assert "disk is full" in problem.what and "No space left" in problem.received
     assert "up to 960.0 kB for the rows of 320.0 kB of data" in problem.expected

@@ -1,31 +1,52 @@
-"""Tasks in processes: order, errors, and processes that are killed."""
+"""Tasks in threads and processes: order, errors, stops, and processes that are killed."""
 
+import math
 import os
 import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
+import traceback
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kfp_tfjob.common.errors import DataError, Example, Problem, StepError
-from kfp_tfjob.components.prepare_data.executors import processes
+from kfp_tfjob.components.prepare_data import engine
+from kfp_tfjob.components.prepare_data.executors import processes, threads, worker_count
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
+from kfp_tfjob.components.prepare_data.executors.threads import Threads
+from kfp_tfjob.components.prepare_data.source.readers.open_table import Part
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
-from tests.environments import run_python
+from kfp_tfjob.supervisor import cores as cores_module
+from tests.environments import ROOT
 from tests.problems import problem_of
 from tests.unit.prepared_files import write_table
+from tests.waiting import until
 
 HERE = __name__
 COMMON = "of all tasks"
+KINDS = [Threads, Processes]
 
 
 def square(context: Context, common: str, item: int) -> list[int]:
     assert common == COMMON
     context.buckets.write(f"squares/{item}", b"%d" % item**2)
     return [item, os.getpid()]
+
+
+def which_thread(context: Context, common: str, item: int) -> tuple[int, int]:
+    time.sleep(0.05)  # so that each thread gets some
+    return os.getpid(), threading.get_ident()
+
+
+def divide(context: Context, common: str, item: int) -> float:
+    return 1 / item
 
 
 def variable(context: Context, common: str, item: int) -> str | None:
@@ -52,25 +73,56 @@ def die(context: Context, common: str, item: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def write_long(context: Context, common: str, item: int) -> None:
+def write_long(context: Context, common: object, item: int | Part) -> None:
+    number = item if isinstance(item, int) else item.number
     for i in range(6000):
         if item == 3 and i == 2:
             raise DataError("no")
-        context.buckets.write(f"long/{item}-{i}", b"")
-        (context.folder / f"{i}").write_bytes(b"")
+        context.raise_if_stopped()
+        context.buckets.write(f"long/{number}-{i}", b"")
+        (context.folder / f"{number}-{i}").write_bytes(b"")
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_results_come_in_the_order_of_the_items(tmp_path: Path, count: int) -> None:
-    executor = Processes(Context(str(tmp_path)), count)
+def wait_long(context: Context, common: str, item: int) -> None:
+    """Wait for a store that does not answer."""
+    if item:
+        raise DataError("no")
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(("kind", "count"), [(Threads, 1), (Threads, 3), (Processes, 2)])
+def test_results_come_in_the_order_of_the_items(
+    tmp_path: Path, kind: type[Threads | Processes], count: int
+) -> None:
+    executor = kind(Context(str(tmp_path)), count)
     found = list(executor.map(f"{HERE}:square", COMMON, range(20)))
+    assert list(executor.map(f"{HERE}:square", COMMON, range(0))) == []
     executor.close()
     assert [number for number, _ in found] == list(range(20))
-    assert (len({process for _, process in found}) > 1) == (count > 1)
+    assert ({process for _, process in found} == {os.getpid()}) == (kind is Threads)
     folder = Executor(Context(str(tmp_path))).context.buckets
     found = [int(folder.read(f"squares/{i}")) for i in range(20)]
     assert found == [i * i for i in range(20)]
+
+
+def test_tasks_run_in_so_many_threads_of_this_process(tmp_path: Path) -> None:
+    executor = Threads(Context(str(tmp_path)), 3)
+    found = set(executor.map(f"{HERE}:which_thread", COMMON, range(12)))
+    executor.close()
+    assert {process for process, _ in found} == {os.getpid()}
+    assert len(found) == 3 and threading.get_ident() not in {thread for _, thread in found}
+    assert not any(thread.is_alive() for thread in executor._threads)
+
+
+def test_an_iterator_that_is_closed_drops_what_has_not_begun(tmp_path: Path) -> None:
+    executor = Threads(Context(str(tmp_path)), 1)
+    results = executor.map(f"{HERE}:which_thread", COMMON, range(1000))
+    next(results)
+    results.close()
+    start = time.monotonic()
+    executor.close()
+    assert time.monotonic() - start < 30  # all of them would take 50 seconds
 
 
 def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
@@ -79,15 +131,17 @@ def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
     found = []
     for value in ("first", "second"):
         monkeypatch.setenv("OF_THE_STEP", value)
-        executor = Processes(Context(str(tmp_path)), 2)
-        found.append(set(executor.map(f"{HERE}:variable", COMMON, range(6))))
+        executor = Processes(Context(str(tmp_path)), 1)
+        found.append(set(executor.map(f"{HERE}:variable", COMMON, range(3))))
         executor.close()
     assert found == [{"first"}, {"second"}]
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_error_of_a_task_reaches_the_step_as_it_is(tmp_path: Path, count: int) -> None:
-    executor = Processes(Context(str(tmp_path)), count)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_a_task_reaches_the_step_as_it_is(
+    tmp_path: Path, kind: type[Threads | Processes]
+) -> None:
+    executor = kind(Context(str(tmp_path)), 2)
     with pytest.raises(DataError) as raised:
         list(executor.map(f"{HERE}:refuse", COMMON, range(6)))
     executor.close()
@@ -95,13 +149,29 @@ def test_an_error_of_a_task_reaches_the_step_as_it_is(tmp_path: Path, count: int
     assert raised.value.notes == ("odd",)
 
 
+@pytest.mark.parametrize(
+    ("kind", "error"), [(Threads, ZeroDivisionError), (Processes, RuntimeError)]
+)
+def test_a_bug_in_a_task_stays_a_bug(
+    tmp_path: Path, kind: type[Threads | Processes], error: type[Exception]
+) -> None:
+    executor = kind(Context(str(tmp_path)), 2)
+    with pytest.raises(error) as raised:
+        list(executor.map(f"{HERE}:divide", COMMON, [1, 0]))
+    executor.close()
+    assert raised.type is error  # and no StepError, which would blame the user
+    trace = "".join(traceback.format_exception(raised.value))
+    assert "ZeroDivisionError" in trace and "in divide" in trace
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Threads | Processes]
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     place = tmp_path / "buckets"
     place.mkdir()
-    executor = Processes(Context(str(place)), 3)
+    executor = kind(Context(str(place)), 3)
     start = time.monotonic()
     with pytest.raises(DataError, match="no"):
         for _ in executor.map(f"{HERE}:write_long", COMMON, [3, 1, 2]):
@@ -112,6 +182,19 @@ def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
     time.sleep(0.5)
     assert len(list(place.rglob("*"))) == written
     assert [path.name for path in tmp_path.glob("prepare-data-*")] == []
+
+
+def test_a_thread_that_waits_does_not_keep_the_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_STOP_SECONDS", 0.1)
+    executor = Threads(Context(str(tmp_path)), 2)
+    start = time.monotonic()
+    with pytest.raises(DataError, match="no"):
+        list(executor.map(f"{HERE}:wait_long", COMMON, [1, 0]))
+    executor.close()
+    assert time.monotonic() - start < 200
+    assert all(thread.daemon for thread in executor._threads if thread.is_alive())
 
 
 def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:
@@ -129,80 +212,123 @@ def test_processes_that_die_again_and_again_end_the_step(tmp_path: Path) -> None
     executor.close()
 
 
-def test_processes_fit_the_cores_the_memory_and_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "available_cores", lambda shared: 8)
-    left = {"bytes": float("inf")}
-    monkeypatch.setattr(processes, "memory_left", lambda: left["bytes"])
-    assert [processes.count_for(parts) for parts in (1, 5, 100)] == [1, 5, 8]
-    left["bytes"] = 2 << 30
-    assert processes.count_for(100) == 5
-    left["bytes"] = 1 << 20
-    assert processes.count_for(100) == 1
+@pytest.mark.parametrize(
+    ("allowed", "left", "parts", "cores", "workers", "limit"),
+    [
+        (8, math.inf, 100, 0, 8, "this container may use 8 cores"),
+        (8, math.inf, 100, 3, 3, "pod.prepare.cpu requests 3 cores"),
+        (2, math.inf, 100, 7, 2, "this container may use 2 cores"),
+        (8, math.inf, 5, 0, 5, "the source has 5 parts"),
+        (8, 2 << 30, 100, 0, 5, "2.1 GB of memory are left, and each worker gets 419.4 MB"),
+        (8, 1 << 20, 100, 0, 1, "1.0 MB of memory are left, and each worker gets 419.4 MB"),
+    ],
+)
+def test_the_workers_are_as_many_as_there_are_cores_memory_and_work_for(
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: int,
+    left: float,
+    parts: int,
+    cores: int,
+    workers: int,
+    limit: str,
+) -> None:
+    monkeypatch.setattr(worker_count, "available_cores", lambda shared: allowed)
+    monkeypatch.setattr(worker_count, "memory_left", lambda: left)
+    assert worker_count.worker_count(parts, cores) == worker_count.WorkerCount(workers, limit)
+
+
+@pytest.mark.parametrize(("cores", "host"), [("2", "10.96.0.1"), ("7", "10.96.0.1"), ("3", "")])
+def test_the_workers_are_as_many_as_the_pod_requests(
+    step: Step,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    cores: str,
+    host: str,
+) -> None:
+    """In a pod without a limit of cores, and on a machine with more of them."""
+    counts: list[int] = []
+    create = Threads.__init__
+
+    def counted(executor: Threads, context: Context, count: int) -> None:
+        counts.append(count)
+        create(executor, context, count)
+
+    monkeypatch.setattr(Threads, "__init__", counted)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setattr(worker_count, "memory_left", lambda: math.inf)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(cores_module, "_limits", lambda *_: [])
+    table = write_table(tmp_path / "t.csv", {"a": range(90), "y": ["u", "v", "w"] * 30})
+    caplog.set_level("INFO")
+    engine.run(step, str(table), "y", {}, part=1, cores=int(cores))
+    assert counts == [int(cores)]
+    assert f"{cores} workers, because pod.prepare.cpu requests {cores} cores" in caplog.messages
 
 
 _STEP = """
-import os
-import sys
-import threading
-from kfp_tfjob.components.prepare_data import engine
-from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.executors.processes import Processes, spare
-
-if __name__ == "__main__":
-    with spare(2):
-        executor = Processes(Context(sys.argv[1]), 2)
-        print(executor._pool is not None)  # before any task
-        items = [[i, os.getpid()] for i in range(2)]
-        print(list(executor.map("tests.local.test_prepare_executors:die_once", "", items)))
-        executor.close()
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-    with spare(2):
-        print(Processes(Context(sys.argv[1]), 2)._pool is not None)
-"""
-
-
-def test_the_first_processes_are_forks_unless_a_thread_could_hold_a_lock(tmp_path: Path) -> None:
-    (tmp_path / "step.py").write_text(_STEP)
-    done = run_python(tmp_path / "step.py", tmp_path, timeout=180)
-    assert done.stdout.split("\n") == ["True", "[0, 1]", "False", ""], done.stderr
-    # Processes that were killed were replaced, by the server.
-    assert "process died" in done.stderr
-
-
-_COUNT = """
-import os
 import sys
 from kfp_tfjob.components.prepare_data import engine, scan
-from kfp_tfjob.components.prepare_data.executors import processes
+from kfp_tfjob.components.prepare_data.executors.processes import Processes
+from kfp_tfjob.components.prepare_data.executors.threads import Threads
+from kfp_tfjob.components.prepare_data.source.readers.open_table import Part
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
-def counted(source, label, options, executor, *sizes):
-    print(len(executor._pool._processes))
-    sys.exit()
-
 if __name__ == "__main__":
-    scan.read, processes.memory_left = counted, lambda: float("inf")
-    os.sched_getaffinity = lambda _: set(range(64))
-    step = Step("prepare_data", "r", Layout.parse(sys.argv[1]), Store())
-    engine.run(step, sys.argv[2], "y", {}, part=1, cores=int(sys.argv[3]))
+    out, table, kind = sys.argv[1:]
+    scan._TASK = "tests.local.test_prepare_executors:write_long"
+    engine._POOL = {"Threads": Threads, "Processes": Processes}[kind]
+    step = Step("prepare_data", "r", Layout.parse(out), Store())
+    engine.run(step, table, "y", {}, workers=2, part=99)
 """
 
 
-@pytest.mark.parametrize(("cores", "host"), [("2", "10.96.0.1"), ("7", "10.96.0.1"), ("3", "")])
-def test_the_forks_are_as_many_as_the_pod_requests(
-    step: Step, base: S3Address, tmp_path: Path, cores: str, host: str
+@pytest.mark.parametrize("kind", KINDS)
+def test_sigterm_ends_the_step_soon_and_leaves_no_folder(
+    base: S3Address, tmp_path: Path, kind: type[Threads | Processes]
 ) -> None:
-    """In a pod without a limit of cores, and on a machine with more of them."""
-    (tmp_path / "count.py").write_text(_COUNT)
+    (tmp_path / "step.py").write_text(_STEP)
     table = write_table(tmp_path / "t.csv", {"a": range(90), "y": ["u", "v", "w"] * 30})
-    given = (tmp_path / "count.py", base, table, cores)
-    found = run_python(*given, timeout=180, KUBERNETES_SERVICE_HOST=host)
-    assert found.stdout.split() == [cores], found.stderr
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    line = [sys.executable, str(tmp_path / "step.py"), str(base), str(table), kind.__name__]
+    step = subprocess.Popen(
+        line, env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
+    )
+    try:
+        until(lambda: list(scratch.glob("prepare-data-*/long/*-3")) or step.poll() is not None)
+        children = psutil.Process(step.pid).children(recursive=True)
+        step.send_signal(signal.SIGTERM)
+        assert step.wait(200) == 128 + signal.SIGTERM
+    finally:
+        step.kill()
+    assert not list(scratch.glob("prepare-data-*"))
+    assert bool(children) == (kind is Processes)
+    until(lambda: not any(child.is_running() for child in children))
 
 
-def cannot_begin(environment: dict[str, str]) -> None:
+def test_own_code_is_loaded_once_in_each_process(step: Step, tmp_path: Path) -> None:
+    loads = tmp_path / "loads"
+    (tmp_path / "in").mkdir()
+    for name in "abcdef":
+        (tmp_path / "in" / f"{name}.bin").write_bytes(b"x" * 100)
+    (tmp_path / "mine.py").write_text(
+        "import os\nimport pyarrow as pa\n"
+        f"open({str(loads)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+        "def read(stream, name):\n"
+        "    values = [float(ord(name[0]) + i) for i in range(60)]\n"
+        "    yield pa.RecordBatch.from_pydict({'a': values, 'y': ['u', 'v', 'w'] * 20})\n"
+    )
+    given = {"reader": f"{tmp_path}/mine.py:read"}
+    done = engine.run(step, str(tmp_path / "in"), "y", given, part=100, workers=2)
+    assert sum(done.rows.values()) == 360
+    processes = loads.read_text().split()
+    assert len(processes) == len(set(processes)) and {*processes} - {str(os.getpid())}
+
+
+def cannot_begin() -> None:
     raise RuntimeError("no")
 
 

@@ -53,7 +53,7 @@ def prepared(store: Store, base: S3Address, monkeypatch) -> Callable[[Path, str]
 
     def prepare(path: Path, name: str) -> dict[str, bytes]:
         step = Step("prepare_data", "r1", Layout(base / name), store)
-        done = engine.run(step, str(path), "y", options, block=900, part=3000, processes=1)
+        done = engine.run(step, str(path), "y", options, block=900, part=3000, workers=1)
         return objects(store, done)
 
     return prepare

@@ -13,6 +13,8 @@ from kfp_tfjob.components.prepare_data import engine, scan, shards, tasks
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Context
+from kfp_tfjob.components.prepare_data.executors.processes import Processes
+from kfp_tfjob.components.prepare_data.executors.threads import Threads
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     PART_BYTES,
@@ -34,11 +36,11 @@ def prepared(
     base: S3Address,
     data: object,
     part: int = PART_BYTES,
-    processes: int = 1,
+    workers: int = 1,
     **options: object,
 ) -> Prepared:
     step = Step("prepare_data", "r1", Layout(base), store)
-    return engine.run(step, str(data), "", options, part=part, processes=processes)
+    return engine.run(step, str(data), "", options, part=part, workers=workers)
 
 
 def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) -> None:
@@ -82,16 +84,21 @@ def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
     assert objects(store, prepared(store, base / "four", f"{base}/in", part=20_000)) == one
 
 
-@pytest.mark.slow  # processes load pyarrow and more
-def test_the_same_bytes_from_several_processes(
-    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pool", [Threads, pytest.param(Processes, marks=pytest.mark.slow)])
+def test_the_same_bytes_from_several_workers(
+    store: Store,
+    base: S3Address,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pool: type[Threads | Processes],
 ) -> None:
     monkeypatch.setattr(shards, "SHARD_BYTES", 9_000)
+    monkeypatch.setattr(engine, "_POOL", pool)
     data = tree(tmp_path / "p", animals(30))
     one = objects(store, prepared(store, base / "one", data))
     assert len([key for key in one if key.startswith("train/")]) >= 3
-    for processes in (2, 4):
-        done = prepared(store, base / str(processes), data, part=6000, processes=processes)
+    for workers in (2, 4):
+        done = prepared(store, base / str(workers), data, part=6000, workers=workers)
         assert objects(store, done) == one
 
 
@@ -111,8 +118,9 @@ def test_the_same_bytes_after_kills(
     data = tree(tmp_path / "p", animals(20))
     one = objects(store, prepared(store, base / "one", data))
     monkeypatch.setattr(scan, "_TASK", f"{__name__}:read_once")
+    monkeypatch.setattr(engine, "_POOL", Processes)
     size = sum(path.stat().st_size for path in data.rglob("*.jpg"))
-    done = prepared(store, base / "two", data, part=size // 2, processes=2)
+    done = prepared(store, base / "two", data, part=size // 2, workers=2)
     assert objects(store, done) == one
 
 

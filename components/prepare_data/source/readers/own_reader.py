@@ -2,7 +2,10 @@
 
 `data_options.reader` names the function, as `model_code` names the model's. The function gets one
 file, as a stream of bytes that can only be read forward, and the file's name. It yields record
-batches of pyarrow. It runs in the step's processes, so it sees the store's keys.
+batches of pyarrow.
+
+It runs in the step's process, or in several that the step starts, because threads with code in
+Python wait for each other. Each process loads it once. It sees the store's keys.
 """
 
 from __future__ import annotations
