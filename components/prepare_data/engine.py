@@ -40,6 +40,7 @@ from .bucket_folder import BucketPrefix
 from .dataset import Prepared
 from .executors.executor import Context, Executor
 from .executors.processes import Processes, count_for, spare
+from .images.image_list import with_images
 from .source.digest import source_digest as digest_of
 from .source.files import Source
 from .source.readers.byte_range import BLOCK
@@ -198,6 +199,7 @@ def _checked(
     options = wrong.of(lambda: parse(DataOptions, "data_options", data_options))
     try:
         source = list_source(step.store, data_uri, options)
+        source = with_images(source, data_label, options) if options else source
     except DataError as error:
         ConfigurationError.raise_if([*wrong, *error.problems] if wrong else [])
         raise

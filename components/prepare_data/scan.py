@@ -189,7 +189,9 @@ def _read_images(
     kinds = Kinds((Feature(PICTURE, PICTURE, None, 0),), ())
     job = Job(source, label, options, Columns((PICTURE,), label), kinds, name=uuid4().hex)
     DataError.raise_if(split_rules.folder_problems(source, options))
-    return _rows(executor, job, parts_of(source, options, part))
+    scan = _rows(executor, job, parts_of(source, options, part))
+    scan.faults.merge(source.pictures.faults)
+    return scan
 
 
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
