@@ -306,8 +306,8 @@ class DataOptions(Group):
     types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
         f"Column types by column name, to override the inferred ones: `{'`, `'.join(KINDS)}`;"
-        f" `text` is hashed into bins. `{image_options.PATHS}` means the paths of images, relative"
-        " to the table, of which such a column is the only feature. A dict is the format of the"
+        f" `text` is hashed into bins; `{image_options.PATHS}` is a column with the paths of images"
+        " relative to the table, which is then the only feature. A dict is the format of the"
         ' values in the files: `{"number": {"decimal": ",", "thousands": "."}}`, which also ignores'
         ' a currency or percent sign, or `{"date": "%d.%m.%Y"}`, with the directives of Python\'s'
         " `strptime` or a list of such strings. The label and the columns of `split.time` and"

@@ -57,7 +57,7 @@ def test_the_rows_of_a_table_are_images(tmp_path: Path) -> None:
     assert [file.row.line for file in source.files if file.row] == [4, 3, 2]
     assert source.pictures and source.pictures.classes == ("10", "caf\u00e9", "dog")
     assert [file.size for file in source.files] == [len(ONE)] * 3
-    assert not source.unread and not source.pictures.faults.bad
+    assert source.pictures.faults and not source.pictures.faults.bad and not source.unread
     assert problems(tmp_path / "list.csv") == []
 
 
@@ -149,7 +149,7 @@ def test_a_row_without_an_image_is_invalid(tmp_path: Path) -> None:
         path = table(folder, {name: rows[name] for name in few})
         source = listed(path)
         assert [file.name for file in source.files] == sorted(PETS)
-        assert source.pictures
+        assert source.pictures and source.pictures.faults
         faults = source.pictures.faults
         assert faults.bad == faults.seen == len(few) - len(PETS)
         expected = []
@@ -173,7 +173,7 @@ def test_a_row_that_is_no_row_is_invalid_too(tmp_path: Path) -> None:
     with path.open("a") as stream:
         stream.write('x,y,z\n"open\n')
     source = listed(path)
-    assert source.pictures
+    assert source.pictures and source.pictures.faults
     assert dict(source.pictures.faults.rows) == {"columns": 1, "quotes": 1}
     assert {fault.line for fault in source.pictures.faults.examples} == {6, 7}
 
@@ -264,7 +264,7 @@ def test_splits_and_groups_are_columns(tmp_path: Path) -> None:
     path = write_table(pets(tmp_path) / "list.csv", columns)
     source = listed(path, split={"column": "part"})
     assert [file.row.split_value for file in source.files if file.row] == ["train", "Val", "test"]
-    assert source.pictures
+    assert source.pictures and source.pictures.faults
     (fault,) = source.pictures.faults.examples
     assert (fault.line, fault.column, fault.value, fault.rule) == (5, "part", "other", "split")
     source = listed(path, split={"group": "part"})
@@ -289,7 +289,8 @@ def test_a_link_to_an_image_is_an_image(tmp_path: Path) -> None:
     os.symlink("nowhere", tmp_path / "broken.jpg")
     source = listed(table(tmp_path, PETS | {"link.jpg": "cat", "broken.jpg": "cat"}))
     assert [file.name for file in source.files] == [*sorted(PETS), "link.jpg"]
-    assert source.pictures and source.pictures.faults.rows["absent"] == 1
+    assert source.pictures and source.pictures.faults
+    assert source.pictures.faults.rows["absent"] == 1
 
 
 def test_a_folder_of_images_has_no_column_of_paths(tmp_path: Path) -> None:

@@ -1583,6 +1583,10 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         drawers,
     ),
     (
+        Case(f"{PREPARE}/scan:_no_feature", table, data("p/d.csv"), typed()),
+        image_list,
+    ),
+    (
         Case(f"{IMAGES}:option_problems", table, listing(weight="w"), removed, "a list"),
         image_list,
     ),

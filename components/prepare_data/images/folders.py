@@ -175,7 +175,7 @@ def _label_named_as_images(label: str) -> Problem:
 
 def option_problems(
     options: DataOptions,
-    others: frozenset[str] = frozenset(),
+    further: frozenset[str] = frozenset(),
     by: str = "with the folders train/, validation/ and test/",
     split_keys: Sequence[str] = (),
 ) -> list[Problem]:
@@ -183,7 +183,7 @@ def option_problems(
 
     Args:
         options: The typed `data_options`.
-        others: Further keys that apply to this source.
+        further: More keys that apply to this source.
         by: How else to split the images.
         split_keys: The keys of `data_options.split` that may name a column.
     """
@@ -191,7 +191,7 @@ def option_problems(
     wrong: dict[str, tuple[object, str]] = {
         name: (value, f"remove data_options.{name}")
         for name, value in options
-        if name not in _OF_IMAGES | others and value != fields[name].default
+        if name not in _OF_IMAGES | further and value != fields[name].default
     }
     wrong |= {
         f"split.{key}": (name, f"split them {by}, or by their hash")

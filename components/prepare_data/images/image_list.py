@@ -5,8 +5,8 @@
     scans/2.jpg,dog
 
 Many archives have such a list in place of a folder for each class. Its rows become the files of an
-image source, as the files of folders do. All later code is that of folders, so the same images give
-the same dataset. A row that names no image is an invalid row.
+image source, as a folder's files do. Later code does not distinguish the two, so the same images
+give the same dataset. A row that names no image is an invalid row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.options.image_options import PATHS, PICTURE
+from kfp_tfjob.options.image_options import PATHS, PICTURE, SUFFIXES
 from kfp_tfjob.storage.address import S3Address
 
 from ..columns_to_rows import texts_of
@@ -122,13 +122,35 @@ def problems_of(source: Source, options: DataOptions, label: str) -> list[Proble
         label: The label column.
     """
     pictures = source.pictures
-    assert pictures
+    assert pictures and pictures.faults
     problems = [*folder_problems(source, options), *_class_problems(pictures.classes, label)]
     if label == PICTURE:
         problems.append(_label_named_as_images(label))
     if pictures.faults.bad and options.on_bad_row == "fail":
         problems += pictures.faults.image_problems()
     return problems or first_file_problems(source, options)
+
+
+def column_of_paths(source: Source, label: str, names: Sequence[str], options: DataOptions) -> str:
+    """Return the first column whose strings all end like the names of images; empty for none.
+
+    Only the first block of the first table is read.
+
+    Args:
+        source: The tables.
+        label: The label column.
+        names: Columns of the first table.
+        options: The typed `data_options`.
+    """
+    with open_table(source, source.first, options) as table:
+        present = [name for name in names if name in table.names]
+        for chunk in table.chunks(Columns((), label, extra=tuple(present))):
+            for name in present:
+                texts = [text for text in texts_of(chunk, name)[0] if text]
+                if texts and all(text.lower().endswith(SUFFIXES) for text in texts):
+                    return name
+            break
+    return ""
 
 
 def _columns(table: ArrowTable, label: str, options: DataOptions) -> Columns:
@@ -142,10 +164,10 @@ def _columns(table: ArrowTable, label: str, options: DataOptions) -> Columns:
     chosen, problems = choose(table.header, label, options, table.name)
     problems += table.problems(chosen) if chosen else []
     path = options.path_column
-    others = [name for name in chosen.features if name != path] if chosen else []
-    if others:
-        problems.append(_other_features(table.name, others, options))
-    typed = [name for name in options.types if name not in (path, *others)]
+    extra = [name for name in chosen.features if name != path] if chosen else []
+    if extra:
+        problems.append(_other_features(table.name, extra, options))
+    typed = [name for name in options.types if name not in (path, *extra)]
     if chosen and typed:
         problems.append(_other_types(typed, options))
     DataError.raise_if(problems)
@@ -222,11 +244,11 @@ def _folder(table: SourceFile) -> S3Address | str:
     return str(Path(table.location).parent)
 
 
-def _other_features(table: str, others: Sequence[str], options: DataOptions) -> Problem:
-    drop = [*(name for name in options.drop if name != options.path_column), *others]
+def _other_features(table: str, features: Sequence[str], options: DataOptions) -> Problem:
+    drop = [*(name for name in options.drop if name != options.path_column), *features]
     return Problem(
         f"{table} lists images in {options.path_column!r} and has other features",
-        received=f"the columns {listed(list(map(repr, others)), _SHOWN)}",
+        received=f"the columns {listed(list(map(repr, features)), _SHOWN)}",
         expected="no feature besides the image",
         fix=f"drop them with {setting('data_options.drop', drop)}, or name the only feature with"
         f" {setting('data_options.columns', [options.path_column])}",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import IO, Any
 
@@ -62,12 +62,12 @@ class ImageClasses:
     Attributes:
         classes: The names of the classes, sorted.
         tables: The tables that list the images; empty if folders are the classes.
-        faults: The rows of these tables that name no image.
+        faults: The rows of these tables that name no image; None if folders are the classes.
     """
 
     classes: tuple[str, ...]
     tables: Sequence[SourceFile] = ()
-    faults: Faults = field(default_factory=Faults)
+    faults: Faults | None = None
 
     @property
     def codes(self) -> dict[str, int]:
@@ -127,7 +127,9 @@ class Source:
         There may be millions of files; a task gets its own. The copy has what they are together.
         """
         totals = {name: getattr(self, name) for name in _TOTALS}
-        return vars(self) | totals | {"store": None, "files": (), "unread": ()}
+        pictures = self.pictures and replace(self.pictures, tables=(), faults=None)
+        rest = {"store": None, "files": (), "unread": (), "pictures": pictures}
+        return vars(self) | totals | rest
 
     @cached_property
     def first(self) -> SourceFile:
