@@ -46,6 +46,7 @@ from kfp_tfjob.user_code.own_code import place_of
 
 from ..code_copy import check_code, code_of_run, save_code
 from ..launch_tfjob.records import Records, require_same
+from ..prepare_data.images.image_list import with_images
 from ..prepare_data.source import resolve as sources
 from ..prepare_data.source.digest import source_digest
 from ..prepare_data.source.readers import own_reader
@@ -378,6 +379,7 @@ def _check_data(
     except StepError as error:
         return None, list(error.problems)
     try:
+        source = with_images(source, data.label, data.options)
         return source, list(sources.check_header(source, data.label, data.options))
     except StepError as error:
         return None, list(error.problems)

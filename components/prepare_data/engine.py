@@ -42,6 +42,7 @@ from .executors.executor import Context, Executor
 from .executors.processes import Processes
 from .executors.threads import Threads
 from .executors.worker_count import worker_count
+from .images.image_list import with_images
 from .source.digest import source_digest as digest_of
 from .source.files import Source
 from .source.readers.byte_range import BLOCK
@@ -208,6 +209,7 @@ def _checked(
     options = wrong.of(lambda: parse(DataOptions, "data_options", data_options))
     try:
         source = list_source(step.store, data_uri, options)
+        source = with_images(source, data_label, options) if options else source
     except DataError as error:
         ConfigurationError.raise_if([*wrong, *error.problems] if wrong else [])
         raise

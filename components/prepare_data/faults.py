@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,6 +56,10 @@ RULES = {
     "bytes": "a file that is too large for a record",
     "channels": "four inks (CMYK), which cannot become one channel",
     "format": "not in the format that data_options.types names",
+    # Of rows that list images: _OF_LISTS.
+    "outside": "a path that does not lead below the table's folder",
+    "absent": "the path of a file that does not exist",
+    "repeated": "the path of an earlier row",
 }
 # The types whose `parse` marks an invalid value by their name.
 _BY_KIND = {
@@ -66,6 +71,7 @@ RULES |= {
     kind: f"not {column_type.nouns[0]} such as {column_type.example}"
     for kind, column_type in _BY_KIND.items()
 }
+_OF_LISTS = ("outside", "absent", "repeated")
 _NUMBERS = {rule: i for i, rule in enumerate(RULES, 1)}
 _LEFT_OUT = 255
 ENCODING = (
@@ -398,7 +404,9 @@ class Faults:
         summary = Problem(
             f"{self.bad:,} of {self.seen:,} images are invalid"
             f"{' and dropped' * self._are_dropped} ({counts})",
-            expected="complete JPEG or PNG files with nothing after the image",
+            expected="complete JPEG or PNG files with nothing after the image"
+            + ", each listed once by its path relative to the table, such as images/1.jpg"
+            * any(self.rows[rule] for rule in _OF_LISTS),
             fix="correct or remove them"
             + f", or drop them with {self._dropping()}" * (not self._are_dropped)
             + f"; {CONVERT}" * bool(self.rows["picture"]),
@@ -459,19 +467,42 @@ class BlockFaults(Faults):
         self.examples.append(Fault(self.file, line, column, value[:_VALUE_LENGTH], rule))
 
 
+class ListRow(NamedTuple):
+    """The row of a table that names an image.
+
+    Attributes:
+        table: The table's name.
+        line: As in `Fault`.
+        column: The column of paths.
+        split_value: The value in the column of `data_options.split`; empty without one.
+    """
+
+    table: str
+    line: int
+    column: str
+    split_value: str = ""
+
+
 class FileFaults(BlockFaults):
-    """The faults of files that are rows, given the name of each."""
+    """The faults of files that are rows, given the name of each, and the row that names it."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__("", np.zeros(len(names), np.int64))
-        self._names = names
+    def __init__(self, files: Sequence[tuple[str, ListRow | None]]) -> None:
+        super().__init__("", np.zeros(len(files), np.int64))
+        self._files = files
 
-    def mark_file(self, row: int, rule: str, value: str) -> None:
-        """Mark a file as bad by a key of RULES; `value` says what it is instead."""
+    def mark_file(self, index: int, rule: str, value: str) -> None:
+        """Mark a file as bad by a key of RULES; `value` says what it is instead, or is empty."""
         self.rows[rule] += 1
-        self._rule[row] = _NUMBERS[rule]
-        if self.rows[rule] <= MOST_EXAMPLES:
-            self.examples.append(Fault(self._names[row], 0, "", value, rule))
+        self._rule[index] = _NUMBERS[rule]
+        if self.rows[rule] > MOST_EXAMPLES:
+            return
+        name, row = self._files[index]
+        if row:
+            shown = f"{name}: {value}" if value else name
+            fault = Fault(row.table, row.line, row.column, shown[:_VALUE_LENGTH], rule)
+        else:
+            fault = Fault(name, 0, "", value, rule)
+        self.examples.append(fault)
 
 
 def _expected(rules: list[str]) -> str:

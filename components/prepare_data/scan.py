@@ -19,7 +19,7 @@ from uuid import uuid4
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import AUTO, DataOptions
-from kfp_tfjob.options.image_options import PICTURE
+from kfp_tfjob.options.image_options import PATHS, PICTURE
 
 from . import kinds as columns_kinds
 from . import split_rules
@@ -27,6 +27,7 @@ from .dictionary import Dictionary, TooManyTextsError
 from .executors.executor import Executor, ProgressLog
 from .faults import Faults
 from .images.folders import LABEL
+from .images.image_list import column_of_paths
 from .kinds import Feature, Kinds, LeftOut, all_hashed
 from .labels import Label, Labels
 from .source.column_names import Columns
@@ -167,7 +168,7 @@ def read(
             continue
         kinds = scan.proven()
         if not kinds.features:
-            raise DataError(_no_feature(source.first.name, kinds))
+            raise DataError(_no_feature(source, label, kinds, options))
         if kinds.give_rows_of(job.kinds):
             kinds = replace(kinds, padded=padded)
             return replace(scan, job=replace(scan.job, kinds=kinds, assumed=False))
@@ -189,7 +190,10 @@ def _read_images(
     kinds = Kinds((Feature(PICTURE, PICTURE, None, 0),), ())
     job = Job(source, label, options, Columns((PICTURE,), label), kinds, name=uuid4().hex)
     DataError.raise_if(split_rules.folder_problems(source, options))
-    return _rows(executor, job, parts_of(source, options, part))
+    scan = _rows(executor, job, parts_of(source, options, part))
+    if source.pictures.faults:
+        scan.faults.merge(source.pictures.faults)
+    return scan
 
 
 def _rows(executor: Executor, job: Job, parts: Sequence[Part]) -> Scan:
@@ -224,12 +228,21 @@ def _parts_done(
     progress.log()
 
 
-def _no_feature(file: str, kinds: Kinds) -> Problem:
-    """Describe a table whose columns are all left out."""
+def _no_feature(source: Source, label: str, kinds: Kinds, options: DataOptions) -> Problem:
+    """Describe a table whose columns are all left out, of which one may have paths of images."""
+    fix = "set a column's type in data_options.types to keep it"
+    types = ""
+    if name := column_of_paths(source, label, [item.name for item in kinds.left_out], options):
+        types = options.types_with({name: PATHS})
+        fix = (
+            f"set data_options.types={types} if {name!r} has the paths of images; otherwise, {fix}"
+        )
     return Problem(
-        f"{file} has no column that a model can learn from",
+        f"{source.first.name} has no column that a model can learn from",
         received="; ".join(f"{item.name!r}: {item.reason}" for item in kinds.left_out[:10]),
         expected="at least one feature",
-        fix="set a column's type in data_options.types to keep it, or correct data_uri",
+        fix=f"{fix}, or correct data_uri",
         name="no-features",
+        path="data_options.types" if types else "",
+        suggestion=types,
     )

@@ -162,7 +162,7 @@ def rows(context: Context, job: Job, part: Part) -> RowSummary:
     """Write the rows of one part of a job to bucket files."""
     writer, source = _PartWriter(job, context, part), replace(job.source, store=context.store)
     if source.pictures:
-        for folder, chunk in chunks_of(source, part.files, job.label, job.options.images):
+        for folder, chunk in chunks_of(source, part.files, job.label, job.options):
             context.raise_if_stopped()
             writer.add(folder, chunk)
         return writer.end()

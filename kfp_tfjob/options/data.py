@@ -231,7 +231,7 @@ class Gaps(Group):
         return self
 
 
-_Kind = Literal[KINDS]  # pyright: ignore[reportInvalidTypeForm]
+_Kind = Literal[(*KINDS, image_options.PATHS)]  # pyright: ignore[reportInvalidTypeForm]
 _Type = Annotated[
     Annotated[_Kind, Tag("type")] | Annotated[ValueFormat, Tag("format")],
     Discriminator(lambda value: "type" if isinstance(value, str) else "format"),
@@ -306,7 +306,8 @@ class DataOptions(Group):
     types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
         f"Column types by column name, to override the inferred ones: `{'`, `'.join(KINDS)}`;"
-        " `text` is hashed into bins. A dict is the format of the"
+        f" `text` is hashed into bins; `{image_options.PATHS}` is a column with the paths of images"
+        " relative to the table, which is then the only feature. A dict is the format of the"
         ' values in the files: `{"number": {"decimal": ",", "thousands": "."}}`, which also ignores'
         ' a currency or percent sign, or `{"date": "%d.%m.%Y"}`, with the directives of Python\'s'
         " `strptime` or a list of such strings. The label and the columns of `split.time` and"
@@ -423,10 +424,16 @@ class DataOptions(Group):
         unsuitable = [
             f"for the {kind} {name!r} one of {', '.join(RULES_BY_KIND[kind])}, not {gaps.rule}"
             for name, gaps in self.missing.items()
-            if (kind := self.kind_of(name)) and gaps.rule not in RULES_BY_KIND[kind]
+            if (kind := self.kind_of(name)) in RULES_BY_KIND
+            and gaps.rule not in RULES_BY_KIND[kind]
         ]
         if unsuitable:
             raise ValueError(f"in missing, {'; '.join(unsuitable)}")
+        paths = [name for name in self.types if self.kind_of(name) == image_options.PATHS]
+        if len(paths) > 1:
+            raise ValueError(
+                f"one column of the type {image_options.PATHS}, not {', '.join(map(repr, paths))}"
+            )
         return self
 
     @property
@@ -443,6 +450,12 @@ class DataOptions(Group):
         """Return the type that `types` gives a column; empty if it is inferred."""
         declared = self.types.get(name, "")
         return declared.kind if isinstance(declared, ValueFormat) else declared
+
+    @property
+    def path_column(self) -> str:
+        """The column with the paths of images; empty without one."""
+        columns = (name for name in self.types if self.kind_of(name) == image_options.PATHS)
+        return next(columns, "")
 
     def types_with(self, added: Mapping[str, Any]) -> str:
         """Return the JSON of `types` with more columns, for a message that suggests them."""

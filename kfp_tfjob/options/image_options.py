@@ -10,6 +10,8 @@ from .parse import Group, option
 
 PICTURE = "picture"  # the column of an image dataset: its type and its name
 
+PATHS = "image"  # in data_options.types: a column of paths, whose files become PICTURE
+
 FORMAT = "images"  # of data_options.format
 FORMER_NAME = "pictures"  # of the format, and of this key of data_options
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")

@@ -36,7 +36,8 @@ def test_the_folder_is_the_class(tmp_path: Path) -> None:
     source = listed(tree(tmp_path / "p", dict.fromkeys(names, ONE)))
     assert source.pictures.classes == ("cat", "dog", "日本")
     assert [file.name for file in source.files] == sorted(names)
-    assert source.pictures.class_of("cat/2024/07/1.jpg") == "cat"
+    labels = {file.name: file.label for file in source.files}
+    assert labels["cat/2024/07/1.jpg"] == "cat" and labels["日本/1.jpeg"] == "日本"
     assert problems_of(source, DataOptions()) == []
     assert not source.pictures.notes
 

@@ -115,7 +115,7 @@ def test_a_profile_counts_the_images_of_all_parts(
 
 def source_of(files: int) -> Source:
     images = [SourceFile(f"{i % 2}/{i:07d}.jpg", 7, f"/d/{i}", f"{i}") for i in range(files)]
-    return Source("d", images, None, pictures=Folders(("0", "1"), 0))  # type: ignore[arg-type]
+    return Source("d", images, None, pictures=Folders(("0", "1")))  # type: ignore[arg-type]
 
 
 def test_a_task_does_not_get_all_files() -> None:
@@ -131,5 +131,5 @@ def test_images_that_became_parquet_files_are_another_dataset(tmp_path: Path) ->
     (tmp_path / "0.jpg").write_bytes(b"0")
     files = [SourceFile("0.jpg", 1, str(tmp_path / "0.jpg"), "0")]
     table = Source("d", files, None)  # type: ignore[arg-type]
-    images = Source("d", files, None, pictures=Folders(("0",), 0))  # type: ignore[arg-type]
+    images = Source("d", files, None, pictures=Folders(("0",)))  # type: ignore[arg-type]
     assert source_digest(table) != source_digest(images)

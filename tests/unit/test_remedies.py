@@ -51,6 +51,7 @@ from kfp_tfjob.components.prepare_data import (
 )
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.hashes import number_words, row_hashes
+from kfp_tfjob.components.prepare_data.images.image_list import with_images
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.jobs.spec import JobSpec
@@ -105,6 +106,7 @@ from tests.unit.test_serve_limits import Client, Counts, application
 BASE = S3Address("bucket", "d")
 PREPARE = "components/prepare_data"
 DATA_SOURCE, IMAGES = f"{PREPARE}/source", f"{PREPARE}/images/folders"
+IMAGE_LIST = f"{PREPARE}/images/image_list"
 HEADER, LISTING = f"{DATA_SOURCE}/column_names", f"{DATA_SOURCE}/listing"
 ARROW = f"{DATA_SOURCE}/readers/arrow_table"
 ENCODED = f"{DATA_SOURCE}/decoding"
@@ -147,6 +149,7 @@ def table(given: Values) -> list[Problem]:
         store: Any = FolderStore({})
         options = parse(DataOptions, "data_options", given["data_options"])
         source = list_source(store, given["data_uri"], options)
+        source = with_images(source, given["data_label"], options)
         ConfigurationError.raise_if(check_header(source, given["data_label"], options))
         spill = Path("spill")
         spill.mkdir(exist_ok=True)
@@ -976,6 +979,19 @@ def drawers(each: int = 30) -> None:
     tree(Path("p"), animals(each))
 
 
+def image_list(*bad: str, **columns: Any) -> None:
+    """Write images of two classes, and a table of them with invalid paths and further columns."""
+    drawers()
+    paths = [*(it.relative_to("p").as_posix() for it in sorted(Path("p").rglob("*.jpg"))), *bad]
+    labels = {"y": [path[:3] for path in paths]}
+    write_table(Path("p/d.csv"), {"path": paths} | labels | columns)
+
+
+def listing(label: str = "y", **given: Any) -> Values:
+    """Return the parameters for the table of images."""
+    return data("p/d.csv", label, **{"types": {"path": "image"}} | given)
+
+
 def without_labels(label: str | None) -> None:
     """Write a table in which this stands for some labels."""
     arrow(pa.table({"a": ROWS, "y": [label if i % 20 == 0 else Y[i] for i in ROWS]}))
@@ -1555,16 +1571,73 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         lambda: (drawers(), Path("p/cat/x.jpg").write_bytes(encoded(drawn())[:-9])),
     ),
     (
-        Case(f"{IMAGES}:_options", table, data("p", "", delimiter=";"), removed),
+        Case(f"{IMAGES}:option_problems", table, data("p", "", delimiter=";"), removed),
         drawers,
     ),
     (
-        Case(f"{IMAGES}:_options", table, data("p", "", task="regression"), removed, "task"),
+        Case(f"{IMAGES}:option_problems", table, data("p", "", task="regression"), removed, "task"),
         drawers,
     ),
     (
         Case(f"{IMAGES}:_label_named_as_images", table, data("p", "picture"), typed()),
         drawers,
+    ),
+    (
+        Case(f"{PREPARE}/scan:_no_feature", table, data("p/d.csv"), typed()),
+        image_list,
+    ),
+    (
+        Case(f"{IMAGES}:option_problems", table, listing(weight="w"), removed, "a list"),
+        image_list,
+    ),
+    (
+        Case(
+            f"{IMAGES}:option_problems",
+            table,
+            listing(split={"time": "w"}),
+            put("data_options.split", {"group": "w"}),
+            "the time of a list",
+        ),
+        lambda: image_list(w=[i % 30 for i in range(60)]),
+    ),
+    (
+        Case(f"{IMAGE_LIST}:_other_features", table, listing(), typed()),
+        lambda: image_list(w=ROWS[:60], v=ROWS[:60]),
+    ),
+    (
+        Case(f"{IMAGE_LIST}:_other_features", table, listing(drop=["v"]), literal(), "drop"),
+        lambda: image_list(w=ROWS[:60], v=ROWS[:60]),
+    ),
+    (
+        Case(
+            f"{IMAGE_LIST}:_other_types",
+            table,
+            listing(drop=["w"], types={"path": "image", "w": "text"}),
+            put("data_options.types", {"path": "image"}),
+        ),
+        lambda: image_list(w=ROWS[:60]),
+    ),
+    (
+        Case(
+            f"{IMAGE_LIST}:_class_problems",
+            table,
+            listing("w", columns=["path"]),
+            typed("y"),
+        ),
+        lambda: image_list(w=["x"] * 60),
+    ),
+    (
+        Case(
+            f"{IMAGE_LIST}:_label_named_as_images",
+            table,
+            listing("picture", columns=["path"]),
+            typed("y"),
+        ),
+        lambda: image_list(picture=["x", "y"] * 30),
+    ),
+    (
+        Case(f"{PREPARE}/faults:image_problems", table, listing(), literal(), "a list"),
+        lambda: image_list("cat/none.jpg", "../out.jpg"),
     ),
     (
         Case(

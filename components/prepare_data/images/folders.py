@@ -9,8 +9,8 @@ Every file in a class's folder is a row, regardless of its name.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed
@@ -46,20 +46,24 @@ def find(listings: Sequence[Listing], format: str) -> tuple[list[SourceFile], Fo
     if not is_folder or not listing.files:
         raise _none(listing.address, "a folder without files" if is_folder else "no folder")
     tops = {file.name.partition("/")[0] for file in listing.files if "/" in file.name}
-    depth = int(_are_splits(tops))
-    class_of = Folders((), depth).class_of
+    depth = int(are_splits(tops))
+    classes: dict[str, str] = {}
     rows, outside = [], []
     for file in listing.files:
-        if file.name.count("/") > depth:
-            # Without splits, a class may be called train.
-            rows.append(file if depth or not file.split else replace(file, split=""))
-        else:
+        if file.name.count("/") <= depth:
             outside.append(file.name)
+            continue
+        folder = file.name.split("/", depth + 1)[depth]
+        # Systems write a letter in different ways.
+        label = classes.setdefault(folder, unicodedata.normalize("NFC", folder))
+        # Without splits, a class may be called train.
+        split = file.split if depth else ""
+        rows.append(SourceFile(file.name, file.size, file.location, file.tag, split, label))
     folders = Folders(
-        tuple(sorted({class_of(file.name) for file in rows})),
-        depth,
-        tuple(filter(_is_picture, outside)),
-        tuple(name for name in outside if not _is_picture(name)),
+        tuple(sorted({*classes.values()})),
+        depth=depth,
+        stray=tuple(filter(_is_picture, outside)),
+        unread=tuple(name for name in outside if not _is_picture(name)),
     )
     return rows, folders
 
@@ -106,7 +110,7 @@ def refuse_other_images(listings: Sequence[Listing], store: Store) -> None:
     )
 
 
-def _are_splits(tops: set[str]) -> bool:
+def are_splits(tops: set[str]) -> bool:
     """Return whether the top folders name splits, and are no classes."""
     splits = {SPLITS[top.lower()] for top in tops if top.lower() in SPLITS}
     return {"train"} < splits or (bool(tops) and all(top.lower() in SPLITS for top in tops))
@@ -152,10 +156,10 @@ def problems_of(source: Source, options: DataOptions, label: str = "") -> list[P
         options: The typed `data_options`.
         label: The name of the label; empty for LABEL.
     """
-    problems = [*_options(options), *_folders(source), *folder_problems(source, options)]
+    problems = [*option_problems(options), *_folders(source), *folder_problems(source, options)]
     if label.strip() == PICTURE:
         problems.append(_label_named_as_images(label))
-    return problems or _files(source, options)
+    return problems or first_file_problems(source, options)
 
 
 def _label_named_as_images(label: str) -> Problem:
@@ -169,20 +173,36 @@ def _label_named_as_images(label: str) -> Problem:
     )
 
 
-def _options(options: DataOptions) -> list[Problem]:
+def option_problems(
+    options: DataOptions,
+    further: frozenset[str] = frozenset(),
+    by: str = "with the folders train/, validation/ and test/",
+    split_keys: Sequence[str] = (),
+) -> list[Problem]:
+    """Return a problem for each option that does not apply to images.
+
+    Args:
+        options: The typed `data_options`.
+        further: More keys that apply to this source.
+        by: How else to split the images.
+        split_keys: The keys of `data_options.split` that may name a column.
+    """
     fields = type(options).model_fields
     wrong: dict[str, tuple[object, str]] = {
         name: (value, f"remove data_options.{name}")
         for name, value in options
-        if name not in _OF_IMAGES and value != fields[name].default
+        if name not in _OF_IMAGES | further and value != fields[name].default
     }
-    by_folder = "split them with the folders train/, validation/ and test/, or by their hash"
-    wrong |= {f"split.{key}": (name, by_folder) for key, name in options.split.extra.items()}
+    wrong |= {
+        f"split.{key}": (name, f"split them {by}, or by their hash")
+        for key, name in options.split.extra.items()
+        if key not in split_keys
+    }
     if options.task == "regression":
         wrong["task"] = (options.task, "remove data_options.task")
     return [
         Problem(
-            f"data_options.{name} applies to tables, but data_uri contains images",
+            f"data_options.{name} applies to tables, but the rows of data_uri are images",
             received=repr(value),
             expected="only options that apply to images",
             fix=fix,
@@ -194,7 +214,7 @@ def _options(options: DataOptions) -> list[Problem]:
 
 def _folders(source: Source) -> list[Problem]:
     folders = source.pictures
-    assert folders
+    assert isinstance(folders, Folders)
     where = "train/CLASS/" if folders.depth else "CLASS/"
     expected = f"{where}1.jpg below data_uri, with a folder for each class"
     problems = []
@@ -229,14 +249,14 @@ def _folders(source: Source) -> list[Problem]:
     return problems
 
 
-def _files(source: Source, options: DataOptions) -> list[Problem]:
-    """Look at some files; only if a bad one fails the run, and without decoding."""
+def first_file_problems(source: Source, options: DataOptions) -> list[Problem]:
+    """Check some files without decoding them, but only if an invalid one ends the run."""
     if options.on_bad_row != "fail":
         return []
     step = max(1, len(source.files) // _LOOKED)
     files = source.files[::step][:_LOOKED]
     pictures = options.images.model_copy(update={"verify": "header"})
-    faults = FileFaults([file.name for file in files])
+    faults = FileFaults([(file.name, file.row) for file in files])
     for row, (file, content) in enumerate(zip(files, source.contents(files), strict=True)):
         header = check(file, content, pictures)
         if isinstance(header, Unusable):

@@ -1,4 +1,4 @@
-"""Reads images as rows: the bytes of each file, and the class that its folder names.
+"""Reads images as rows: the bytes of each file, and its class.
 
 A task has thousands of files, so they are rows of a few chunks rather than tables of their own.
 Called by tasks.py.
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_tfjob.features.types.image import FORMATS, MODES, PROPERTIES
-from kfp_tfjob.options.image_options import ImageOptions
+from kfp_tfjob.options.data import DataOptions
 
 from ..faults import FileFaults
 from ..source.files import Source, SourceFile
@@ -22,7 +22,7 @@ from .header import Unusable, check
 
 
 def chunks_of(
-    source: Source, files: Sequence[SourceFile], label: str, options: ImageOptions
+    source: Source, files: Sequence[SourceFile], label: str, options: DataOptions
 ) -> Iterator[tuple[str, Chunk]]:
     """Yield images, and the split that their folder names; a chunk has files of one split.
 
@@ -30,7 +30,7 @@ def chunks_of(
         source: The source.
         files: Some of its files, sorted by name.
         label: The name of the label.
-        options: The typed `data_options.images`.
+        options: The typed `data_options`.
 
     Raises:
         DataError: A file changed since it was listed, or cannot be read.
@@ -39,13 +39,11 @@ def chunks_of(
         yield split, _chunk(source, list(of_split), label, options)
 
 
-def _chunk(source: Source, files: list[SourceFile], label: str, options: ImageOptions) -> Chunk:
-    folders = source.pictures
-    assert folders
-    faults = FileFaults([file.name for file in files])
+def _chunk(source: Source, files: list[SourceFile], label: str, options: DataOptions) -> Chunk:
+    faults = FileFaults([(file.name, file.row) for file in files])
     contents, properties = [], np.zeros(len(files), PROPERTIES)
     for row, (file, content) in enumerate(zip(files, source.contents(files), strict=True)):
-        header = check(file, content, options)
+        header = check(file, content, options.images)
         if isinstance(header, Unusable):
             faults.mark_file(row, header.rule, header.value)
             contents.append(b"")
@@ -55,8 +53,8 @@ def _chunk(source: Source, files: list[SourceFile], label: str, options: ImageOp
         format, mode = FORMATS.index(header.format), MODES.index(header.mode)
         size = (header.width, header.height)
         properties[row] = (len(content), *size, format, mode, header.is_turned)
-    columns = {
-        label: pa.array([folders.class_of(file.name) for file in files]).dictionary_encode(),
-    }
+    columns = {label: pa.array([file.label for file in files]).dictionary_encode()}
+    for name in options.split.extra.values():  # a column of the table that lists the images
+        columns[name] = pa.array([file.row.split_value if file.row else "" for file in files])
     size = sum(map(len, contents))
     return Chunk(columns, faults, size, images=Images(contents, properties))

@@ -14,7 +14,8 @@ from .files import Source, SourceFile
 def source_digest(source: Source) -> str:
     """Return the SHA-256 over the sorted names, sizes and entity tags of the files.
 
-    The user's reader code is part of it, as it decides what is in the files.
+    The user's reader code is part of it, as it decides what is in the files; so are the tables that
+    list images.
     For a local file, the digest of its content replaces the tag, so the whole file is read.
     """
     digest = sha256()
@@ -24,7 +25,8 @@ def source_digest(source: Source) -> str:
         digest.update(b"folders are splits\n")
     if source.pictures:  # until codec 6, their shards were no Parquet files
         digest.update(b"images in Parquet files\n")
-    for file in source.files:
+    tables = source.pictures.tables if source.pictures else ()
+    for file in (*tables, *source.files):
         digest.update(f"{file.name}\0{file.size}\0{_content(file)}\n".encode())
     return digest.hexdigest()
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import IO, Any
 
@@ -17,6 +16,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.storage.stream import ObjectStream, Starts
 
+from ..faults import Faults, ListRow
 from .readers.own_reader import OwnReader
 
 # The folders that mean a split, by name; the same as in Hugging Face's `datasets`, and `holdout`.
@@ -42,6 +42,8 @@ class SourceFile:
         location: Its address or path.
         tag: The entity tag in S3; for a local file, inode, time and size, to detect a change.
         split: `train`, `validation` or `test` if a folder in SPLITS says so, or empty.
+        label: The class of an image; empty for a table.
+        row: The row of a table that names the image, or None.
     """
 
     name: str
@@ -49,33 +51,48 @@ class SourceFile:
     location: S3Address | str
     tag: str
     split: str = ""
+    label: str = ""
+    row: ListRow | None = None
 
 
 @dataclass(frozen=True)
-class Folders:
-    """The classes and splits that the folders of an image source name.
+class ImageClasses:
+    """The classes of an image source, which folders or the rows of a table name.
 
     Attributes:
         classes: The names of the classes, sorted.
-        depth: The number of folders above a class's folder: 1 where the top folders name splits.
-        stray: Images outside a class's folder.
-        unread: Other files outside a class's folder, which are not read.
+        tables: The tables that list the images; empty if folders are the classes.
+        faults: The rows of these tables that name no image; None if folders are the classes.
     """
 
     classes: tuple[str, ...]
-    depth: int
-    stray: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-
-    def class_of(self, name: str) -> str:
-        """Return the class of a file by its name below data_uri."""
-        folder = name.split("/", self.depth + 1)[self.depth]
-        return unicodedata.normalize("NFC", folder)  # systems write a letter in different ways
+    tables: Sequence[SourceFile] = ()
+    faults: Faults | None = None
 
     @property
     def codes(self) -> dict[str, int]:
         """The number of each class."""
         return {name: number for number, name in enumerate(self.classes)}
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about files that are not read."""
+        return []
+
+
+@dataclass(frozen=True)
+class Folders(ImageClasses):
+    """The classes and splits that the folders of an image source name.
+
+    Attributes:
+        depth: The number of folders above a class's folder: 1 where the top folders name splits.
+        stray: Images outside a class's folder.
+        unread: Other files outside a class's folder, which are not read.
+    """
+
+    depth: int = 0
+    stray: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -93,7 +110,7 @@ class Source:
         files: At least one.
         store: The store to read objects from; a copy for another process lacks it, and the files.
         reader: The user's own reader of the files, or None.
-        pictures: What the folders say if these are images; None for tables.
+        pictures: The classes of images; None for tables.
         unread: Other files in the folders of tables, which are not read because of their endings.
     """
 
@@ -101,7 +118,7 @@ class Source:
     files: Sequence[SourceFile]
     store: Store
     reader: OwnReader | None = None
-    pictures: Folders | None = None
+    pictures: ImageClasses | None = None
     unread: Sequence[SourceFile] = ()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -110,7 +127,9 @@ class Source:
         There may be millions of files; a task gets its own. The copy has what they are together.
         """
         totals = {name: getattr(self, name) for name in _TOTALS}
-        return vars(self) | totals | {"store": None, "files": (), "unread": ()}
+        pictures = self.pictures and replace(self.pictures, tables=(), faults=None)
+        rest = {"store": None, "files": (), "unread": (), "pictures": pictures}
+        return vars(self) | totals | rest
 
     @cached_property
     def first(self) -> SourceFile:

@@ -9,10 +9,11 @@ followed.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -153,6 +154,41 @@ def table_files(listings: list[Listing], endings: tuple[str, ...]) -> list[Sourc
     return sorted(tables, key=lambda file: file.name)
 
 
+def files_named(
+    store: Store, folder: S3Address | str, names: Iterable[str]
+) -> Iterator[SourceFile]:
+    """Yield the files of some names that exist below a folder.
+
+    Args:
+        store: The store of a folder in S3.
+        folder: The folder.
+        names: Paths relative to it, with `/` and without `.` and `..`; at least one.
+    """
+    if isinstance(folder, str):
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                status = os.stat(path)
+            except (OSError, ValueError):  # a NUL is no character of a path
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield SourceFile(name, status.st_size, path, mark(status))
+        return
+    # A list has a thousand objects, so it takes less than a request for each name.
+    names = {*names}
+    common = posixpath.commonpath(map(posixpath.dirname, names))
+    start = len(folder.key) + 1 if folder.key else 0
+    for item in store.list(folder / common if common else folder):
+        if (name := item.address.key[start:]) in names:
+            yield SourceFile(name, item.size, item.address, item.etag)
+
+
+def split_of(name: str) -> str:
+    """Return the split that the top folder of a file's name means; empty for none."""
+    folder, separator, _ = name.partition("/")
+    return SPLITS.get(folder.lower(), "") if separator else ""
+
+
 def _identity(file: SourceFile) -> str | S3Address:
     return file.tag if isinstance(file.location, str) else file.location
 
@@ -170,7 +206,7 @@ def _objects(store: Store, text: str) -> Listing:
     base, pattern = _pattern(address.key)
     start = len(base) + 1 if base else 0
     files = [
-        SourceFile(name, item.size, item.address, item.etag, _split_of(name))
+        SourceFile(name, item.size, item.address, item.etag, split_of(name))
         for item in store.list(S3Address(address.bucket, base))
         if (name := item.address.key[start:]) and not any(map(_is_hidden, name.split("/")))
     ]
@@ -223,7 +259,7 @@ def _walk(top: Path) -> list[SourceFile]:
             if stat.S_ISREG(status.st_mode):
                 name = Path(path).relative_to(top).as_posix()
                 source_files.append(
-                    SourceFile(name, status.st_size, path, mark(status), _split_of(name))
+                    SourceFile(name, status.st_size, path, mark(status), split_of(name))
                 )
     if links:
         summary = "data_uri contains links to folders, or to files that do not exist"
@@ -286,11 +322,6 @@ def _is_utf8(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _split_of(name: str) -> str:
-    folder, separator, _ = name.partition("/")
-    return SPLITS.get(folder.lower(), "") if separator else ""
 
 
 def _folder(address: str, files: list[SourceFile]) -> str:

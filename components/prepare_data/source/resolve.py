@@ -19,8 +19,7 @@ from .. import weights
 from ..column_profile import ColumnProfile, profile
 from ..columns_to_rows import Converter
 from ..faults import Faults, first_columns
-from ..images import folders
-from ..images.folders import problems_of
+from ..images import folders, image_list
 from ..kinds import NO_KINDS, Kinds, decide
 from ..split_rules import folder_problems
 from .column_names import Columns, Header, choose, longer_rows_fix, no_rows
@@ -116,7 +115,8 @@ def check_header(source: Source, data_label: str, options: DataOptions) -> list[
     """
     try:
         if source.pictures:
-            return problems_of(source, options, data_label)
+            images = image_list if source.pictures.tables else folders
+            return images.problems_of(source, options, data_label)
         options = with_delimiter(source, options)
         _, _, problems = first_block(source, data_label, options)
         return [*folder_problems(source, options), *problems]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.common.formatting import counted, listed
-from kfp_tfjob.options.image_options import FORMAT, SUFFIXES
+from kfp_tfjob.options.image_options import FORMAT, PATHS, SUFFIXES
 
 from .files import Source
 
@@ -12,7 +12,8 @@ _LARGE = 0.1  # of the bytes that are read; a description of the data is smaller
 _MOST_FILES = 10  # in a line
 _AS_IMAGES = (
     f"to train on images, in a folder for each class, set data_options.format={FORMAT}, which"
-    " ignores the tables"
+    f" ignores the tables; if a column of a table has their paths, give it the type {PATHS} in"
+    " data_options.types"
 )
 
 
