@@ -1,7 +1,10 @@
 # `make run` runs the pipeline on real data, `make test` runs the tests; both set everything up.
-# Required: Python 3.11 (make PYTHON=3.12 or 3.13 uses that), git, make. Existing uv caches are reused.
+# Required: Python 3.11, 3.12 or 3.13, git, make. Existing uv caches are reused.
 
-PYTHON ?= 3.11
+# The Pythons of pyproject.toml, the preferred one first. PYTHON=3.13 or a path chooses another,
+# which uv downloads if this machine lacks it.
+PYTHONS = 3.11 3.12 3.13
+PYTHON ?=
 UV_VERSION = 0.13.9
 UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
@@ -12,7 +15,7 @@ SLOW = -m slow --timeout 3600
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
+.PHONY: help setup python run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,10 +23,25 @@ help: ## show this list
 setup: $(READY) ## install uv, the virtual environment and the locked dependencies
 
 $(READY): pyproject.toml uv.lock
-	@command -v uv >/dev/null || test -x .tools/bin/uv || \
-		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
-	$(UV) sync --locked --extra local --extra serve --python $(PYTHON)
+	@command -v uv >/dev/null || test -x .tools/bin/uv || { \
+		for python in $(PYTHON) $(PYTHONS:%=python%) python3; do \
+			"$$python" -m venv --clear .tools >/dev/null 2>&1 && \
+				.tools/bin/pip install --quiet uv==$(UV_VERSION) && exit; \
+		done; \
+		echo "make: uv cannot be installed. Expected: a Python with venv, and PyPI. Fix: install python3-venv, or uv" >&2; \
+		exit 1; }
+	@python=$$($(MAKE) --silent --no-print-directory python) && \
+		$(UV) sync --locked --extra local --extra serve --python "$$python"
 	@touch $@
+
+# Not an installed Python's name alone decides: pyenv has commands for versions that are not active.
+python: ## print the Python that setup takes: 3.11, or else 3.12 or 3.13
+	@test -z '$(PYTHON)' || { echo '$(PYTHON)'; exit; }; \
+	for version in $(PYTHONS); do \
+		$(UV) python find --system --no-project --no-python-downloads $$version 2>/dev/null && exit; \
+	done; \
+	echo "make: there is no suitable Python. Expected: one of $(PYTHONS). Fix: install one, or let uv download one: make setup PYTHON=3.13" >&2; \
+	exit 1
 
 run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publish
 	.venv/bin/python -m examples.digits digits.csv
