@@ -8,6 +8,10 @@ PYTHON ?=
 UV_VERSION = 0.13.9
 UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
+# Of Go, whose checksum database knows them; `make release-tools` builds the first two.
+COSIGN = github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
+SYFT = github.com/anchore/syft/cmd/syft@v1.57.1
+ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # A long proof repeats runs and kills, so its tests get an hour each in place of pyproject's 10 minutes.
 SLOW = -m slow --timeout 3600
 
@@ -15,7 +19,7 @@ SLOW = -m slow --timeout 3600
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
+.PHONY: help setup python run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs version notes assets release-tools sign-images sign-assets lint-workflows clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -133,6 +137,30 @@ compile: $(READY) ## compile the YAML for Kubeflow Pipelines
 
 docs: $(READY) ## build the documentation as a site in site/; fails on a dead link
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+version: $(READY) ## set the version of the next release everywhere: NEW=0.3.0
+	.venv/bin/python -m release.version '$(NEW)'
+	.venv/bin/kfp-tfjob compile
+	WRITE_DOCS=1 .venv/bin/python -m pytest -q tests/unit/test_docs_tables.py
+
+notes: $(READY) ## print the changelog of this version; fails if TAG names another one
+	.venv/bin/python -m release.changelog --tag '$(TAG)' --files '$(FILES)'
+
+assets: $(READY) ## make the files of a release in dist/: REGISTRY=..., TAG=v0.3.0; without TAG, a rehearsal
+	.venv/bin/python -m release.assets --registry '$(REGISTRY)' --tag '$(TAG)' --files '$(FILES)' --docs-url '$(DOCS_URL)' $(ARGS)
+
+release-tools: ## build cosign and syft into .tools/bin; needs Go
+	GOBIN=$(CURDIR)/.tools/bin go install $(COSIGN)
+	GOBIN=$(CURDIR)/.tools/bin go install $(SYFT)
+
+sign-images: $(READY) ## write SBOMs of the pushed images, and sign both; KEY=cosign.key signs without Sigstore
+	.venv/bin/python -m release.sign images --key '$(KEY)' $(ARGS)
+
+sign-assets: $(READY) ## sign dist/SHA256SUMS; KEY=cosign.key signs without Sigstore
+	.venv/bin/python -m release.sign assets --key '$(KEY)' $(ARGS)
+
+lint-workflows: ## check .github/workflows with actionlint; needs Go
+	go run $(ACTIONLINT) -shellcheck= -pyflakes=
 
 clean: ## remove the environment and all local runs
 	rm -rf .venv .tools .kfp-tfjob site digits.csv
