@@ -19,7 +19,7 @@ SLOW = -m slow --timeout 3600
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup python run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs version notes assets release-tools sign-images sign-assets lint-workflows clean
+.PHONY: help setup python run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp test-gpu fuzz lint images compile docs version notes assets release-tools sign-images sign-assets lint-workflows clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -116,6 +116,12 @@ test-kinds: $(READY) ## compare the weights of TFJob, JobSet and a local run on 
 
 test-kueue: $(READY) ## run all tests of jobs in the queues of a real Kueue on the cluster of test-cluster
 	.venv/bin/python -m tests.cluster -m kueue -n 0 $(ARGS)
+
+# TensorFlow for CPUs is enough for everything else, so CUDA is installed only where a GPU is.
+test-gpu: $(READY) ## train on all GPUs of this machine and measure them, in ten minutes at most; without one, print the plan
+	@! command -v nvidia-smi >/dev/null || \
+		$(UV) sync --locked --extra local --extra serve --extra gpu --python .venv
+	.venv/bin/python -m tests.gpu
 
 test-kfp: $(READY) ## run the pipeline on Kubeflow Pipelines: KF_PIPELINES_ENDPOINT, KUBECONFIG, TEST_KFP_BUCKET, images
 	.venv/bin/python -m tests.kfp $(ARGS)

@@ -2,9 +2,9 @@
 
     python -m release.sign images|assets [--key cosign.key] [--insecure]
 
-Each pushed image gets an SBOM in SPDX, which syft reads from its layers, a signature, and the SBOM
-as a signed attestation beside it in the registry. Of the files in dist/, the one with the digests
-of all others is signed.
+Each pushed image gets an SBOM in SPDX, which syft reads from its layers, and a signature. The SBOM
+becomes a signed attestation of the image in the registry. Of the files in dist/, the one with the
+digests of all others is signed.
 
 Without a key, Sigstore signs with the identity of the workflow that runs this, so there is no key
 to keep. With a key, which `cosign generate-key-pair` makes and COSIGN_PASSWORD opens, nothing is
