@@ -1,10 +1,17 @@
 # `make run` runs the pipeline on real data, `make test` runs the tests; both set everything up.
-# Required: Python 3.11 (make PYTHON=3.12 or 3.13 uses that), git, make. Existing uv caches are reused.
+# Required: Python 3.11, 3.12 or 3.13, git, make. Existing uv caches are reused.
 
-PYTHON ?= 3.11
+# The Pythons of pyproject.toml, the preferred one first. PYTHON=3.13 or a path chooses another,
+# which uv downloads if this machine lacks it.
+PYTHONS = 3.11 3.12 3.13
+PYTHON ?=
 UV_VERSION = 0.13.9
 UV = $(shell command -v uv || echo .tools/bin/uv)
 READY = .venv/.ready
+# Of Go, whose checksum database knows them; `make release-tools` builds the first two.
+COSIGN = github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
+SYFT = github.com/anchore/syft/cmd/syft@v1.57.1
+ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # A long proof repeats runs and kills, so its tests get an hour each in place of pyproject's 10 minutes.
 SLOW = -m slow --timeout 3600
 
@@ -12,7 +19,7 @@ SLOW = -m slow --timeout 3600
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp fuzz lint images compile docs clean
+.PHONY: help setup python run pictures test test-prepare test-trainer test-uploader test-registry test-statistics test-stores test-aws test-mlflow test-torch test-serve test-install test-docs test-cluster test-kinds test-kueue test-kfp test-gpu fuzz lint images compile docs version notes assets release-tools sign-images sign-assets lint-workflows clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,10 +27,25 @@ help: ## show this list
 setup: $(READY) ## install uv, the virtual environment and the locked dependencies
 
 $(READY): pyproject.toml uv.lock
-	@command -v uv >/dev/null || test -x .tools/bin/uv || \
-		{ $$(command -v python3.11 || command -v python3) -m venv .tools && .tools/bin/pip install --quiet uv==$(UV_VERSION); }
-	$(UV) sync --locked --extra local --extra serve --python $(PYTHON)
+	@command -v uv >/dev/null || test -x .tools/bin/uv || { \
+		for python in $(PYTHON) $(PYTHONS:%=python%) python3; do \
+			"$$python" -m venv --clear .tools >/dev/null 2>&1 && \
+				.tools/bin/pip install --quiet uv==$(UV_VERSION) && exit; \
+		done; \
+		echo "make: uv cannot be installed. Expected: a Python with venv, and PyPI. Fix: install python3-venv, or uv" >&2; \
+		exit 1; }
+	@python=$$($(MAKE) --silent --no-print-directory python) && \
+		$(UV) sync --locked --extra local --extra serve --python "$$python"
 	@touch $@
+
+# Not an installed Python's name alone decides: pyenv has commands for versions that are not active.
+python: ## print the Python that setup takes: 3.11, or else 3.12 or 3.13
+	@test -z '$(PYTHON)' || { echo '$(PYTHON)'; exit; }; \
+	for version in $(PYTHONS); do \
+		$(UV) python find --system --no-project --no-python-downloads $$version 2>/dev/null && exit; \
+	done; \
+	echo "make: there is no suitable Python. Expected: one of $(PYTHONS). Fix: install one, or let uv download one: make setup PYTHON=3.13" >&2; \
+	exit 1
 
 run: $(READY) ## run the pipeline on the digits: prepare, train, evaluate, publish
 	.venv/bin/python -m examples.digits digits.csv
@@ -95,6 +117,12 @@ test-kinds: $(READY) ## compare the weights of TFJob, JobSet and a local run on 
 test-kueue: $(READY) ## run all tests of jobs in the queues of a real Kueue on the cluster of test-cluster
 	.venv/bin/python -m tests.cluster -m kueue -n 0 $(ARGS)
 
+# TensorFlow for CPUs is enough for everything else, so CUDA is installed only where a GPU is.
+test-gpu: $(READY) ## train on all GPUs of this machine and measure them, in ten minutes at most; without one, print the plan
+	@! command -v nvidia-smi >/dev/null || \
+		$(UV) sync --locked --extra local --extra serve --extra gpu --python .venv
+	.venv/bin/python -m tests.gpu
+
 test-kfp: $(READY) ## run the pipeline on Kubeflow Pipelines: KF_PIPELINES_ENDPOINT, KUBECONFIG, TEST_KFP_BUCKET, images
 	.venv/bin/python -m tests.kfp $(ARGS)
 
@@ -115,6 +143,30 @@ compile: $(READY) ## compile the YAML for Kubeflow Pipelines
 
 docs: $(READY) ## build the documentation as a site in site/; fails on a dead link
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+version: $(READY) ## set the version of the next release everywhere: NEW=0.3.0
+	.venv/bin/python -m release.version '$(NEW)'
+	.venv/bin/kfp-tfjob compile
+	WRITE_DOCS=1 .venv/bin/python -m pytest -q tests/unit/test_docs_tables.py
+
+notes: $(READY) ## print the changelog of this version; fails if TAG names another one
+	.venv/bin/python -m release.changelog --tag '$(TAG)' --files '$(FILES)'
+
+assets: $(READY) ## make the files of a release in dist/: REGISTRY=..., TAG=v0.3.0; without TAG, a rehearsal
+	.venv/bin/python -m release.assets --registry '$(REGISTRY)' --tag '$(TAG)' --files '$(FILES)' --docs-url '$(DOCS_URL)' $(ARGS)
+
+release-tools: ## build cosign and syft into .tools/bin; needs Go
+	GOBIN=$(CURDIR)/.tools/bin go install $(COSIGN)
+	GOBIN=$(CURDIR)/.tools/bin go install $(SYFT)
+
+sign-images: $(READY) ## write SBOMs of the pushed images, and sign both; KEY=cosign.key signs without Sigstore
+	.venv/bin/python -m release.sign images --key '$(KEY)' $(ARGS)
+
+sign-assets: $(READY) ## sign dist/SHA256SUMS; KEY=cosign.key signs without Sigstore
+	.venv/bin/python -m release.sign assets --key '$(KEY)' $(ARGS)
+
+lint-workflows: ## check .github/workflows with actionlint; needs Go
+	go run $(ACTIONLINT) -shellcheck= -pyflakes=
 
 clean: ## remove the environment and all local runs
 	rm -rf .venv .tools .kfp-tfjob site digits.csv

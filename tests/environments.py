@@ -1,7 +1,7 @@
 """Python as tests run it: of `make setup`, and in environments that the lock keeps apart from it.
 
 MLflow's server and `tools` need different versions of pyarrow, so one environment cannot have both.
-The others are outside the repository.
+The others are outside the repository. Each has the Python of `make setup`, which is there already.
 """
 
 import fcntl
@@ -17,6 +17,7 @@ from tests.cluster.binaries import cache
 
 ROOT = Path(__file__).parents[1]
 _TORCH = "2.15.0"
+_PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def run_python(
@@ -53,7 +54,7 @@ def for_torch() -> Path:
     return _made(
         f"torch-{_TORCH}-pyarrow",
         lambda folder: [
-            ["venv", "--clear", "--python", "3.11", str(folder)],
+            ["venv", "--clear", "--python", sys.executable, str(folder)],
             ["pip", "install", "--python", str(folder), f"torch=={_TORCH}", "numpy", "pyarrow"],
         ],
     )
@@ -65,7 +66,7 @@ def with_packages(*packages: str) -> Path:
     return _made(
         f"packages-{digest}",
         lambda folder: [
-            ["venv", "--clear", "--python", "3.11", str(folder)],
+            ["venv", "--clear", "--python", sys.executable, str(folder)],
             ["pip", "install", "--python", str(folder), *packages],
         ],
     )
@@ -74,13 +75,13 @@ def with_packages(*packages: str) -> Path:
 def _python(name: str, *what: str) -> Path:
     """Return the interpreter of an environment; it is made once for each state of the lock."""
     digest = hashlib.sha256((ROOT / "uv.lock").read_bytes()).hexdigest()[:12]
-    options = ["--no-default-groups", "--no-install-project", "--python", "3.11"]
+    options = ["--no-default-groups", "--no-install-project", "--python", sys.executable]
     return _made(f"{name}-{digest}", lambda _: [["sync", "--locked", *what, *options]])
 
 
 def _made(name: str, commands: Callable[[Path], list[list[str]]]) -> Path:
     """Return the interpreter of an environment, after making it with uv if it does not exist."""
-    folder = cache() / name
+    folder = cache() / f"{name}-{_PYTHON}"
     ready = folder / ".ready"
     cache().mkdir(parents=True, exist_ok=True)
     with open(cache() / f"{name.partition('-')[0]}.lock", "w") as lock:

@@ -27,7 +27,7 @@ from kfp_tfjob.storage.layout import CODE, ENCODED_ROWS, MODEL, dataset_digest
 from kfp_tfjob.storage.write_options import MLFLOW_KEY
 from kfp_tfjob.supervisor.cores import available_cores
 
-from . import supervised
+from . import nccl, supervised
 from .config import VARIABLES, Config
 from .errors import (
     NotFiniteError,
@@ -102,6 +102,7 @@ def train(config: Config, started: float) -> None:
     Raises:
         StepError: The training failed; the subclass has the exit code.
     """
+    nccl.prepare(config.job_dir, config.expected_gpus)
     log.info("loading TensorFlow")
     load(config.expected_gpus)
     import keras
@@ -189,6 +190,7 @@ def train(config: Config, started: float) -> None:
             mlflow.fail(error, is_final=True)
         raise
     except FAILURES as error:
+        nccl.log_warnings(config.job_dir)
         peer_error = from_message(error)
         failure = peer_error or _translate_error(error, config.cluster.size, config.output_dir)
         if (

@@ -21,7 +21,7 @@ from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.features.records import evaluation_slices, train_batch_size, train_slices
 from kfp_tfjob.storage.layout import CHECKPOINTS, LOGS
 
-from . import randomness, supervised
+from . import nccl, randomness, supervised
 from .callback_choice import choose
 from .callbacks import Callbacks
 from .checkpoint import Position
@@ -346,6 +346,8 @@ class Training:
         if not self._started:
             self._started = True
             self._time.seconds["start"] += seconds
+            if self.replicas.chief:
+                nccl.report(self.config.job_dir)
             if self._progress:
                 self._progress.start_clock(self._position)
             return

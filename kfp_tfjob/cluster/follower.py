@@ -17,6 +17,7 @@ from kfp_tfjob.common.escaping import lines
 from kfp_tfjob.jobs.kinds import kind_of
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.log_masking import Mask
+from kfp_tfjob.jobs.nccl_log import SOCKETS, Transports
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import is_over, is_suspended, role_of
 
@@ -28,6 +29,8 @@ from .pod_summary import pod_summary
 
 log = logging.getLogger(__name__)
 _SUPERVISOR = " supervisor: "  # its lines do not explain why the program failed
+_NCCL = "NCCL INFO"
+_NCCL_LINES = 1000  # the line with the number of nodes is some hundred before the connections
 _LAST_LINES = 50  # of each container; a report shows fewer, after the supervisor's are removed
 # Seconds between two polls. Events are not watched, so a waiting job is polled soon after a change,
 # and less and less often while its state stays the same.
@@ -45,6 +48,8 @@ class Follower:
         self._summary = ""
         self._changed_at = -math.inf
         self._waits = False
+        # Of programs that set NCCL_DEBUG=INFO; None after a warning.
+        self._nccl: deque[str] | None = deque(maxlen=_NCCL_LINES)
         self.events: list[Object] = []
         self._thread = threading.Thread(target=self._read, name=f"logs {job_name}", daemon=True)
 
@@ -146,9 +151,18 @@ class Follower:
 
     def _take(self, line: LogLine, mask: Mask) -> None:
         text = mask(line.text)
+        if self._nccl is not None and _NCCL in text:
+            self._read_nccl(self._nccl, line.where, text)
         if line.stamp and _SUPERVISOR not in text:  # without a stamp, it is the kubelet's message
             self._lines[line.where].append(text)
         if self._keep:
             self._keep.put(line if text == line.text else line._replace(text=text))
         # Not logged, because it has its own timestamp.
         print(lines(f"[{line.where}] {text}"), flush=True)
+
+    def _read_nccl(self, nccl_lines: deque[str], where: str, text: str) -> None:
+        """Warn, once for each job, if nodes exchange gradients over TCP sockets."""
+        nccl_lines.append(text)
+        if f"via {SOCKETS}" in text and (problem := Transports.read(nccl_lines).problem):
+            self._nccl = None
+            log.warning("%s: %s", where, problem)

@@ -19,7 +19,7 @@ from tests.cluster.binaries import cache
 
 log = logging.getLogger(__name__)
 
-_SUITE = "bookworm"  # its Python is 3.11, as the checkout's
+_SUITE = "bookworm"  # its Python is 3.11, as that image's
 _PACKAGES = "python3,python3-venv,ca-certificates"  # what the official image has too
 _TRIMMED = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"]
 _TRIMMED += ["var/cache/apt", "var/lib/apt/lists", "var/log"]

@@ -9,7 +9,16 @@ from tests.docs.blocks import ROOT
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 NAMES = re.findall(r"`([^`\n]+)`", PAGE)
 IDENTIFIER = re.compile(r"([A-Z][a-z]\w*\.)?_?[A-Za-z]\w*")  # Class.method, but not README.md
-PACKAGES = ("components", "kfp_tfjob", "pipelines", "trainer", "uploader", "tests", "images")
+PACKAGES = (
+    "components",
+    "kfp_tfjob",
+    "pipelines",
+    "trainer",
+    "uploader",
+    "tests",
+    "images",
+    "release",
+)
 # Of Python, of make, of files that are not Python, of options, and the start of names.
 OTHERS = {
     *("except", "path"),

@@ -448,6 +448,7 @@ def test_a_disk_that_is_too_small_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_two_million_rows_need_little_memory(s3: Server, tmp_path: Path) -> None:
     rows, random = 2_000_000, np.random.default_rng(0)
     columns: dict[str, Any] = {

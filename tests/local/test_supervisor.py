@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kfp_tfjob.supervisor.output_files import files, inventory
@@ -64,8 +65,8 @@ def test_a_program_that_hangs_before_its_first_line_counts_as_silent(replica: Re
 
 def _alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 

@@ -133,6 +133,7 @@ time.sleep(600)
     assert process.wait(SECONDS) == 143
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_nonsense_in_the_pipe_is_not_kept(start: Start, tmp_path: Path):
     program = """
 say("steps " + "9" * 5000 + " 1")

@@ -17,7 +17,7 @@ from kfp_tfjob.options.train import Profile
 from kfp_tfjob.trainer.profiler import Profiler
 from tests.local import tiny_dataset
 from tests.local.replica import tf_config
-from tests.local.trainer_jobs import BATCH, SECONDS, STEPS, Job, Start
+from tests.local.trainer_jobs import BATCH, ROOT, SECONDS, STEPS, Job, Start
 from tests.ports import free_port
 from tests.problems import problem_of
 
@@ -369,3 +369,21 @@ def build_model(dataset):
     job = jobs(f"lost-{lost}", 2, code=code, MAX_RESTARTS="3")
     assert job.end() == [0, 0], job.log(0) + job.log(1)
     assert 1 <= job.final["restarts"] <= 3
+
+
+def test_sockets_between_nodes_are_a_warning_in_the_log(jobs: Start) -> None:
+    """The model's code writes what NCCL writes into the same file with GPUs on two nodes."""
+    log = json.dumps((ROOT / "tests/data/nccl/sockets.log").read_text())
+    code = f"""
+import os
+from pathlib import Path
+from kfp_tfjob.trainer.models import mlp
+
+def build_model(dataset):
+    Path(os.environ["JOB_DIR"], f"nccl.{{os.getpid()}}.log").write_text({log})
+    return mlp(dataset)
+"""
+    job = jobs("nccl", code=code, EPOCHS="1")
+    assert job.end() == [0], job.log()
+    assert "between nodes NET/Socket\n" in job.log()
+    assert "Received: NET/Socket, eth0:10.244.1.17, net1:192.168.7.4" in job.log()

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from kfp_tfjob.supervisor.pack import NAME, pack
 from tests.local import tiny_dataset
 from tests.local.replica import tf_config
@@ -68,11 +70,10 @@ class Job:
         return self
 
     def trainer(self, replica: int) -> int:
-        supervisor = self.processes[replica].pid
-        path = Path(f"/proc/{supervisor}/task/{supervisor}/children")
-        found: list[str] = []
-        until(lambda: found.extend(path.read_text().split()) or found, "a trainer", SECONDS)
-        return int(found[0])
+        supervisor = psutil.Process(self.processes[replica].pid)
+        children: list[psutil.Process] = []
+        until(lambda: children.extend(supervisor.children()) or children, "a trainer", SECONDS)
+        return children[0].pid
 
     def end(self) -> list[int]:
         deadline = time.monotonic() + SECONDS

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -16,6 +17,7 @@ from kfp_tfjob.cluster.log_lines import LogLine, cut, last_state, stamp_of
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from tests.http_server import Handler, serving
 from tests.unit.cluster_objects import client_of, pod
+from tests.unit.test_nccl_log import LOGS
 from tests.waiting import until
 
 CHIEF = pod("chief-0") | {"spec": {"containers": [{"name": "tensorflow"}]}}
@@ -178,3 +180,19 @@ def test_the_last_lines_of_a_container_are_its_own():
     follower.start()
     follower.finish(10)
     assert follower.last_lines("chief-0", 5) == ["step 1"]
+
+
+@pytest.mark.parametrize(("name", "warnings"), [("sockets", 1), ("infiniband", 0), ("one-node", 0)])
+def test_nodes_that_talk_over_sockets_are_named_once(
+    name: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program of the user logs the lines, with NCCL_DEBUG=INFO."""
+    text = (LOGS / f"{name}.log").read_text().replace("via P2P/CUMEM", "via NET/Socket/0")
+    if name == "infiniband":
+        text = (LOGS / f"{name}.log").read_text()
+    stamp = stamp_of(1_767_225_600)
+    lines = [LogLine(stamp, "chief-0", line) for line in text.splitlines()]
+    follower = Follower(SimpleNamespace(logs=lambda _: lines), "job")
+    follower.start()
+    follower.finish(10)
+    assert sum("TCP sockets" in record.getMessage() for record in caplog.records) == warnings

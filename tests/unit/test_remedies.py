@@ -2065,6 +2065,7 @@ NOT_HERE = {
     f"{PREPARE}/reference:find": "tests/local/test_data_validation.py has warnings",
     f"{LISTING}:refuse": "the tests may run as root, who reads every folder",
     f"{DATA_SOURCE}/readers/own_reader:_failed": "the user's own code",
+    "jobs/nccl_log:problem": "it needs nodes with another network",
     "judging/judge:_load_tensorflow": "it needs a GPU",
     "judging/own_metrics:_failure": "the user's own code",
     "pipelines/commands/parameters:_user": "it needs a machine without the user's name",

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def test_a_long_error_is_cut_off_and_still_understood() -> None:
     assert found is not None and 1000 < len(str(found)) < 3000
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /dev/full")
 def test_last_words_that_cannot_be_left_do_not_hide_the_exit_code(monkeypatch) -> None:
     monkeypatch.setenv("TERMINATION_LOG", "/dev/full")  # where every write finds a full disk
     write_termination_message("why")

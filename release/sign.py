@@ -1,0 +1,162 @@
+"""Signs a release: its images after `make images PUSH=1`, its files after `make assets`.
+
+    python -m release.sign images|assets [--key cosign.key] [--insecure]
+
+Each pushed image gets an SBOM in SPDX, which syft reads from its layers, and a signature. The SBOM
+becomes a signed attestation of the image in the registry. Of the files in dist/, the one with the
+digests of all others is signed.
+
+Without a key, Sigstore signs with the identity of the workflow that runs this, so there is no key
+to keep. With a key, which `cosign generate-key-pair` makes and COSIGN_PASSWORD opens, nothing is
+written to Sigstore's public log. This is for a rehearsal, and for networks without internet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from images.build import ROOT
+from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.options.container_images import Reference
+from kfp_tfjob.pipelines.compilation import DIGESTS
+
+from .assets import DIST, SBOMS, SUMS
+
+BUNDLE = f"{SUMS}.sigstore.json"
+
+
+@dataclass(frozen=True)
+class Signer:
+    """cosign and syft, with the options of one signature.
+
+    Attributes:
+        key: The file of a private key; empty for the identity of the workflow that runs this.
+        insecure: Whether the registry is a rehearsal's, without TLS.
+    """
+
+    key: str = ""
+    insecure: bool = False
+
+    def image(self, reference: str, sbom: Path) -> None:
+        """Write the SBOM of a pushed image, sign the image, and attach the signed SBOM to it.
+
+        Args:
+            reference: The image by its digest.
+            sbom: The file to write, in SPDX.
+        """
+        _run("syft", "scan", f"registry:{reference}", f"--output=spdx-json={sbom}", "--quiet")
+        registry = ["--allow-http-registry"] * self.insecure
+        _run("cosign", "sign", "--yes", *registry, *self._options(), reference)
+        predicate = ["--type=spdxjson", f"--predicate={sbom}"]
+        _run("cosign", "attest", "--yes", *registry, *self._options(), *predicate, reference)
+
+    def file(self, path: Path, bundle: Path) -> None:
+        """Sign a file.
+
+        Args:
+            path: The file.
+            bundle: The signature to write, with all that its verification needs.
+        """
+        _run("cosign", "sign-blob", "--yes", *self._options(), f"--bundle={bundle}", path)
+
+    def _options(self) -> list[str]:
+        if not self.key:
+            return []
+        return [f"--key={self.key}", "--tlog-upload=false", "--use-signing-config=false"]
+
+
+def sign_images(signer: Signer) -> list[Path]:
+    """Sign every image that was pushed from this checkout; return its SBOMs.
+
+    Raises:
+        ConfigurationError: Nothing was pushed, or a program failed.
+    """
+    if not DIGESTS.is_file():
+        raise ConfigurationError(
+            Problem(
+                "there are no images to sign",
+                received=f"no {DIGESTS.relative_to(ROOT)}",
+                expected="images with digests",
+                fix="run make images PUSH=1 REGISTRY=... first",
+            )
+        )
+    shutil.rmtree(SBOMS, ignore_errors=True)
+    SBOMS.mkdir()
+    sboms = []
+    for image, digest in json.loads(DIGESTS.read_text()).items():
+        parts = Reference.parse(image)
+        name = f"{Path(parts.path).name}-{parts.tag}.spdx.json"
+        signer.image(f"{parts.domain}/{parts.path}@{digest}", SBOMS / name)
+        sboms.append(SBOMS / name)
+    return sboms
+
+
+def sign_assets(signer: Signer, folder: Path = DIST) -> list[Path]:
+    """Sign the digests of a release's files; return the signature's file.
+
+    Raises:
+        ConfigurationError: There are no such digests, or cosign failed.
+    """
+    if not (folder / SUMS).is_file():
+        raise ConfigurationError(
+            Problem(
+                "there are no files to sign",
+                received=f"no {SUMS} in {folder}",
+                expected="the files of a release",
+                fix="run make assets first",
+            )
+        )
+    signer.file(folder / SUMS, folder / BUNDLE)
+    return [folder / BUNDLE]
+
+
+def _run(program: str, *arguments: str | Path) -> None:
+    own = ROOT / ".tools" / "bin" / program
+    path = own if own.exists() else shutil.which(program)
+    if not path:
+        raise ConfigurationError(
+            Problem(
+                f"there is no program {program}",
+                expected="cosign and syft, in .tools/bin or on the PATH",
+                fix="run make release-tools, which needs Go",
+            )
+        )
+    done = subprocess.run([path, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        command = shlex.join([program, *map(str, arguments[:2])])
+        raise ConfigurationError(
+            Problem(
+                f"`{command} ...` failed",
+                received=done.stderr.strip()[-2000:] or f"exit code {done.returncode}",
+                fix="correct what it names, then run it again: a second signature does no harm",
+            )
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Sign; return an exit code."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("what", choices=("images", "assets"))
+    parser.add_argument("--key", default="", help="a private key of cosign")
+    parser.add_argument("--insecure", action="store_true", help="a registry without TLS")
+    parsed = parser.parse_args(arguments)
+    signer = Signer(parsed.key, parsed.insecure)
+    try:
+        made = sign_images(signer) if parsed.what == "images" else sign_assets(signer)
+    except StepError as error:
+        print(f"make sign-{parsed.what}: {error}", file=sys.stderr)
+        return error.code
+    print(*made, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
