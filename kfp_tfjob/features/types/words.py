@@ -461,8 +461,9 @@ class Words(ColumnType):
         """Return (batch, width) float32: the mean of the words' embeddings; 0 without a word."""
         import keras
 
-        # Zeros, so that a word that no training row has adds nothing.
-        table = keras.layers.Embedding(size, width, embeddings_initializer="zeros")
+        # Not zeros: they would leave a table whose only feature is text without any gradient,
+        # because that of a ReLU is 0 at 0.
+        table = keras.layers.Embedding(size, width, embeddings_initializer="uniform")
         vectors = keras.ops.cast(table(codes), "float32")
         present = keras.ops.expand_dims(keras.ops.cast(codes != NONE, "float32"), -1)
         words = keras.ops.maximum(keras.ops.sum(present, axis=1), 1.0)
