@@ -225,7 +225,8 @@ class Dataset:
 
         In a table, numbers are normalized. A column of up to 16 codes becomes a one-hot vector. A
         column with more codes becomes an embedding; its width is the square root of their number,
-        at most 32. A column of words becomes the mean of such embeddings.
+        at most 32. A column of words becomes the mean of such embeddings,
+        of which training drops half.
 
         Args:
             inputs: (batch, *input_shape) float32, `keras.Input(dataset.input_shape)`.

@@ -74,7 +74,7 @@ class Counted:
 
     Attributes:
         dates: The count, minimum and maximum of each date column.
-        codes: For each category and hashed string column, the rows by code.
+        codes: For each column of strings, the rows by code, or by the bin of a hash.
         names: The names of the columns in `codes`.
     """
 

@@ -51,7 +51,7 @@ class ColumnDrift:
 
     Attributes:
         name: The column.
-        kind: The column type: number, boolean, date, category or text.
+        kind: The column type: number, boolean, date, category, text or words.
         rows: The sampled rows with the column, including missing values.
         psi: The population stability index.
         chance: Whether so few rows may differ so much by chance.

@@ -34,6 +34,7 @@ from .category import MOST_CODES
 NONE, UNKNOWN, FIRST = 0, 1, 2  # packed codes: after the last word, of an unknown word, the rest
 MOST_LENGTH = 256  # words of a value that the model gets, unless data_options.words names a length
 MOST_BYTES = 1 << 20  # of a value
+_DROPPED = 0.5  # of the words, while a model is trained
 _USUAL_SHARE = 0.95  # of the rows of train have no more words than the model gets
 _MOST_COUNTED = 2_000_000  # different words in memory
 _MOST_CLASSES = 20  # with more, words are not counted by class
@@ -458,13 +459,18 @@ class Words(ColumnType):
 
     @classmethod
     def embed(cls, codes: Any, size: int, width: int) -> Any:
-        """Return (batch, width) float32: the mean of the words' embeddings; 0 without a word."""
+        """Return (batch, width) float32: the mean of the words' embeddings; 0 without a word.
+
+        Training drops half of the words, others in each step.
+        """
         import keras
 
         # Not zeros: they would leave a table whose only feature is text without any gradient,
         # because that of a ReLU is 0 at 0.
         table = keras.layers.Embedding(size, width, embeddings_initializer="uniform")
-        vectors = keras.ops.cast(table(codes), "float32")
+        # Whole words: otherwise a few rare ones identify a training row (Iyyer et al., 2015).
+        dropout = keras.layers.Dropout(_DROPPED, noise_shape=(None, codes.shape[1], 1))
+        vectors = keras.ops.cast(dropout(table(codes)), "float32")
         present = keras.ops.expand_dims(keras.ops.cast(codes != NONE, "float32"), -1)
         words = keras.ops.maximum(keras.ops.sum(present, axis=1), 1.0)
         return keras.ops.sum(vectors * present, axis=1) / words
@@ -476,6 +482,10 @@ class Words(ColumnType):
         """Return (rows, width) random codes; 0 after the last word."""
         codes = random.integers(UNKNOWN, size, (rows, width))
         return np.where(np.arange(width) < random.integers(0, width + 1, (rows, 1)), codes, NONE)
+
+    def usual(self, column: ColumnStatistics | None = None) -> str:
+        """Return the most frequent words."""
+        return " ".join(self.vocabulary[:_MOST_SHOWN])
 
     @cached_property
     def _known(self) -> frozenset[str]:
