@@ -118,9 +118,10 @@ def test_drift_is_the_share_of_unknown_words(step: Step, prepared: Prepared) -> 
 
     def drift(unknown: float) -> float:
         table = messages(300, 7, unknown)
-        texts = pa.array([text or None for text in table["message"]], pa.string())
-        about = About("m", 1, 1, schema.schema_digest, now.isoformat(), now.isoformat(), 300)
-        times = pa.array([now] * 300, pa.timestamp("us", "UTC"))
+        texts = pa.array([text for text in table["message"] if text], pa.string())
+        rows = len(texts)
+        about = About("m", 1, 1, schema.schema_digest, now.isoformat(), now.isoformat(), rows)
+        times = pa.array([now] * rows, pa.timestamp("us", "UTC"))
         counts = RequestCounts(training, Contract())
         counts.add(
             RequestsSample(about, {"message": texts}, times),

@@ -241,10 +241,10 @@ class WordTally(Tally):
     @classmethod
     def empty(cls, classes: Sequence[str]) -> Self:
         """Return the counts of no rows."""
-        kept = tuple(classes) if len(classes) <= _MOST_CLASSES else ()
-        parts = max(len(kept), 1)
+        by_class = tuple(classes) if len(classes) <= _MOST_CLASSES else ()
+        parts = max(len(by_class), 1)
         words: list[Counter[str]] = [Counter() for _ in range(parts)]
-        return cls(kept, np.zeros(parts, np.int64), words, np.zeros(MOST_LENGTH + 1, np.int64))
+        return cls(by_class, np.zeros(parts, np.int64), words, np.zeros(MOST_LENGTH + 1, np.int64))
 
     def add(self, texts: Sequence[str], codes: np.ndarray, labels: np.ndarray) -> None:
         """Add rows, given the distinct strings, each row's index (-1 if missing) and class."""
@@ -303,16 +303,16 @@ class WordTally(Tally):
         counts = np.array([[rows[word] for word in words] for rows in self.words], np.float64)
         in_all = counts.sum(axis=0)
         for name, rows, inside in zip(self.classes, self.rows, counts, strict=False):
-            others, outside = self.rows.sum() - rows, in_all - inside
-            if not rows or not others:
+            other_rows, outside = self.rows.sum() - rows, in_all - inside
+            if not rows or not other_rows:
                 continue
             odds = np.log((inside + 0.5) / (rows - inside + 0.5))
-            odds -= np.log((outside + 0.5) / (others - outside + 0.5))
+            odds -= np.log((outside + 0.5) / (other_rows - outside + 0.5))
             deviation = np.sqrt(1 / (inside + 0.5) + 1 / (outside + 0.5))
             distance = np.where(inside >= _FEWEST_TELLING, odds / deviation, 0)
             for at in np.argsort(-distance, kind="stable")[:_MOST_TELLING].tolist():
                 if distance[at] >= _DISTANCE:
-                    shares = float(inside[at] / rows), float(outside[at] / others)
+                    shares = float(inside[at] / rows), float(outside[at] / other_rows)
                     ranked.append((-distance[at], words[at], name, *shares))
         return [tuple(item[1:]) for item in sorted(ranked)[:_MOST_TELLING]]
 
@@ -451,10 +451,10 @@ class Words(ColumnType):
         words = words_in_graph(tf.reshape(values, [-1]))[:, :length]
         numbers = tf.constant([f"{number}:" for number in range(count)])
         prefixes = tf.gather(numbers, words.value_rowids() % count)
-        found = tables[0].lookup(tf.strings.join([prefixes, words.flat_values]))
-        codes = words.with_flat_values(tf.cast(found, tf.float32))
-        codes = codes.to_tensor(shape=[None, length])  # filled up with NONE
-        by_word = tf.transpose(tf.reshape(codes, [-1, count, length]), [0, 2, 1])
+        codes = tables[0].lookup(tf.strings.join([prefixes, words.flat_values]))
+        ragged = words.with_flat_values(tf.cast(codes, tf.float32))
+        filled = ragged.to_tensor(shape=[None, length])  # with NONE
+        by_word = tf.transpose(tf.reshape(filled, [-1, count, length]), [0, 2, 1])
         return [tf.reshape(by_word, [-1, length * count])]
 
     @classmethod
@@ -488,15 +488,15 @@ class Words(ColumnType):
         return " ".join(self.vocabulary[:_MOST_SHOWN])
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def _word_set(self) -> frozenset[str]:
         return frozenset(self.vocabulary)
 
     def codes_of(self, texts: Sequence[str]) -> np.ndarray:
         """Return (texts,) int32: 1 + the percentage of words that are unknown, rounded up."""
-        known = self._known
+        vocabulary = self._word_set
         codes = np.ones(len(texts), np.int32)
         for at, words in enumerate(words_of(texts)):
-            if unknown := len(words) - sum(map(known.__contains__, words)):
+            if unknown := len(words) - sum(map(vocabulary.__contains__, words)):
                 codes[at] += -(-100 * unknown // len(words))
         return codes
 
@@ -504,12 +504,12 @@ class Words(ColumnType):
         """Return how many words there are, the most frequent and the telling ones."""
         tally = column.tally
         assert isinstance(tally, WordTally)
-        totals, known = tally.totals, len(self.vocabulary)
+        totals = tally.totals
         rows = sum(totals.values()) + tally.dropped
         known_rows = sum(totals[word] for word in self.vocabulary)
         return WordsStatistics(
             distinct=len(totals),
-            vocabulary=known,
+            vocabulary=len(self.vocabulary),
             length=self.length,
             unknown=(rows - known_rows) / max(rows, 1),
             top=[(word, totals[word]) for word in self.vocabulary[:_MOST_TOP]],
@@ -546,11 +546,11 @@ def _are_sentences(texts: pa.Array) -> np.ndarray:
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(beginnings, _URL, " "))
     words = pc.count_substring_regex(plain, r"[\p{L}\p{M}\p{N}]+").to_numpy()
     letters_in = pc.count_substring_regex(plain, r"[\p{L}\p{M}]").to_numpy()
-    others = pc.count_substring_regex(plain, r"[^\p{L}\p{M}\s]").to_numpy()
+    other_characters = pc.count_substring_regex(plain, r"[^\p{L}\p{M}\s]").to_numpy()
     is_path = pc.match_substring_regex(plain, _PATH).to_numpy(zero_copy_only=False)
     has_house = pc.match_substring_regex(plain, _HOUSE).to_numpy(zero_copy_only=False)
     is_address = has_house & (words <= _ADDRESS_WORDS)
-    return (words >= _FEWEST_WORDS) & (letters_in > others) & ~is_path & ~is_address
+    return (words >= _FEWEST_WORDS) & (letters_in > other_characters) & ~is_path & ~is_address
 
 
 def _too_few_words(
