@@ -225,7 +225,8 @@ class Dataset:
 
         In a table, numbers are normalized. A column of up to 16 codes becomes a one-hot vector. A
         column with more codes becomes an embedding; its width is the square root of their number,
-        at most 32.
+        at most 32. A column of words becomes the mean of such embeddings,
+        of which training drops half.
 
         Args:
             inputs: (batch, *input_shape) float32, `keras.Input(dataset.input_shape)`.
@@ -246,7 +247,8 @@ class Dataset:
         features = (self.mean + self.std * noise).astype(np.float32)
         for column in self._columns:
             if column.size:
-                features[:, column.start] = random.integers(0, column.size, rows)
+                codes = TYPES[column.kind].example_codes(column.size, column.width, rows, random)
+                features[:, column.start : column.start + column.width] = codes
         return features
 
     @property

@@ -311,7 +311,7 @@ def _check_rounding(model: keras.Model, dataset: Dataset) -> None:
     bits = _BITS.get(types.pop()) if len(types) == 1 else None
     if not bits or dataset.picture:
         return
-    numbers = dataset.num_features - sum(column.size > 0 for column in dataset.columns)
+    numbers = dataset.num_features - sum(column.width for column in dataset.columns if column.size)
     columns = zip(dataset.feature_names[:numbers], dataset.mean, dataset.std, strict=False)
     rounded = [name for name, mean, std in columns if abs(mean) > std * 2**bits / 4]
     rounded_codes = [column.name for column in dataset.columns if column.size - 1 > 2**bits]

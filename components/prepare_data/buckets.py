@@ -24,15 +24,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.string_hashes import string_hashes
-from kfp_tfjob.features.types.base import FLOATS, Field
+from kfp_tfjob.features.types.base import CODES, FLOATS, ColumnType, Field
 from kfp_tfjob.features.types.string import bins_of
 
 from . import contents
@@ -229,11 +230,19 @@ class BucketWriter:
 
     Attributes:
         files: The bucket files.
-        content_bytes: int64 of shape [bins], the bytes of the images in each bin.
+        content_bytes: int64 of shape [bins], the bytes of the images, or of the strings in `sized`
+            columns, in each bin.
     """
 
-    def __init__(self, folder: BucketFolder, name: str, kind: np.dtype, bins: HashBins) -> None:
-        self._folder, self._name = folder, name
+    def __init__(
+        self,
+        folder: BucketFolder,
+        name: str,
+        kind: np.dtype,
+        bins: HashBins,
+        sized: Sequence[int] = (),
+    ) -> None:
+        self._folder, self._name, self._sized = folder, name, sized
         self._kind, self._schema, self._bins = kind, schema_of(kind), bins
         self._blocks: list[np.ndarray] = []
         self._images: list[bytes] = []
@@ -287,6 +296,10 @@ class BucketWriter:
             self.content_bytes += np.diff(image_ends[cuts])
             body, ends = self._image_streams(rows, cuts[self._bins.buckets], order)
         else:
+            for column in self._sized:
+                lengths = np.array([0, *(len(text.encode()) for text in strings[column])], np.int64)
+                text_ends = np.append(0, np.cumsum(lengths[rows["codes"][:, column]]))
+                self.content_bytes += np.diff(text_ends[cuts])
             body, ends = self._streams(rows, cuts[self._bins.buckets], labels, strings)
         self._folder.write(name, memoryview(body))
         starts = np.array([0, *ends], np.uint32)
@@ -390,17 +403,28 @@ class Vocabulary:
 
     Attributes:
         classes: The class of each label; None if the label is a number.
-        columns: For each column of strings, the code of each string, or the number of bins into
-            which it is hashed.
+        columns: For each column of strings, the code of each string, the number of bins into
+            which it is hashed, or the encoding that was learned from the strings.
     """
 
     classes: Mapping[str, int] | None
-    columns: tuple[Mapping[str, int] | int, ...]
+    columns: tuple[Mapping[str, int] | int | ColumnType, ...]
+
+    def learned(self, coding: Coding) -> Vocabulary:
+        """Return a copy with the encodings of types that learn from all strings of train."""
+        features = (feature for feature in coding.features if feature.field is CODES)
+        columns = (
+            feature if feature.learns_from_strings else codes
+            for feature, codes in zip(features, self.columns, strict=True)
+        )
+        return replace(self, columns=tuple(columns))
 
 
-def _codes_of(strings: pa.Array, codes: Mapping[str, int] | int) -> np.ndarray:
+def _codes_of(strings: pa.Array, codes: Mapping[str, int] | int | ColumnType) -> np.ndarray:
     """Return the code of each string: int32 of shape [strings], 0 for a string without one."""
     texts = strings.to_pylist()
+    if isinstance(codes, ColumnType):
+        return codes.codes_of(texts)
     if isinstance(codes, int):
         return (bins_of(string_hashes(texts), codes) + 1).astype(np.int32)
     return np.array([codes.get(text, 0) for text in texts], np.int32)
@@ -466,8 +490,8 @@ class SortedRows:
 
     Args:
         kind: The type of a row.
-        content_bytes: The bytes of the images in each bin; None for tables, or if only `read` is
-            called.
+        content_bytes: The bytes of the images or of long strings in each bin; None without them,
+            or if only `read` is called.
     """
 
     def __init__(

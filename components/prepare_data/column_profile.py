@@ -81,10 +81,16 @@ def _hash_of(text: str) -> int:
 MOST_OTHERS = 2_000  # columns that are not numbers
 LONG, TEXT = "long", "text"  # the forms of strings that no type knows
 _FORMS = (*(form for kind in TYPES.values() for form in kind.forms), LONG, TEXT)
+LONG_FORMS = (LONG, *(form for kind in TYPES.values() for form in kind.long_forms))
 _INDEX = {form: i for i, form in enumerate(_FORMS)}
 _EXAMPLES = frozenset(form for kind in TYPES.values() for form in kind.odd_forms)
 _SAMPLED = [_INDEX[form] for form in _EXAMPLES]
 _MOST_SAMPLES = 200
+_PROBED = frozenset(form for kind in TYPES.values() for form in kind.probed_forms)
+_MOST_PROBES, _PROBED_CHARACTERS = 2_000, 300
+_UNKEPT = [_INDEX[form] for form in _PROBED]  # they are long, and seldom occur twice
+# A string of another type's form is of that form.
+_IN_ORDER = sorted(TYPES.values(), key=lambda column_type: not column_type.probed_forms)
 _PARSED = [_INDEX[form] for kind in TYPES.values() for form in kind.parsed_forms]
 
 
@@ -103,6 +109,8 @@ class ColumnProfile:
         texts: The different strings, except strings in one of `parsed_forms`, because it depends on
             the block whether those are parsed directly. None if a dictionary contains the strings.
         forms: The forms of some strings, which do not have to be determined again.
+        probes: The beginnings of different strings in one of `probed_forms`, by their hash: those
+            with the smallest hashes, which do not depend on the order of the rows.
     """
 
     name: str
@@ -114,6 +122,7 @@ class ColumnProfile:
     only_bits: bool = True
     texts: DistinctTexts | None = field(default_factory=DistinctTexts)
     forms: dict[str, int] = field(default_factory=dict)
+    probes: dict[int, str] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -123,7 +132,9 @@ class ColumnProfile:
     @property
     def votes(self) -> Votes:
         """The counts that decide the column's type."""
-        return Votes(self.counts, self.count, self.only_bits)
+        texts = self.texts
+        distinct = None if texts is None or texts.is_lost else len(texts)
+        return Votes(self.counts, self.count, self.only_bits, distinct, self.probes.values())
 
     @property
     def all_different(self) -> bool:
@@ -143,6 +154,7 @@ class ColumnProfile:
         self.counts.update(part.counts)
         self.examples = part.examples | self.examples
         self._sample(part.samples)
+        self._probe(part.probes)
         self.only_bits &= part.only_bits
         if self.texts is not None and part.texts is not None:
             self.texts.merge(part.texts)
@@ -186,13 +198,23 @@ class ColumnProfile:
                 row = int(np.flatnonzero((codes >= 0) & (forms[codes] == i))[0])
                 self.examples[form] = (file, int(lines[row]), words[codes[row]][:200])
         used = new[rows[new] > 0]
+        probed = [i for i in used.tolist() if _FORMS[forms[i]] in _PROBED]
+        if probed:
+            beginnings = [words[i][:_PROBED_CHARACTERS] for i in probed]
+            self._probe({_hash_of(text): text for text in beginnings})
         sampled = used[np.isin(forms[used], _SAMPLED)][:_MOST_SAMPLES]
         self._sample(words[i] for i in sampled.tolist())
-        for i in used[: max(_MOST_FORMS - len(known_forms), 0)].tolist():
+        kept = used[~np.isin(forms[used], _UNKEPT)] if probed else used
+        for i in kept[: max(_MOST_FORMS - len(known_forms), 0)].tolist():
             known_forms[words[i]] = int(forms[i])
         if self.texts is not None:
             tracked = used[~np.isin(forms[used], _PARSED)]
             self.texts.add([words[i] for i in tracked.tolist()])
+
+    def _probe(self, texts: Mapping[int, str]) -> None:
+        self.probes |= texts
+        if len(self.probes) > _MOST_PROBES:
+            self.probes = {key: self.probes[key] for key in sorted(self.probes)[:_MOST_PROBES]}
 
     def _sample(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -251,7 +273,7 @@ def _forms_of(texts: pa.Array) -> np.ndarray:
     forms = np.full(len(texts), _INDEX[TEXT])
     long = pc.utf8_length(texts).to_numpy(zero_copy_only=False) > LONGEST
     forms[long] = _INDEX[LONG]
-    for column_type in TYPES.values():
+    for column_type in _IN_ORDER:
         for form, mask in column_type.forms_of(texts, ~long):
             forms[mask] = _INDEX[form]
     return forms

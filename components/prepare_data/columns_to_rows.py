@@ -52,7 +52,7 @@ class Rows:
         codes: int32 of shape [rows], indices of `labels`.
         lines: int64 of shape [rows], the line where each begins.
         faults: The bad rows, which are omitted.
-        texts: The columns of categories and texts.
+        texts: The columns of strings.
         dates: int64 of shape [rows, dates], microseconds since 1970 in UTC, NO_DATE if missing.
         forms: The labels by form, of bad rows too, if `data_options.types` names their format.
         lost: The labels of the omitted rows.

@@ -55,6 +55,7 @@ from .source.files import Source
 from .source.unread_files import large_unread_files
 from .split_rules import ignored_folders
 from .statistics import SAMPLE_ROWS, Statistics, Train, described, sample_rows
+from .tallies import TallyPlan, tallies_of
 from .tasks import Job
 from .weights import WeightSums, check
 
@@ -231,21 +232,24 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     rows = SortedRows(folder, job.row_kind, job.bins, vocabulary, content_bytes)
     counts = rows.counts(files)
     sample = _sample(rows, job, files, counts, label)
+    splits = split_of(job.bins.edges, job.fractions)
+    shards = list(shards_of(rows, files, counts, splits))
+    tallies = tallies_of(scan.executor, TallyPlan(job, label, vocabulary), shards)
     counted, of_texts = scan.summary.counted
     if label.classes is not None:
         counted.merge(of_texts)
     fitted = sample.cut(0, fit_encoding.sample_rows(job.row_kind))
     texts = {name: dictionary.texts for name, dictionary in scan.dictionaries.items()}
-    coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options)
+    coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options, tallies)
+    vocabulary = vocabulary.learned(coding)
     of_label = None if label.classes is not None else fitted.labels
     bins = Distributions.of(coding, fitted.rows, of_label, label.name)
-    splits = split_of(job.bins.edges, job.fractions)
-    shards = list(shards_of(rows, files, counts, splits))
     by_class = (
         np.zeros((3, 0), np.int64) if label.classes is None else scan.labels.class_counts(label)
     )
     plan = Plan(job, base, label, coding, bins, vocabulary)
-    return plan, shards, Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted, by_class)
+    train = Train(sample.rows, sample.labels[:SAMPLE_ROWS], counted, by_class, tallies)
+    return plan, shards, train
 
 
 def _vocabulary(scan: Scan, label: Label) -> Vocabulary:
@@ -271,10 +275,11 @@ def _sample(
     row_count = max(fit_encoding.sample_rows(job.row_kind), sample_rows(job.row_kind))
     train = int(np.searchsorted(split_of(job.bins.edges, job.fractions), 1))
     last = min(int(np.searchsorted(np.cumsum(counts[:train]), row_count)) + 1, train)
-    pieces = list(rows.read(rows.range(files, counts, 0, last)))
+    # Without their strings, which may be far larger.
+    pieces = [(part.rows, part.labels) for part in rows.read(rows.range(files, counts, 0, last))]
     sample = Sorted(
-        joined([np.empty(0, job.row_kind), *(part.rows for part in pieces)]),
-        np.concatenate([np.empty(0), *(part.labels for part in pieces)]),
+        joined([np.empty(0, job.row_kind), *(part_rows for part_rows, _ in pieces)]),
+        np.concatenate([np.empty(0), *(labels for _, labels in pieces)]),
     )
     return sample.cut(0, row_count)
 

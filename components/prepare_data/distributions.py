@@ -2,7 +2,8 @@
 
 The bins come from a sample of train: 20 quantiles of a number or a date, or its values if there are
 no more than 20, and one bin below and one above these values; the 100 most frequent values of a
-category; false and true. Missing values have their own bin, and a hashed text has one other bin.
+category; false and true; the share of a text's words that are unknown. Missing values have their
+own bin, and a hashed text has one other bin.
 The counts are whole numbers, so neither the order of the rows nor the number of tasks that count
 them has an effect.
 

@@ -44,6 +44,7 @@ RULES = {
     "split": "not the name of a split: train, validation or test",
     "weight": "a weight below 0",
     "long": "a string of more than 1,000 characters",
+    "large": "a text of more than 1 MiB",
     "boolean": "not true or false",
     "date": "not a date such as 2024-12-31 or 2024-12-31T23:59:59+01:00, of the years 1 to 9999",
     # Of files that have to be images.
@@ -516,7 +517,8 @@ def _expected(rules: list[str]) -> str:
         return "this format in every row"
     if rules[-1] in _BY_KIND:
         return f"{_BY_KIND[rules[-1]].nouns[0]} in every row"
-    return "shorter strings" if rules == ["long"] else "a number in every row"
+    is_long = rules in (["long"], ["large"])
+    return "shorter strings" if is_long else "a number in every row"
 
 
 def first_columns(problems: Mapping[str, Problem]) -> list[Problem]:

@@ -20,6 +20,7 @@ from kfp_tfjob.features.types.base import (
     FIELDS,
     NO_DATE,
     WHOLES,
+    Tally,
     TrainValues,
     missing_in,
 )
@@ -73,7 +74,7 @@ class Counted:
 
     Attributes:
         dates: The count, minimum and maximum of each date column.
-        codes: For each category and hashed string column, the rows by code.
+        codes: For each column of strings, the rows by code, or by the bin of a hash.
         names: The names of the columns in `codes`.
     """
 
@@ -126,10 +127,15 @@ def learn(
     sample: np.ndarray,
     texts: Mapping[str, tuple[str, ...]],
     options: DataOptions,
+    tallies: Mapping[str, Tally] = MappingProxyType({}),
 ) -> Coding:
     """Return the coding, from counts over train and the first `sample_rows` of it.
 
-    `texts` has the strings of each category in the order of their codes.
+    `texts` has the strings of each category in the order of their codes, and `tallies` the counts
+    of the strings from which other types learn.
+
+    Raises:
+        DataError: The strings of a column are too few to learn from.
     """
     at = dict.fromkeys(FIELDS, -1)
     columns = []
@@ -138,7 +144,13 @@ def learn(
         at[field] += 1
         if field is CODES:
             strings, rows = texts.get(feature.name, ()), counted.codes[at[field]]
-            values = TrainValues(feature.gaps, np.zeros(0), dictionary=strings, rows=rows)
+            values = TrainValues(
+                feature.gaps,
+                np.zeros(0),
+                dictionary=strings,
+                rows=rows,
+                tally=tallies.get(feature.name),
+            )
         elif field is CONTENTS:
             values = TrainValues(feature.gaps, np.zeros(0))  # nothing is learned
         else:

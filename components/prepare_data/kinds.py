@@ -13,7 +13,9 @@ The rule, in this order, over the values that are not missing:
    If nine in ten values are numbers or dates written in another way, such as 1,5 or 12/31/2024,
    the run ends with the column's name, its readings and the option for each: a guess could
    be wrong.
-5. Other strings are a category. It is omitted if every value is different, as in an identifier, if
+5. Strings that seldom repeat are free text if most of them are sentences: three words or more, of
+   letters, most of which occur in several rows. The model gets their words.
+6. Other strings are a category. It is omitted if every value is different, as in an identifier, if
    there are more than 100,000 different ones, or if one in ten is longer than 1,000 characters.
 
 The values are counted one by one, so neither the order of the files nor the size of the blocks
@@ -34,10 +36,10 @@ from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.cells import LONGEST
 from kfp_tfjob.features.schema import LeftOut
 from kfp_tfjob.features.types import BY_PRECEDENCE, TYPES
-from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field
+from kfp_tfjob.features.types.base import CODES, MOST, ColumnType, Field, Votes
 from kfp_tfjob.options.data import EVERY_COLUMN, IMPUTING, RULES_BY_KIND, DataOptions, Gaps
 
-from .column_profile import LONG, MOST_OTHERS, MOST_TEXTS, ColumnProfile, too_many_others
+from .column_profile import LONG_FORMS, MOST_OTHERS, MOST_TEXTS, ColumnProfile, too_many_others
 from .dictionary import Dictionary
 from .source.column_names import Columns
 
@@ -156,13 +158,16 @@ def all_hashed(names: Iterable[str]) -> Kinds:
 
 
 def _decide(
-    profile: ColumnProfile, options: DataOptions, odd: str, is_whole: bool
+    profile: ColumnProfile, options: DataOptions, dictionary: Dictionary | None, is_whole: bool
 ) -> Feature | LeftOut | Problem:
-    """Return the decision for a column; `odd` is why its dictionary is unusable, or empty."""
-    name = profile.name
+    """Return the decision for a column, given its dictionary if there is one."""
+    name, odd, votes = profile.name, "", profile.votes
+    if dictionary:
+        odd = _odd(dictionary)
+        votes = votes._replace(distinct=None if dictionary.is_lost else len(dictionary.codes))
     if not profile.count and not profile.undecodable:
         return LeftOut(name, NO_VALUE)
-    kind = options.kind_of(name) or _kind(profile, options, is_whole)
+    kind = options.kind_of(name) or _kind(profile, votes, options, is_whole)
     if isinstance(kind, Problem):
         return kind
     gaps = options.gaps(name, kind)
@@ -182,9 +187,10 @@ def _decide(
     return Feature(name, kind, gaps, profile.gaps, format, sign)
 
 
-def _kind(profile: ColumnProfile, options: DataOptions, is_whole: bool) -> str | Problem:
+def _kind(
+    profile: ColumnProfile, votes: Votes, options: DataOptions, is_whole: bool
+) -> str | Problem:
     """Return the type that fits a column; a problem if it may be of one that would be a guess."""
-    votes = profile.votes
     *usual, fallback = (column_type for column_type in BY_PRECEDENCE if column_type.fits(votes))
     fitting = usual[0] if usual else fallback
     if fitting is fallback:
@@ -198,7 +204,7 @@ def _kind(profile: ColumnProfile, options: DataOptions, is_whole: bool) -> str |
 
 def _unusable(profile: ColumnProfile) -> str:
     """Return why a category is omitted; empty if it is used."""
-    if profile.counts[LONG] > (1 - MOST) * profile.count:
+    if sum(profile.counts[form] for form in LONG_FORMS) > (1 - MOST) * profile.count:
         return f"strings of more than {LONGEST:,} characters"
     if profile.texts is not None and profile.texts.is_lost:
         return TOO_MANY_TEXTS
@@ -311,7 +317,8 @@ def described(kinds: Kinds) -> Iterator[str]:
     """Yield lines for the log: the columns of each kind, and those that are omitted."""
     for kind in TYPES:
         if names := [feature.name for feature in kinds.features if feature.kind == kind]:
-            yield f"{kind}: {listed(names, _MOST_NAMED)}"
+            about = f" ({TYPES[kind].about})" * bool(TYPES[kind].about)
+            yield f"{kind}{about}: {listed(names, _MOST_NAMED)}"
     for format in dict.fromkeys(feature.format for feature in kinds.features if feature.format):
         names = [feature.name for feature in kinds.features if feature.format == format]
         yield f"read in the format {format}: {listed(names, _MOST_NAMED)}"
@@ -321,13 +328,16 @@ def described(kinds: Kinds) -> Iterator[str]:
 
 def odd_dictionaries(dictionaries: Mapping[str, Dictionary]) -> dict[str, str]:
     """Return why categories are omitted unless the options name them, by their dictionaries."""
-    reasons = {}
-    for name, dictionary in dictionaries.items():
-        if dictionary.is_lost:
-            reasons[name] = TOO_MANY_TEXTS
-        elif dictionary.all_different and dictionary.rows >= FEWEST_IDS:
-            reasons[name] = ALL_DIFFERENT
-    return reasons
+    reasons = {name: _odd(dictionary) for name, dictionary in dictionaries.items()}
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _odd(dictionary: Dictionary) -> str:
+    """Return why a category is omitted, by its dictionary; empty if it is used."""
+    if dictionary.is_lost:
+        return TOO_MANY_TEXTS
+    is_id = dictionary.all_different and dictionary.rows >= FEWEST_IDS
+    return ALL_DIFFERENT if is_id else ""
 
 
 def decide(
@@ -344,8 +354,9 @@ def decide(
         dictionaries: Of the categories.
         is_whole: Whether the profiles cover all values. If not, later values may prove a format.
     """
-    odd = odd_dictionaries(dictionaries)
-    outcomes = [_decide(column, options, odd.get(column.name, ""), is_whole) for column in profiles]
+    outcomes = [
+        _decide(column, options, dictionaries.get(column.name), is_whole) for column in profiles
+    ]
     features = tuple(outcome for outcome in outcomes if isinstance(outcome, Feature))
     indirect = sum(not feature.type.is_direct for feature in features)
     if indirect > MOST_OTHERS:

@@ -4,7 +4,7 @@ Any tool reads such a file: pandas, DuckDB, Spark, or a user's own program.
 
 - An image is the bytes of its file.
 - A number is a float64, or a float32 in a table of plain numbers, in which the model takes them as
-  they are. A boolean is a bool, a date a timestamp in UTC, and a category or text a string. null is
+  they are. A boolean is a bool, a date a timestamp in UTC, and any other value a string. null is
   a missing value.
 - The label has its own name. It is the name of a class, as in schema.json, or a float64.
 - The weight is a float32, and has its own name, too.

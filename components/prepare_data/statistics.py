@@ -5,7 +5,7 @@ Those of parts merge in the order of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,6 +24,7 @@ from kfp_tfjob.features.types.base import (
     WHOLES,
     Field,
     Summary,
+    Tally,
     bars_of,
     missing_in,
 )
@@ -50,12 +51,14 @@ class Train:
         labels: The labels of the first SAMPLE_ROWS of them.
         counted: The counts over all rows of train.
         classes: int64 of shape [3, classes], rows by split and class.
+        tallies: The counts over the strings of train, by column, of types that learn from them.
     """
 
     sample: np.ndarray
     labels: np.ndarray
     counted: Counted
     classes: np.ndarray
+    tallies: Mapping[str, Tally] = field(default_factory=dict)
 
     def sampled(self, at: tuple[Field, int]) -> np.ndarray:
         """Return the sample of the column at a place of a row; empty for codes."""
@@ -175,7 +178,7 @@ def described(
     """
     features, suspected = {}, []
     for coded, place in zip(coding.features, coding.places, strict=True):
-        summary = totals.summary(place, train)
+        summary = replace(totals.summary(place, train), tally=train.tallies.get(coded.name))
         about = {"count": summary.count, "missing": rows["train"] - summary.count}
         features[coded.name] = replace(coded.describe(summary), kind=coded.kind, **about)
         suspected += coded.suspicions(summary, features[coded.name], options)

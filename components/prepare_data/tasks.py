@@ -98,8 +98,8 @@ class RowSummary:
         seen: The profile of each column; empty if the kinds are known.
         images: The profile of images; None for tables.
         files: The bucket files, in the order of the source.
-        content_bytes: int64 of shape [bins], the bytes of the images in each bin of the hashes; of
-            shape [1] for tables.
+        content_bytes: int64 of shape [bins], the bytes of the images or of long strings in each bin
+            of the hashes; of shape [1] for other tables.
         reached: How far a range of text was read: its start, its end, and its lines.
         overlaps: The names of the files that `count_overlap` reads.
     """
@@ -241,7 +241,10 @@ class _PartWriter:
             self.summary.dictionaries.get(item.name) or HashedStrings(job.options.hash_bins)
             for item in job.kinds.in_field(CODES)
         ]
-        self._buckets = BucketWriter(self._folder, self._name, job.row_kind, job.bins)
+        strings = enumerate(job.kinds.in_field(CODES))
+        sized = [at for at, feature in strings if feature.type.most_bytes]
+        self._buckets = BucketWriter(self._folder, self._name, job.row_kind, job.bins, sized)
+        self._has_sizes = bool(sized or job.source.pictures)
         self._overlap = OverlapWriter() if job.split_rules.is_needed else None
 
     def add(self, folder: str, chunk: Chunk) -> None:
@@ -325,7 +328,7 @@ class _PartWriter:
         """Write the remaining rows, and return the part's summary."""
         self._flush()
         self.summary.files = self._buckets.files
-        if self.summary.images:
+        if self._has_sizes:
             self.summary.content_bytes = self._buckets.content_bytes
         for column in self.summary.seen.values():
             column.forms = {}  # only this part needs them

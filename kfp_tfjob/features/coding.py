@@ -30,10 +30,11 @@ class Column:
 
     Attributes:
         name: The column of the table.
-        kind: `number`, `boolean`, `date`, `category` or `text`.
+        kind: `number`, `boolean`, `date`, `category`, `text` or `words`.
         start: Its first packed column.
-        width: Number of its packed columns.
-        size: Number of its codes, for an embedding or a one-hot layer; 0 for numbers.
+        width: Number of its packed columns; of words, how many of a value the model gets.
+        size: Number of its codes, for an embedding or a one-hot layer; 0 for numbers. Of words, 0
+            is none, 1 an unknown word, and the rest is the vocabulary.
     """
 
     name: str

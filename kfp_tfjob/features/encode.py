@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from .coding import Column
+from .types import TYPES
 from .types.image import HALF
 
 MOST_ONE_HOT = 16  # codes; a column with more gets an embedding
@@ -20,7 +21,8 @@ def encode(
 ) -> keras.KerasTensor:
     """Return (batch, n) float32.
 
-    Columns with equally many codes share a layer, so a wide table does not become a deep graph.
+    Columns with equally many codes share a layer, so a wide table does not become a deep graph. A
+    column type may bring a layer of its own.
 
     Args:
         inputs: (batch, width) float32, packed rows.
@@ -29,13 +31,15 @@ def encode(
         std: (width,) deviations.
     """
     coded = [column for column in columns if column.size]
-    numbers = len(mean) - len(coded)
+    numbers = len(mean) - sum(column.width for column in coded)
+    with_layers = [column for column in coded if TYPES[column.kind].has_layer]
+    coded = [column for column in coded if column not in with_layers]
     parts = []
     if numbers:
         # keras.layers.Normalization is not used, because it takes a deviation below 1e-7 as 0 and
         # one above 1e19 as infinite. Without a layer, this stays float32: 16 bits cannot hold raw
         # values.
-        raw = inputs[:, :numbers] if coded else inputs
+        raw = inputs[:, :numbers] if numbers < len(mean) else inputs
         parts.append((raw - mean[:numbers]) * (1 / std[:numbers]))
     sizes = sorted({column.size for column in coded if column.size <= MOST_ONE_HOT})
     for size in sizes:
@@ -46,6 +50,10 @@ def encode(
         if column.size > MOST_ONE_HOT:
             widths.setdefault(embedding_width(column.size), []).append(column)
     parts += [_embedded(inputs, widths[width], width) for width in sorted(widths)]
+    for column in with_layers:
+        codes = _codes(inputs, [*range(column.start, column.start + column.width)])
+        width = embedding_width(column.size)
+        parts.append(TYPES[column.kind].embed(codes, column.size, width))
     return parts[0] if len(parts) == 1 else keras.layers.Concatenate(dtype="float32")(parts)
 
 

@@ -65,7 +65,7 @@ class ColumnGroup(tf.Module):
         super().__init__()
         self.declared = declared
         self._tables = declared.type.tables(declared.columns)
-        parts, columns = range(len(declared.type.parts)), np.arange(len(declared.columns))
+        parts, columns = range(len(declared.columns[0].endings)), np.arange(len(declared.columns))
         self.places = np.concatenate([declared.indicators, *(declared.starts + at for at in parts)])
         self.sources = np.concatenate([declared.indicated, *(columns for _ in parts)])
 

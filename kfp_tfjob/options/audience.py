@@ -35,6 +35,8 @@ KEYS: dict[str, str] = {
     "data_options.missing": "Data scientist: a missing value means something in this column.",
     "data_options.min_count": "Data scientist: rare categories matter, or overfit.",
     "data_options.hash_bins": "Data scientist: texts with many words collide in the default.",
+    "data_options.words.vocabulary": "Data scientist: a smaller model, or rare words matter.",
+    "data_options.words.length": "Data scientist: the end of long texts matters, or not.",
     "data_options.contract.changes": "Owner of a schedule: stop instead of a model without a gate.",
     "data_options.contract.limits": "Owner of a schedule: stop on data that has drifted.",
     "data_options.contract.max_unseen": "Owner of a schedule: new categories are normal here.",

@@ -116,6 +116,7 @@ COLUMN_TYPES = (
     ColumnType("category", "category", "Category", ("fail", "drop")),
     ColumnType("date", "date", "Date", _RULES, "median"),
     ColumnType("text", "string", "String", ("fail", "drop")),
+    ColumnType("words", "words", "Words", ("fail", "drop")),
     ColumnType(image_options.PICTURE, "image", "Image", ()),
 )
 RULES_BY_KIND = {column.name: column.rules for column in COLUMN_TYPES if column.rules}
@@ -238,6 +239,25 @@ _Type = Annotated[
 ]
 
 
+class WordsOptions(Group):
+    """What the model gets of columns of the type `words`."""
+
+    vocabulary: int = option(
+        20_000,
+        "The most words that have a code of their own: those in the most training rows. All other"
+        " words have the code of an unknown word.",
+        ge=2,
+        le=2**22,
+    )
+    length: int | None = option(
+        None,
+        "Number of words that the model gets of a value, the first ones. Default: as many as 95% of"
+        " the training rows have at most, up to 256.",
+        ge=1,
+        le=4096,
+    )
+
+
 class DataOptions(Group):
     """The keys of `data_options`."""
 
@@ -306,8 +326,9 @@ class DataOptions(Group):
     types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
         f"Column types by column name, to override the inferred ones: `{'`, `'.join(KINDS)}`;"
-        f" `text` is hashed into bins; `{image_options.PATHS}` is a column with the paths of images"
-        " relative to the table, which is then the only feature. A dict is the format of the"
+        " `text` is hashed as a whole into one bin; for free text, whose single words matter, use"
+        f" `words`; `{image_options.PATHS}` is a column with the paths of images relative to the"
+        " table, which is then the only feature. A dict is the format of the"
         ' values in the files: `{"number": {"decimal": ",", "thousands": "."}}`, which also ignores'
         ' a currency or percent sign, or `{"date": "%d.%m.%Y"}`, with the directives of Python\'s'
         " `strptime` or a list of such strings. The label and the columns of `split.time` and"
@@ -322,8 +343,8 @@ class DataOptions(Group):
     )
     min_count: int = option(
         2,
-        "Number of training rows in which a category must occur to get its own code; rarer ones"
-        " count as unknown.",
+        "Number of training rows in which a category or a word must occur to get its own code;"
+        " rarer ones count as unknown.",
         ge=1,
     )
     hash_bins: int = option(
@@ -331,6 +352,9 @@ class DataOptions(Group):
         "Number of bins into which the values of a `text` column are hashed.",
         ge=2,
         le=2**22,
+    )
+    words: WordsOptions = option(
+        WordsOptions(), "What the model gets of columns of the type `words`."
     )
     contract: Contract = option(Contract(), "How far the data may differ from the champion's data.")
     dask: str = option(

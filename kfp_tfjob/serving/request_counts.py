@@ -51,7 +51,7 @@ class ColumnDrift:
 
     Attributes:
         name: The column.
-        kind: The column type: number, boolean, date, category or text.
+        kind: The column type: number, boolean, date, category, text or words.
         rows: The sampled rows with the column, including missing values.
         psi: The population stability index.
         chance: Whether so few rows may differ so much by chance.
@@ -236,7 +236,7 @@ class RequestCounts:
     ) -> None:
         converted = {}
         known_columns = {
-            key: _truncate_strings(column)
+            key: _truncate_strings(column, bool(self._features[key].most_bytes))
             for key, column in columns.items()
             if key in self._columns
         }
@@ -259,7 +259,9 @@ class RequestCounts:
     ) -> np.ndarray:
         """Return train's code of each string; a string that is not in train has the next code."""
         if not feature_type.has_dictionary:
-            return texts.codes
+            if not feature_type.drift_bins:
+                return texts.codes
+            return np.append(np.int32(0), feature_type.codes_of(texts.texts))[texts.codes]
         code_of_string = self._code_of_string[feature_type.name]
         unseen_code = len(code_of_string) + 1
         codes = np.array(
@@ -332,11 +334,14 @@ class RequestCounts:
         )
 
 
-def _truncate_strings(column: pa.Array) -> pa.Array:
-    """Return a column with strings truncated to the length that prepare_data accepts."""
+def _truncate_strings(column: pa.Array, is_long: bool) -> pa.Array:
+    """Return a column with strings truncated to the length that prepare_data accepts.
+
+    Strings of a type that allows longer ones are not truncated in the sample either.
+    """
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), pa.string())
-    if pa.types.is_string(column.type):
+    if pa.types.is_string(column.type) and not is_long:
         return pc.utf8_slice_codeunits(column, 0, LONGEST)
     return column
 

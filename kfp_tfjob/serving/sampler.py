@@ -4,9 +4,10 @@ All rows of one interval and one version are equally likely to be sampled (algor
 thread writes a file when the interval or the server ends, so that no request waits for the store.
 If the store is unreachable, that sample is lost.
 
-Strings are truncated to 1,000 characters. A sample has at most as many rows as fit into MOST_BYTES
-if all strings are that long, so memory does not depend on the requests. Called by protocol.py for
-every answered request.
+Strings are truncated to 1,000 characters, except those of a type that allows longer ones. A sample
+has at most as many rows as fit into MOST_BYTES if all truncated strings are that long. Longer ones
+are counted; if there are too many bytes, random rows are removed, and the sample stays that small.
+So memory does not depend on the requests. Called by protocol.py for every answered request.
 """
 
 from __future__ import annotations
@@ -155,16 +156,20 @@ class _Reservoir:
         self, loaded: LoadedModel, most_rows: int, began: datetime, columns: list[str]
     ) -> None:
         self.loaded, self.began, self.columns = loaded, began, columns
-        index_of_column = {name: index for index, name in enumerate(loaded.columns.types)}
+        types = loaded.columns.types
+        index_of_column = {name: index for index, name in enumerate(types)}
         self._column_indices = [index_of_column[name] for name in columns]
+        self._long_columns = [at for at, name in enumerate(columns) if types[name].most_bytes]
         string_columns = sum(
-            pa.types.is_string(loaded.columns.types[name].sample_type) for name in columns
+            pa.types.is_string(types[name].sample_type) and not types[name].most_bytes
+            for name in columns
         )
         row_bytes = (
             _BYTES_OF_OBJECT * (len(columns) + 4) + 4 * LONGEST * string_columns
         )  # a character has at most 4 bytes
         self._most_rows = max(1, min(most_rows, MOST_BYTES // row_bytes))
         self.seen = 0
+        self._long_bytes = 0  # of the strings that are not truncated
         # The time of the row's request, the row's values in the order of the columns, and its
         # prediction.
         self.rows: list[tuple[datetime, list[Any], np.ndarray]] = []
@@ -177,9 +182,21 @@ class _Reservoir:
             return
         all_values = rows.values(index)
         values = [
-            _truncate_string(all_values[column_index]) for column_index in self._column_indices
+            value if at in self._long_columns else _truncate_string(value)
+            for at, value in enumerate(map(all_values.__getitem__, self._column_indices))
         ]
+        self._long_bytes += self._size(values) - sum(
+            self._size(row[1]) for row in self.rows[slot : slot + 1]
+        )
         self.rows[slot : slot + 1] = [(now, values, prediction.copy())]
+        while self._long_bytes > MOST_BYTES and len(self.rows) > 1:
+            removed = self.rows.pop(random.randrange(len(self.rows)))
+            self._long_bytes -= self._size(removed[1])
+            self._most_rows = len(self.rows)
+
+    def _size(self, values: list[Any]) -> int:
+        """Return the bytes of a row's strings that are not truncated."""
+        return sum(len(values[at]) for at in self._long_columns)
 
 
 def _truncate_string(value: Any) -> Any:

@@ -25,6 +25,7 @@ from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String
+from kfp_tfjob.features.types.words import Words, words_in_graph, words_of
 from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions
 from kfp_tfjob.options.image_options import PICTURE
 from kfp_tfjob.trainer.packing import Packing
@@ -46,6 +47,10 @@ _NUMBERS = st.one_of(
     ),
 )
 _STRINGS = st.one_of(st.sampled_from(["", *TEXTS]), st.text(max_size=20))
+_SENTENCES = st.lists(
+    st.sampled_from(["free", "FREE", "win", "İ", "नमस्ते", "ΟΔΟΣ", "2024", "🙂"])
+    | st.text(max_size=4)
+).map(" ".join)
 _TRUTHS = st.sampled_from(["", "true", "TRUE", " False\t", "no", "Y", "0", "1", "maybe", "ı"])
 _VALUES = {
     "number": _NUMBERS,
@@ -53,6 +58,7 @@ _VALUES = {
     "date": _FAR,
     "category": _STRINGS,
     "text": _STRINGS,
+    "words": _SENTENCES,
 }
 
 EVERY_KIND = Coding(
@@ -66,6 +72,9 @@ EVERY_KIND = Coding(
         Boolean("asked", Missing("constant", 0, indicator=True)),
         Number("hours", Missing("constant", -1e-40)),
         Category("none", dictionary=(), vocabulary=()),
+        Words("message", vocabulary=("free", "win", "नमस्ते"), length=3),
+        Words("subject", vocabulary=("win", "οδοσ"), length=3),
+        Words("reply", vocabulary=("i", "2024"), length=2),
     )
 )
 _ROWS = st.lists(st.tuples(*(_VALUES[it.kind] for it in EVERY_KIND.features)), min_size=1)
@@ -129,8 +138,8 @@ def served() -> Callable[[list[Any]], np.ndarray]:
 
 @settings(max_examples=40, deadline=None)
 @given(rows=_ROWS)
-@example(rows=[("", float("nan"), NO_DATE, "", NO_DATE, "", "", float("nan"), "")] * 2)
-@example(rows=[("Rome", 1e-42, 0, "x", 0, "1", "0", -1e-46, "Rome")])
+@example(rows=[("", float("nan"), NO_DATE, "", NO_DATE, *["", ""], float("nan"), *[""] * 4)] * 2)
+@example(rows=[("Rome", 1e-42, 0, "x", 0, "1", "0", -1e-46, "Rome", "a", "Win", "İ 🙂 2024")])
 def test_training_and_serving_code_rows_alike(
     served: Callable[[list[Any]], np.ndarray], rows: list[tuple[Any, ...]]
 ) -> None:
@@ -190,6 +199,9 @@ def _codings(draw: st.DrawFn) -> Coding:
             more = {"dictionary": tuple(texts), "vocabulary": tuple(kept)}
         elif kind == "text":
             more = {"bins": draw(st.integers(1, 2**24 - 1))}
+        elif kind == "words":
+            words = draw(st.lists(st.sampled_from(["free", "win", "i", "\x00"]), unique=True))
+            more = {"vocabulary": tuple(words), "length": draw(st.integers(1, 5))}
         else:
             more = {"missing": Missing("constant", draw(_MISSING[kind]), draw(st.booleans()))}
         if kind == "date":
@@ -236,6 +248,24 @@ def test_the_graph_does_not_grow_with_the_columns() -> None:
 
     more = 20 * len(EVERY_KIND.features)
     assert nodes(21) - nodes(1) <= more + 2
+
+
+def test_every_code_point_is_in_the_same_word_for_prepare_data_and_the_served_model() -> None:
+    points = [*range(0xD800), *range(0xE000, 0x110000)]  # without surrogates
+    for start in range(0, len(points), 1 << 18):
+        texts = [f"x{chr(point)}Y" for point in points[start : start + (1 << 18)]]
+        served = words_in_graph(tf.constant([text.encode() for text in texts])).to_list()
+        assert [[word.encode() for word in words] for words in words_of(texts)] == served
+
+
+def test_words_are_packed_in_their_order() -> None:
+    vocabulary = ("free", "win", "नमस्ते", "straße", "i")
+    coding = Coding((Words("message", vocabulary=vocabulary, length=4),))
+    texts = ["WIN a Free-PRIZE, now", "", "नमस्ते!\u2028STRAßE", "\U0001f642", "İ", "win " * 300_000]
+    expected_codes = [[3, 1, 2, 1], [0] * 4, [4, 5, 0, 0], [0] * 4, [6, 0, 0, 0], [3] * 4]
+    rows = [(text,) for text in texts]
+    same_bits(expected(coding, rows), np.array(expected_codes, np.float32))
+    same_bits(traced(coding)(tensors(coding, rows)), np.array(expected_codes, np.float32))
 
 
 def test_the_bins_in_the_docs() -> None:

@@ -112,8 +112,8 @@ def test_profiles_merge_in_any_grouping(parts: list[list[str]]) -> None:
 def test_nothing_else_asks_which_type_a_column_has(repository: Path) -> None:
     names = "|".join(it.name for it in COLUMN_TYPES)
     asks = re.compile(
-        rf"""kind\b["'\]]*\)?\s*(==|!=|in)\s*\(?["']({names})["']|\b(Number|Boolean|Category|Date|String)"""
-        r"""\.kind\b|isinstance\([^)]*\b(Number|Boolean|Category|Date|String)\b"""
+        rf"""kind\b["'\]]*\)?\s*(==|!=|in)\s*\(?["']({names})["']|\b(Number|Boolean|Category|Date|String|Words)"""
+        r"""\.kind\b|isinstance\([^)]*\b(Number|Boolean|Category|Date|String|Words)\b"""
     )
     allowed = {"kfp_tfjob/features", "components/prepare_data/distributions.py"}
     allowed |= {"components/prepare_data/report.py", "kfp_tfjob/serving/request_counts.py"}

@@ -99,7 +99,7 @@ def test_free_text_is_no_category() -> None:
         return Category.warnings({"c": column}, {})
 
     (said,) = warned(2800, 15, 2700)
-    assert 'data_options.types={"c": "text"}' in said
+    assert 'data_options.types={"c": "words"}' in said
     assert warned(900, 15, 2700) == warned(2800, 2, 2700) == warned(2800, 15, 1000) == []
 
 

@@ -2066,6 +2066,7 @@ NOT_HERE = {
     f"{LISTING}:refuse": "the tests may run as root, who reads every folder",
     f"{DATA_SOURCE}/readers/own_reader:_failed": "the user's own code",
     "jobs/nccl_log:problem": "it needs nodes with another network",
+    "features/types/words:_too_few_words": "tests/local/test_free_text.py: it needs a store",
     "judging/judge:_load_tensorflow": "it needs a GPU",
     "judging/own_metrics:_failure": "the user's own code",
     "pipelines/commands/parameters:_user": "it needs a machine without the user's name",

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from kfp_tfjob.features.types.image import Image
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String
+from kfp_tfjob.features.types.words import Words
 from kfp_tfjob.serving import requests_sample, sampler
 from kfp_tfjob.serving.request_columns import Rows
 from kfp_tfjob.serving.sampler import Sampler
@@ -53,6 +55,25 @@ def test_only_the_beginning_of_a_long_string_is_kept(stored: list[Any]) -> None:
     ((columns, about),) = stored
     assert columns["note"].to_pylist() == ["ä" * 1000] * 3
     assert about.left_out == ("photo",) and about.rows == 3 and list(columns) == ["size", "note"]
+
+
+def test_long_texts_are_kept_whole_and_their_rows_are_a_fair_sample(
+    stored: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COLUMNS, "note", Words)
+    monkeypatch.setattr(sampler, "MOST_BYTES", 40_000)
+    for _ in range(40):
+        found = _sampler(1000)
+        for length in (1, 3_000, 1):  # the long ones in the middle make the sample smaller
+            rows = _rows(b"word " * (length // 5 + 1), 100)
+            found.add(_loaded(1), rows, np.zeros((100, 2)))
+        found.flush()
+    lengths = [pc.binary_length(columns["note"]).to_numpy() for columns, _ in stored]
+    assert all(10 <= len(of_file) < 60 and of_file.sum() <= 40_000 for of_file in lengths)
+    assert {*np.concatenate(lengths).tolist()} == {5, 3005}
+    assert [about.rows for _, about in stored] == [300] * 40
+    share = np.mean(np.concatenate(lengths) > 5)
+    assert 0.2 < share < 0.45  # one third
 
 
 def test_the_rows_in_memory_are_bounded_and_a_fair_sample(stored: list[Any], monkeypatch) -> None:

@@ -13,14 +13,15 @@ encoded rows that the trainer reads have the first three.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import fsum
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
+from kfp_tfjob.common.formatting import sized
 from kfp_tfjob.options.data import DataOptions, Gaps
 
 from ..cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
@@ -89,11 +90,15 @@ class Votes(NamedTuple):
         forms: The values by form, without missing ones.
         total: All of them.
         only_bits: Whether every number is 0 or 1.
+        distinct: How many of them differ; None if these are too many to be counted.
+        probes: The beginnings of some different values in one of the types' `probed_forms`.
     """
 
     forms: Mapping[str, int]
     total: int
     only_bits: bool
+    distinct: int | None = 0
+    probes: Collection[str] = ()
 
     def of(self, *forms: str) -> int:
         """Return the values of some forms."""
@@ -135,6 +140,22 @@ class ColumnStatistics:
         return f"{self.count:,} values"
 
 
+class Tally(Protocol):
+    """Counts over the strings of a column in train, for a type that `learns_from_strings`."""
+
+    def add(self, texts: Sequence[str], codes: np.ndarray, labels: np.ndarray) -> None:
+        """Add rows.
+
+        Args:
+            texts: Distinct strings.
+            codes: Whole numbers of shape [rows], the index of each row's string; -1 if missing.
+            labels: Of shape [rows], the number of each row's class, or a numeric label.
+        """
+
+    def merge(self, part: Self) -> None:
+        """Add the counts of the rows that follow."""
+
+
 @dataclass(frozen=True)
 class Summary:
     """A column's values over train.
@@ -146,6 +167,7 @@ class Summary:
         most: The largest one.
         sample: Values of some rows, without missing ones.
         rows: Of a type with codes: the rows by code, from 1.
+        tally: Of a type that learns from its strings: their counts.
     """
 
     count: int
@@ -154,6 +176,7 @@ class Summary:
     most: Any
     sample: np.ndarray
     rows: np.ndarray
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True)
@@ -166,6 +189,7 @@ class TrainValues:
         first: The smallest whole number; 0 without a value.
         dictionary: The strings by their code, from 1.
         rows: The rows by code, from 0.
+        tally: The counts over the strings, of a type that learns from them.
     """
 
     gaps: Gaps | None
@@ -173,6 +197,7 @@ class TrainValues:
     first: int = 0
     dictionary: tuple[str, ...] = ()
     rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    tally: Tally | None = None
 
 
 HISTOGRAM_BARS = 20
@@ -206,6 +231,8 @@ class ColumnType:
     field: ClassVar[Field] = CODES  # where its value is in a row
     is_hashed: ClassVar[bool] = False  # an encoded row has only a hash of its string
     has_dictionary: ClassVar[bool] = False  # its strings have codes in the order of their first row
+    learns_from_strings: ClassVar[bool] = False  # of all rows of train, which `tally` counts
+    most_bytes: ClassVar[int] = 0  # of a string; 0 for at most LONGEST characters
     is_direct: ClassVar[bool] = False  # a numeric column without missing values is its values
     value_type: ClassVar[type] = int  # of the fill value
 
@@ -214,12 +241,15 @@ class ColumnType:
     forms: ClassVar[tuple[str, ...]] = ()
     parsed_forms: ClassVar[tuple[str, ...]] = ()  # not compared with other strings of the column
     odd_forms: ClassVar[tuple[str, ...]] = ()  # may make a column unclear, so an example is kept
+    probed_forms: ClassVar[tuple[str, ...]] = ()  # `fits` looks at some of these strings
+    long_forms: ClassVar[tuple[str, ...]] = ()  # of strings with more than LONGEST characters
     expected: ClassVar[str] = ""  # the usual form, where a column is unclear
     arrow_type: ClassVar[pa.DataType | None] = None  # as which pyarrow parses, if `holds` agrees
     repeats: ClassVar[bool] = True  # its strings may repeat, so a reader may make a dictionary
 
     # The model: packed rows, and the raw columns that a signature takes.
     parts: ClassVar[tuple[str, ...]] = ("",)  # endings of the names of its packed columns
+    has_layer: ClassVar[bool] = False  # `embed` encodes its codes for a network
     raw_types: ClassVar[tuple[str, ...]] = ("string",)  # our export takes the first
     raw_missing: ClassVar[Any] = ""  # a missing value of that type
 
@@ -234,6 +264,7 @@ class ColumnType:
     # Slices, statistics, drift and reports.
     edge_type: ClassVar[type | None] = None  # what divides values into ranges, in `gate.slices`
     nouns: ClassVar[tuple[str, str]]  # one value, and several
+    about: ClassVar[str] = ""  # for the log, if the name of the type does not say it
     statistics: ClassVar[type[ColumnStatistics]] = ColumnStatistics
     figures: ClassVar[tuple[str, ...]] = ()  # its keys that reports show, instead of `words`
     # Bins by `edges` between ranges or by frequent `values`; empty to count only missing values.
@@ -299,6 +330,15 @@ class ColumnType:
         return cls(name, cls.learn_missing(values))
 
     @classmethod
+    def tally(cls, classes: Sequence[str]) -> Tally | None:
+        """Return the counts of no rows, if the type learns from its strings.
+
+        Args:
+            classes: The label's classes; none if it is a number.
+        """
+        return None
+
+    @classmethod
     def learn_missing(cls, values: TrainValues) -> Missing | None:
         """Return the rule for missing values and what stands for one; 0 if train has only those."""
         gaps, sample = values.gaps, values.sample
@@ -344,9 +384,14 @@ class ColumnType:
         return None
 
     @property
+    def endings(self) -> tuple[str, ...]:
+        """`parts`, unless their number depends on the column; columns of a group share it."""
+        return self.parts
+
+    @property
     def packed_names(self) -> tuple[str, ...]:
         """The names of its columns in a packed row."""
-        names = [self.name + part for part in self.parts]
+        names = [self.name + ending for ending in self.endings]
         if self.missing and self.missing.indicator:
             names.append(f"{self.name}.missing")
         return tuple(names)
@@ -493,10 +538,17 @@ class ColumnType:
     def parse(cls, cells: Cells) -> Parsed:
         """Return a column's values in one block, and its invalid values by rule; here, strings."""
         texts, codes, invalid = cells.written()
-        if max(map(len, texts), default=0) > LONGEST:
-            long = np.array([*(len(text) > LONGEST for text in texts), False])
-            invalid["long"] = long[codes]
+        if max(map(len, texts), default=0) > (cls.most_bytes // 4 or LONGEST):
+            long = np.array([*map(cls.is_long, texts), False])
+            invalid["large" if cls.most_bytes else "long"] = long[codes]
         return Parsed(Texts(texts, (codes + 1).astype(np.int32)), invalid)
+
+    @classmethod
+    def is_long(cls, text: str) -> bool:
+        """Return whether a string is longer than a value may be."""
+        if not cls.most_bytes:
+            return len(text) > LONGEST
+        return 4 * len(text) > cls.most_bytes and len(text.encode()) > cls.most_bytes
 
     @classmethod
     def holds(cls, column: pa.Array) -> bool:
@@ -522,7 +574,9 @@ class ColumnType:
 
     @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
-        """Return (rows, columns) for each of `parts`, as the model gets them.
+        """Return (rows, columns) for each of `endings`, as the model gets them.
+
+        One tensor may have several of them side by side.
 
         Args:
             columns: The columns.
@@ -530,6 +584,27 @@ class ColumnType:
             tables: Those of `tables`.
         """
         return [values]
+
+    # The layer of `dataset.encode`, if the type has one of its own; otherwise each packed code
+    # becomes a one-hot vector or an embedding.
+
+    @classmethod
+    def embed(cls, codes: Any, size: int, width: int) -> Any:
+        """Return (batch, n) float32 for a network, with Keras's own layers only.
+
+        Args:
+            codes: (batch, packed columns) int32, the packed codes of one column.
+            size: The number of codes.
+            width: The usual width of an embedding of so many codes.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def example_codes(
+        cls, size: int, width: int, rows: int, random: np.random.Generator
+    ) -> np.ndarray:
+        """Return (rows, width) random packed codes of a column with `size` codes, for tests."""
+        return random.integers(0, size, (rows, width))
 
     def to_arrow(self, values: np.ndarray) -> pa.Array:
         """Return (rows,) values of rows as a column of a dataset's Parquet file; null if missing.
@@ -571,6 +646,9 @@ class ColumnType:
                     values_read[row] = value.strip(BLANKS.encode())
                 else:
                     wrong.append((row, f"{named(value)} instead of a string"))
+                    continue
+                if cls.most_bytes and len(values_read[row]) > cls.most_bytes:
+                    wrong.append((row, f"longer than {sized(cls.most_bytes)}"))
             except UnicodeError:
                 wrong.append((row, "not UTF-8"))
         return values_read, wrong

@@ -154,8 +154,8 @@ class Category(ColumnType):
             if isinstance(column, CategoryStatistics) and column.is_free_text:
                 warnings.append(
                     f"most of the {column.distinct:,} strings of the category {name!r} occur once,"
-                    f" so the model does not know them; if this is free text, drop it, or hash it"
-                    f" with {setting('data_options.types', {name: 'text'})}"
+                    f" so the model does not know them; if this is free text, drop it, or let the"
+                    f" model get its words with {setting('data_options.types', {name: 'words'})}"
                 )
             top = dict(column.top) if isinstance(column, CategoryStatistics) else {}
             words = [text for text in top if not is_number(text)]
