@@ -37,11 +37,11 @@ def prepared(
     label: str = "class",
     digest: str = "",
     part: int = PART_BYTES,
-    processes: int = 1,
+    workers: int = 1,
     **given: object,
 ) -> Prepared:
     step = Step("prepare_data", "r1", Layout(base), store)
-    return engine.run(step, str(data), label, given, digest, part=part, processes=processes)
+    return engine.run(step, str(data), label, given, digest, part=part, workers=workers)
 
 
 def digest_of(store: Store, data: object, **given: object) -> str:
@@ -179,7 +179,7 @@ def test_columns_split_the_images(store: Store, base: S3Address, tmp_path: Path)
     done = prepared(store, base, table, split={"column": "part"}, **given)
     assert done.rows == {"train": 64, "validation": 8, "test": 8}
     assert done.schema.split["column"] == "part"
-    done = prepared(store, base, table, split={"group": "patient"}, processes=2, part=9000, **given)
+    done = prepared(store, base, table, split={"group": "patient"}, workers=2, part=9000, **given)
     assert sum(done.rows.values()) == 80 and done.schema.group
     groups: dict[str, set[bytes]] = {}
     contents = {content: lines[1 + i].split(",")[3] for i, content in enumerate(files.values())}
@@ -225,11 +225,11 @@ def test_invalid_images_and_rows_are_counted_together(
     assert clean.items() <= objects(store, done).items()
 
 
-@pytest.mark.slow  # processes load pyarrow and more
-def test_a_list_in_several_processes(store: Store, base: S3Address, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_list_with_several_workers(store: Store, base: S3Address, tmp_path: Path) -> None:
     files = animals(30)
     images, classes = flat(files)
     table = tree(tmp_path, images | {"list.csv": list_of(classes)}) / "list.csv"
     one = objects(store, prepared(store, base / "one", table, **OPTIONS))
-    done = prepared(store, base / "two", table, processes=2, part=6000, **OPTIONS)
+    done = prepared(store, base / "two", table, workers=2, part=6000, **OPTIONS)
     assert objects(store, done) == one
