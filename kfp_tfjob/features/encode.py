@@ -86,7 +86,8 @@ def _embedded(inputs: keras.KerasTensor, columns: list[Column], width: int) -> k
     """Return (batch, columns * width): the columns share a table, one after the other."""
     starts = np.cumsum([0, *(column.size for column in columns)])
     places = _codes(inputs, [column.start for column in columns])
-    # Zeros, so that a code that no training row has adds nothing.
-    table = keras.layers.Embedding(int(starts[-1]), width, embeddings_initializer="zeros")
+    # Not zeros: if there is no other feature, a ReLU behind them would have no gradient. These are
+    # so small that a code that no training row has adds next to nothing.
+    table = keras.layers.Embedding(int(starts[-1]), width, embeddings_initializer="uniform")
     vectors = table(places + starts[:-1].astype(np.int32))
     return keras.ops.reshape(vectors, (-1, len(columns) * width))
