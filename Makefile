@@ -62,7 +62,7 @@ test: $(READY) ## run lint, unit tests, and tests with real processes and a real
 	.venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder \
 		tests/docs tests/fuzz tests/local tests/unit
 
-test-prepare: $(READY) ## run the long proof of prepare_data: 80 kills of the step and its processes
+test-prepare: $(READY) ## run the long proof of prepare_data: 78 kills of the step and its processes
 	.venv/bin/python -m pytest $(SLOW) -o log_cli=true -o log_cli_level=INFO \
 		tests/local/test_prepare_*.py
 

@@ -88,7 +88,7 @@ _SAMPLED = [_INDEX[form] for form in _EXAMPLES]
 _MOST_SAMPLES = 200
 _PROBED = frozenset(form for kind in TYPES.values() for form in kind.probed_forms)
 _MOST_PROBES, _PROBED_CHARACTERS = 2_000, 300
-_UNKEPT = [_INDEX[form] for form in _PROBED]  # they are long, and seldom occur twice
+_KEPT_CHARACTERS = 100  # of a text whose form is kept; longer ones seldom occur twice
 # A string of another type's form is of that form.
 _IN_ORDER = sorted(TYPES.values(), key=lambda column_type: not column_type.probed_forms)
 _PARSED = [_INDEX[form] for kind in TYPES.values() for form in kind.parsed_forms]
@@ -204,9 +204,9 @@ class ColumnProfile:
             self._probe({_hash_of(text): text for text in beginnings})
         sampled = used[np.isin(forms[used], _SAMPLED)][:_MOST_SAMPLES]
         self._sample(words[i] for i in sampled.tolist())
-        kept = used[~np.isin(forms[used], _UNKEPT)] if probed else used
-        for i in kept[: max(_MOST_FORMS - len(known_forms), 0)].tolist():
-            known_forms[words[i]] = int(forms[i])
+        for i in used[: max(_MOST_FORMS - len(known_forms), 0)].tolist():
+            if len(words[i]) <= _KEPT_CHARACTERS:
+                known_forms[words[i]] = int(forms[i])
         if self.texts is not None:
             tracked = used[~np.isin(forms[used], _PARSED)]
             self.texts.add([words[i] for i in tracked.tolist()])

@@ -40,20 +40,17 @@ from .bucket_folder import BucketPrefix
 from .dataset import Prepared
 from .executors.executor import Context, Executor
 from .executors.processes import Processes
-from .executors.threads import Threads
 from .executors.worker_count import worker_count
 from .images.image_list import with_images
 from .source.digest import source_digest as digest_of
 from .source.files import Source
 from .source.readers.byte_range import BLOCK
-from .source.readers.open_table import PART_BYTES, in_python
+from .source.readers.open_table import PART_BYTES
 from .source.resolve import check_header, list_source
 from .stop_signal import exit_on_sigterm
 
 _LARGE = 1 << 30  # bytes of a source whose rows do not go to the disk of a node
 _GROWTH = 3  # bytes of rows in buckets for each byte of the source; few columns or packed text
-# Where the tasks of readers run that release the GIL: Threads, or Processes as for all others.
-_POOL: type[Threads] | type[Processes] = Threads
 
 log = logging.getLogger(__name__)
 
@@ -196,9 +193,7 @@ def _executor(
         chosen = worker_count(parts, cores)
         count = chosen.workers
         log.info("%s, because %s", counted(count, "worker"), chosen.limit)
-    if count <= 1:
-        return Executor(context)
-    return (Processes if in_python(source, options) else _POOL)(context, count)
+    return Processes(context, count) if count > 1 else Executor(context)
 
 
 def _checked(

@@ -145,7 +145,6 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     most = max(_FEWEST_COUNTED, _COUNTED_BYTES // kind.itemsize)
     rows = SortedRows(context.buckets, kind, plan.job.bins, plan.vocabulary)
     for part in rows.read(shard_plan.bins):
-        context.raise_if_stopped()
         remaining -= len(part.rows)
         parquet.add(part)
         statistics.add(part.rows, shard_plan.split, part.labels, plan.coding)
@@ -159,7 +158,6 @@ def shard(context: Context, plan: Plan, shard_plan: Shard) -> ShardDone:
     if remaining:
         raise RuntimeError(f"{shard_plan.key} lacks {remaining} of {shard_plan.rows} rows")
     parquet.close()
-    context.raise_if_stopped()
     stored = _sent(context.store, plan, path, shard_plan.key)
     return ShardDone(stored, parquet.digest, statistics, distributions.counts)
 

@@ -163,14 +163,12 @@ def rows(context: Context, job: Job, part: Part) -> RowSummary:
     writer, source = _PartWriter(job, context, part), replace(job.source, store=context.store)
     if source.pictures:
         for folder, chunk in chunks_of(source, part.files, job.label, job.options):
-            context.raise_if_stopped()
             writer.add(folder, chunk)
         return writer.end()
     for file in part.files:
         with open_table(source, file, job.options, job.block, part.span) as table:
             columns = _columns(job, table, file)
             for chunk in table.chunks(columns):
-                context.raise_if_stopped()
                 writer.add(file.split, chunk)
             if part.span:
                 writer.summary.reached = table.reached

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from kfp_tfjob.common.lazy import LazyProperty
 
 BLANKS = " \t"  # which are removed around strings
 _TRIED = 20  # strings that are cast before all of them
@@ -89,14 +88,14 @@ class Cells:
         texts = not (self.is_numeric or self.is_temporal or self.decoded[1] is not None)
         return texts and not self.wrong.any()
 
-    @LazyProperty
+    @cached_property
     def floats(self) -> np.ndarray:
         """A column of a numeric type as float64 of shape [rows], NaN for a missing value."""
         kind = self.column.type
         exact = self.column if pa.types.is_float64(kind) else self.column.cast(pa.float64(), False)
         return exact.to_numpy(zero_copy_only=False)
 
-    @LazyProperty
+    @cached_property
     def decoded(self) -> tuple[pa.Array, np.ndarray | None, np.ndarray]:
         """The strings without blanks around them, each row's index, and a mask of invalid UTF-8.
 
@@ -108,12 +107,12 @@ class Cells:
         text, wrong = text_of(self.column)
         return text, None, wrong
 
-    @LazyProperty
+    @cached_property
     def texts(self) -> pa.Array:
         """The strings without blanks around them: of each row, or each once in a dictionary."""
         return self.decoded[0]
 
-    @LazyProperty
+    @cached_property
     def gaps(self) -> np.ndarray:
         """Which of `texts` mean a missing value."""
         return pc.is_in(self.texts, value_set=self.nulls).to_numpy(zero_copy_only=False)
@@ -124,7 +123,7 @@ class Cells:
         cells.decoded, cells.gaps = (texts, *self.decoded[1:]), self.gaps
         return cells
 
-    @LazyProperty
+    @cached_property
     def present(self) -> pa.Array:
         """`texts` with null for a missing value."""
         return pc.if_else(pa.array(self.gaps), None, self.texts) if self.gaps.any() else self.texts
@@ -169,12 +168,12 @@ class Cells:
         # pandas writes a column without a value as float64
         return Parsed(np.full(len(self.column), missing), {rule: present})
 
-    @LazyProperty
+    @cached_property
     def wrong(self) -> np.ndarray:
         """Bool of shape [rows]: the values that are not UTF-8; their strings are not used."""
         return self.by_row(self.decoded[2], False)
 
-    @LazyProperty
+    @cached_property
     def distinct(self) -> tuple[pa.Array, np.ndarray]:
         """The different strings in the order in which they occur first, and the index of each row.
 
@@ -183,7 +182,7 @@ class Cells:
         strings, codes = _used(self.present)
         return strings, self.by_row(codes, -1)
 
-    @LazyProperty
+    @cached_property
     def words(self) -> list[str]:
         """The strings of `distinct`."""
         return self.distinct[0].to_pylist()

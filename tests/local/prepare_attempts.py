@@ -34,8 +34,6 @@ from kfp_tfjob.storage.store import Store
 
 def attempt(out, uri, options, how):
     engine._LARGE = 0  # rows go through the store
-    if pool := how.pop("pool", ""):
-        engine._POOL = getattr(engine, pool)
     step = Step("prepare_data", "r1", Layout(S3Address.parse(out)), Store())
     engine.run(step, uri, "y", options, **how)
 

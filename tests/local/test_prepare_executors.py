@@ -1,4 +1,4 @@
-"""Tasks in threads and processes: order, errors, stops, and processes that are killed."""
+"""Tasks in processes: order, errors, stops, and processes that are killed."""
 
 import math
 import os
@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -16,10 +15,9 @@ import pytest
 
 from kfp_tfjob.common.errors import DataError, Example, Problem, StepError
 from kfp_tfjob.components.prepare_data import engine
-from kfp_tfjob.components.prepare_data.executors import processes, threads, worker_count
+from kfp_tfjob.components.prepare_data.executors import processes, worker_count
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.executors.processes import Processes
-from kfp_tfjob.components.prepare_data.executors.threads import Threads
 from kfp_tfjob.components.prepare_data.source.readers.open_table import Part
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.address import S3Address
@@ -31,18 +29,12 @@ from tests.waiting import until
 
 HERE = __name__
 COMMON = "of all tasks"
-KINDS = [Threads, Processes]
 
 
 def square(context: Context, common: str, item: int) -> list[int]:
     assert common == COMMON
     context.buckets.write(f"squares/{item}", b"%d" % item**2)
     return [item, os.getpid()]
-
-
-def which_thread(context: Context, common: str, item: int) -> tuple[int, int]:
-    time.sleep(0.05)  # so that each thread gets some
-    return os.getpid(), threading.get_ident()
 
 
 def divide(context: Context, common: str, item: int) -> float:
@@ -78,51 +70,21 @@ def write_long(context: Context, common: object, item: int | Part) -> None:
     for i in range(6000):
         if item == 3 and i == 2:
             raise DataError("no")
-        context.raise_if_stopped()
         context.buckets.write(f"long/{number}-{i}", b"")
         (context.folder / f"{number}-{i}").write_bytes(b"")
         time.sleep(0.1)
 
 
-def wait_long(context: Context, common: str, item: int) -> None:
-    """Wait for a store that does not answer."""
-    if item:
-        raise DataError("no")
-    time.sleep(600)
-
-
-@pytest.mark.parametrize(("kind", "count"), [(Threads, 1), (Threads, 3), (Processes, 2)])
-def test_results_come_in_the_order_of_the_items(
-    tmp_path: Path, kind: type[Threads | Processes], count: int
-) -> None:
-    executor = kind(Context(str(tmp_path)), count)
+def test_results_come_in_the_order_of_the_items(tmp_path: Path) -> None:
+    executor = Processes(Context(str(tmp_path)), 2)
     found = list(executor.map(f"{HERE}:square", COMMON, range(20)))
     assert list(executor.map(f"{HERE}:square", COMMON, range(0))) == []
     executor.close()
     assert [number for number, _ in found] == list(range(20))
-    assert ({process for _, process in found} == {os.getpid()}) == (kind is Threads)
+    assert os.getpid() not in {process for _, process in found}
     folder = Executor(Context(str(tmp_path))).context.buckets
     found = [int(folder.read(f"squares/{i}")) for i in range(20)]
     assert found == [i * i for i in range(20)]
-
-
-def test_tasks_run_in_so_many_threads_of_this_process(tmp_path: Path) -> None:
-    executor = Threads(Context(str(tmp_path)), 3)
-    found = set(executor.map(f"{HERE}:which_thread", COMMON, range(12)))
-    executor.close()
-    assert {process for process, _ in found} == {os.getpid()}
-    assert len(found) == 3 and threading.get_ident() not in {thread for _, thread in found}
-    assert not any(thread.is_alive() for thread in executor._threads)
-
-
-def test_an_iterator_that_is_closed_drops_what_has_not_begun(tmp_path: Path) -> None:
-    executor = Threads(Context(str(tmp_path)), 1)
-    results = executor.map(f"{HERE}:which_thread", COMMON, range(1000))
-    next(results)
-    results.close()
-    start = time.monotonic()
-    executor.close()
-    assert time.monotonic() - start < 30  # all of them would take 50 seconds
 
 
 def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
@@ -137,11 +99,8 @@ def test_processes_have_the_environment_of_now_and_not_of_an_earlier_pool(
     assert found == [{"first"}, {"second"}]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_error_of_a_task_reaches_the_step_as_it_is(
-    tmp_path: Path, kind: type[Threads | Processes]
-) -> None:
-    executor = kind(Context(str(tmp_path)), 2)
+def test_an_error_of_a_task_reaches_the_step_as_it_is(tmp_path: Path) -> None:
+    executor = Processes(Context(str(tmp_path)), 2)
     with pytest.raises(DataError) as raised:
         list(executor.map(f"{HERE}:refuse", COMMON, range(6)))
     executor.close()
@@ -149,29 +108,23 @@ def test_an_error_of_a_task_reaches_the_step_as_it_is(
     assert raised.value.notes == ("odd",)
 
 
-@pytest.mark.parametrize(
-    ("kind", "error"), [(Threads, ZeroDivisionError), (Processes, RuntimeError)]
-)
-def test_a_bug_in_a_task_stays_a_bug(
-    tmp_path: Path, kind: type[Threads | Processes], error: type[Exception]
-) -> None:
-    executor = kind(Context(str(tmp_path)), 2)
-    with pytest.raises(error) as raised:
+def test_a_bug_in_a_task_stays_a_bug(tmp_path: Path) -> None:
+    executor = Processes(Context(str(tmp_path)), 2)
+    with pytest.raises(RuntimeError) as raised:
         list(executor.map(f"{HERE}:divide", COMMON, [1, 0]))
     executor.close()
-    assert raised.type is error  # and no StepError, which would blame the user
+    assert raised.type is RuntimeError  # and no StepError, which would blame the user
     trace = "".join(traceback.format_exception(raised.value))
     assert "ZeroDivisionError" in trace and "in divide" in trace
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Threads | Processes]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     place = tmp_path / "buckets"
     place.mkdir()
-    executor = kind(Context(str(place)), 3)
+    executor = Processes(Context(str(place)), 3)
     start = time.monotonic()
     with pytest.raises(DataError, match="no"):
         for _ in executor.map(f"{HERE}:write_long", COMMON, [3, 1, 2]):
@@ -182,19 +135,6 @@ def test_a_fault_ends_the_tasks_beside_it_and_leaves_no_folder(
     time.sleep(0.5)
     assert len(list(place.rglob("*"))) == written
     assert [path.name for path in tmp_path.glob("prepare-data-*")] == []
-
-
-def test_a_thread_that_waits_does_not_keep_the_executor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(threads, "_STOP_SECONDS", 0.1)
-    executor = Threads(Context(str(tmp_path)), 2)
-    start = time.monotonic()
-    with pytest.raises(DataError, match="no"):
-        list(executor.map(f"{HERE}:wait_long", COMMON, [1, 0]))
-    executor.close()
-    assert time.monotonic() - start < 200
-    assert all(thread.daemon for thread in executor._threads if thread.is_alive())
 
 
 def test_a_killed_process_costs_its_tasks_only(tmp_path: Path) -> None:
@@ -248,13 +188,13 @@ def test_the_workers_are_as_many_as_the_pod_requests(
 ) -> None:
     """In a pod without a limit of cores, and on a machine with more of them."""
     counts: list[int] = []
-    create = Threads.__init__
+    create = Processes.__init__
 
-    def counted(executor: Threads, context: Context, count: int) -> None:
+    def counted(executor: Processes, context: Context, count: int) -> None:
         counts.append(count)
         create(executor, context, count)
 
-    monkeypatch.setattr(Threads, "__init__", counted)
+    monkeypatch.setattr(Processes, "__init__", counted)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setattr(worker_count, "memory_left", lambda: math.inf)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
@@ -269,31 +209,24 @@ def test_the_workers_are_as_many_as_the_pod_requests(
 _STEP = """
 import sys
 from kfp_tfjob.components.prepare_data import engine, scan
-from kfp_tfjob.components.prepare_data.executors.processes import Processes
-from kfp_tfjob.components.prepare_data.executors.threads import Threads
-from kfp_tfjob.components.prepare_data.source.readers.open_table import Part
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
 
 if __name__ == "__main__":
-    out, table, kind = sys.argv[1:]
+    out, table = sys.argv[1:]
     scan._TASK = "tests.local.test_prepare_executors:write_long"
-    engine._POOL = {"Threads": Threads, "Processes": Processes}[kind]
     step = Step("prepare_data", "r", Layout.parse(out), Store())
     engine.run(step, table, "y", {}, workers=2, part=99)
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_sigterm_ends_the_step_soon_and_leaves_no_folder(
-    base: S3Address, tmp_path: Path, kind: type[Threads | Processes]
-) -> None:
+def test_sigterm_ends_the_step_soon_and_leaves_no_folder(base: S3Address, tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text(_STEP)
     table = write_table(tmp_path / "t.csv", {"a": range(90), "y": ["u", "v", "w"] * 30})
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    line = [sys.executable, str(tmp_path / "step.py"), str(base), str(table), kind.__name__]
+    line = [sys.executable, str(tmp_path / "step.py"), str(base), str(table)]
     step = subprocess.Popen(
         line, env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
     )
@@ -305,7 +238,7 @@ def test_sigterm_ends_the_step_soon_and_leaves_no_folder(
     finally:
         step.kill()
     assert not list(scratch.glob("prepare-data-*"))
-    assert bool(children) == (kind is Processes)
+    assert children
     until(lambda: not any(child.is_running() for child in children))
 
 

@@ -25,15 +25,9 @@ from tests.local.prepare_attempts import attempts, digests
 
 log = logging.getLogger(__name__)
 
-PARTS, KILLS = 4, 10  # kills of each executor and kind of table in the long proof
+PARTS, KILLS = 4, 13  # kills of each executor and kind of table in the long proof
 CITIES = ("Rome", "Zürich", "Lagos", "")
-# By name, the arguments of `engine.run`, and `pool` for the executor of several workers.
-EXECUTORS = {
-    "inline": {"workers": 1},
-    "threads": {"workers": 3, "pool": "Threads"},
-    "processes": {"workers": 3, "pool": "Processes"},
-    "dask": {},
-}
+EXECUTORS = {"inline": {"workers": 1}, "processes": {"workers": 3}, "dask": {}}
 
 
 def rows(kind: str, count: int) -> bytes:
@@ -88,10 +82,6 @@ def prove(step: Step, folder: Path, kind: str, executor: str, kills: int, count:
 
 def test_a_step_that_is_killed_ends_in_the_same_bytes(step, tmp_path):
     prove(step, tmp_path, "mixed", "inline", kills=2, count=600)
-
-
-def test_a_step_with_threads_that_is_killed_ends_in_the_same_bytes(step, tmp_path):
-    prove(step, tmp_path, "mixed", "threads", kills=2, count=600)
 
 
 @pytest.mark.slow

@@ -13,8 +13,6 @@ from kfp_tfjob.components.prepare_data import engine, scan, shards, tasks
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.executors.executor import Context
-from kfp_tfjob.components.prepare_data.executors.processes import Processes
-from kfp_tfjob.components.prepare_data.executors.threads import Threads
 from kfp_tfjob.components.prepare_data.report import render
 from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     PART_BYTES,
@@ -84,16 +82,11 @@ def test_the_same_bytes_whatever_the_names_the_parts_and_the_place(
     assert objects(store, prepared(store, base / "four", f"{base}/in", part=20_000)) == one
 
 
-@pytest.mark.parametrize("pool", [Threads, pytest.param(Processes, marks=pytest.mark.slow)])
+@pytest.mark.slow  # processes load pyarrow and more
 def test_the_same_bytes_from_several_workers(
-    store: Store,
-    base: S3Address,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    pool: type[Threads | Processes],
+    store: Store, base: S3Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "SHARD_BYTES", 9_000)
-    monkeypatch.setattr(engine, "_POOL", pool)
     data = tree(tmp_path / "p", animals(30))
     one = objects(store, prepared(store, base / "one", data))
     assert len([key for key in one if key.startswith("train/")]) >= 3
@@ -118,7 +111,6 @@ def test_the_same_bytes_after_kills(
     data = tree(tmp_path / "p", animals(20))
     one = objects(store, prepared(store, base / "one", data))
     monkeypatch.setattr(scan, "_TASK", f"{__name__}:read_once")
-    monkeypatch.setattr(engine, "_POOL", Processes)
     size = sum(path.stat().st_size for path in data.rglob("*.jpg"))
     done = prepared(store, base / "two", data, part=size // 2, workers=2)
     assert objects(store, done) == one

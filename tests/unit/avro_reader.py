@@ -30,8 +30,6 @@ _TYPES = {
 class AvroTable(Reader):
     """A file of Avro records."""
 
-    in_python = True
-
     def __init__(
         self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
     ) -> None:

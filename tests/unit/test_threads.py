@@ -226,7 +226,6 @@ def test_a_request_gets_an_answer_though_its_rows_cannot_be_joined() -> None:
 THREADS = {
     ("components/launch_tfjob/engine.py", "record_cancelled"): "not recorded, as if too late",
     ("components/prepare_data/executors/processes.py", "_end_with_parent"): "it only waits",
-    ("components/prepare_data/executors/threads.py", "work"): "the step gets the error",
     ("components/webhook.py", "run"): "logged; the notification is not complete",
     ("kfp_tfjob/cluster/follower.py", "self._read"): "logged; lines are dropped",
     ("kfp_tfjob/cluster/job_watch.py", "watch"): "logged, and begun again",

@@ -2,8 +2,8 @@
 
 A task is a function that is named by `module:function`. It takes a context, a value that all tasks
 of a call have in common, and an item of its own; these and its result can be pickled. Rows stay out
-of that: they are in bucket files. So the same task runs in this thread, in another thread, in
-another process, or on a Dask worker.
+of that: they are in bucket files. So the same task runs in this process, in another process, or on
+a Dask worker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import logging
 import pickle
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +31,6 @@ from ..bucket_folder import BucketFolder, BucketPrefix
 log = logging.getLogger(__name__)
 
 
-class TaskStoppedError(Exception):
-    """A task ended because its executor was closed; nothing waits for its result."""
-
-
 @dataclass
 class Context:
     """The store and folders for tasks; another process opens a copy with its own credentials.
@@ -52,9 +47,6 @@ class Context:
     region: str = ""
     within: str | None = None
     opened: Store | None = field(default=None, compare=False)
-    _stopped: threading.Event = field(
-        default_factory=threading.Event, init=False, compare=False, repr=False
-    )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Omit from a copy what only this process can use."""
@@ -82,19 +74,6 @@ class Context:
     def folder(self) -> Path:
         """A folder on local disk for this process alone."""
         return Path(self._scratch.name)
-
-    def stop(self) -> None:
-        """Let the tasks of other threads end."""
-        self._stopped.set()
-
-    def raise_if_stopped(self) -> None:
-        """End a task whose result is no longer needed; tasks call this between two chunks.
-
-        Raises:
-            TaskStoppedError: The executor is closed.
-        """
-        if self._stopped.is_set():
-            raise TaskStoppedError
 
     def close(self) -> None:
         """Remove the folder."""

@@ -1,8 +1,9 @@
 """Runs tasks in several processes of this machine.
 
-They are for readers that work row by row in Python, such as a user's own: threads would wait for
-each other. Processes get paths and small plans, never rows. They are spawned, not forked, because
-this process has threads, which could hold a lock at that moment. Each imports for about a second.
+They get paths and small plans, never rows. Threads would wait for each other while values become
+objects of Python: with two workers, they take 1.1 to 1.3 times as long, and more of them gain less.
+They are spawned and not forked, because this process has threads, which could hold a lock at that
+moment; so each imports for about half a second.
 
 A process that is killed costs the tasks that were running: they run again, in new processes. If
 three are killed before another task is done, the step fails, because it is probably out of memory.

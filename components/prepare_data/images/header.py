@@ -183,10 +183,10 @@ def decoding_fault(content: bytes) -> str:
     Image.MAX_IMAGE_PIXELS = None  # the limit is data_options.images.max_megapixels
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     try:
-        # catch_warnings would change the filters of other threads.
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as picture:
-            picture.load()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as picture:
+                picture.load()
     except MemoryError:
         raise
     except Exception as error:  # decoders of damaged files raise many

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import IO, Any, ClassVar, Protocol
 
 import numpy as np
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import setting
-from kfp_tfjob.common.lazy import LazyProperty
 from kfp_tfjob.features.cells import Cells, matches, numeric, temporal, textual
 from kfp_tfjob.features.types.number import is_number, parse_all
 from kfp_tfjob.options.data import NULL_VALUES, DataOptions
@@ -47,7 +47,7 @@ class NumberBlock:
     names: tuple[str, ...]
     rows: np.ndarray
 
-    @LazyProperty
+    @cached_property
     def places(self) -> dict[str, int]:
         """The place of each column in a row."""
         return {name: j for j, name in enumerate(self.names)}
@@ -97,7 +97,7 @@ class Chunk:
             self._cells[name] = Cells(self.columns[name], self.nulls)
         return self._cells[name]
 
-    @LazyProperty
+    @cached_property
     def numbers(self) -> NumberBlock:
         """The columns that are a number in every row: most tables have many of them."""
         numbers = {
@@ -133,7 +133,6 @@ class Reader(Protocol):
             the file, unpacked if it is packed with gzip or zstd.
         has_types: Whether its files distinguish strings, numbers and missing values.
         takes_names: Whether its files may lack names, so that `data_options.names` has them.
-        in_python: Whether it works row by row in Python, so that threads would wait for each other.
         has_sheets: Whether its files have several tables, of which `data_options.sheet` names one.
         head: The first records of a file with lines, for messages.
         has_index: Whether the first column is unnamed and merely numbers or names the rows.
@@ -143,7 +142,6 @@ class Reader(Protocol):
     is_text: ClassVar[bool] = False
     has_types: ClassVar[bool] = True
     takes_names: ClassVar[bool] = False
-    in_python: ClassVar[bool] = False
     has_sheets: ClassVar[bool] = False
     head: tuple[str, ...] = ()
     has_index: bool = False

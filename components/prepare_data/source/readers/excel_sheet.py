@@ -60,7 +60,6 @@ class ExcelSheet(CsvTable):
     """A sheet of an .xlsx file: `data_options.sheet`, or the first one."""
 
     is_text = False
-    in_python = True
     has_sheets = True
 
     def __init__(

@@ -102,17 +102,6 @@ def open_table(
         yield ArrowTable(reader(stream, file.name, options, block, span), file.name, options)
 
 
-def in_python(source: Source, options: DataOptions) -> bool:
-    """Return whether the first file's reader works row by row in Python.
-
-    Raises:
-        DataError: The file is damaged or of a format that cannot be read.
-    """
-    if source.pictures:
-        return False
-    return bool(source.reader) or _reader_of(source, source.first, options).in_python
-
-
 @contextmanager
 def csv_text(source: Source, file: SourceFile, options: DataOptions) -> Iterator[IO[bytes] | None]:
     """Open a CSV as UTF-8; None for a file of any other format.

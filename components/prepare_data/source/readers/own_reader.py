@@ -4,8 +4,8 @@
 file, as a stream of bytes that can only be read forward, and the file's name. It yields record
 batches of pyarrow.
 
-It runs in the step's process, or in several that the step starts, because threads with code in
-Python wait for each other. Each process loads it once. It sees the store's keys.
+It runs in the step's process, or in several that the step starts, each of which loads it once. It
+sees the store's keys.
 """
 
 from __future__ import annotations

@@ -71,8 +71,6 @@ class TFRecordTable(Reader):
         DataError: It is damaged, or a record is no tf.train.Example.
     """
 
-    in_python = True
-
     def __init__(
         self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
     ) -> None:
