@@ -43,7 +43,7 @@ from .user_errors import FAILURES, where
 if TYPE_CHECKING:
     from kfp_tfjob.features.schema import Schema
 
-    from .encoding import EncodedRows
+    from .encoded_rows import EncodedRows
     from .replicas import Replicas
 
 log = logging.getLogger("kfp_tfjob.trainer")
@@ -213,7 +213,7 @@ def _encode(
     config: Config, schema: Schema, digest: str, replicas: Replicas, signals: _Signals
 ) -> EncodedRows:
     """Encode the dataset's rows; every replica gets the moments of the chief."""
-    from .encoding import EncodedDocument, encode_rows
+    from .encoded_rows import EncodedDocument, encode_rows
     from .staging import not_writable
 
     try:

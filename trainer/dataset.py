@@ -1,7 +1,7 @@
 """Loads the prepared dataset for a model: names, statistics, classes, rows.
 
-`Dataset` is the argument of a user's `build_model`, so its public attributes stay. `encoding.py`
-encodes the rows, and `inputs.py` reads them. Called by `__main__.py`.
+`Dataset` is the argument of a user's `build_model`, so its public attributes stay.
+`encoded_rows.py` encodes the rows, and `inputs.py` reads them. Called by `__main__.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kfp_tfjob.options.image_options import PICTURE
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
 
-from .encoding import EncodedRows, encode_rows
+from .encoded_rows import EncodedRows, encode_rows
 
 if TYPE_CHECKING:
     import keras
@@ -231,7 +231,7 @@ class Dataset:
         Args:
             inputs: (batch, *input_shape) float32, `keras.Input(dataset.input_shape)`.
         """
-        from kfp_tfjob.features.encode import centred, encode
+        from kfp_tfjob.features.input_layers import centred, encode
 
         self._read.add("encode")
         if self.picture:

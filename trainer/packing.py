@@ -1,6 +1,6 @@
 """Packs the rows of Arrow tables with the operations of the exported model.
 
-Called by encoding.py.
+Called by encoded_rows.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the images and labels of a dataset, which encoding.py has copied from its shards.
+"""Reads the images and labels of a dataset, which encoded_rows.py has copied from its shards.
 
 A step takes the JPEG or PNG files of its rows from a file that is mapped into memory, and decodes
 them. Called by `inputs.py` for a dataset of images; `rows.py` does the same for tables.
@@ -11,7 +11,7 @@ import mmap
 import numpy as np
 
 from .dataset import Dataset
-from .encoding import contents_of, labels_of, offsets_of
+from .encoded_rows import contents_of, labels_of, offsets_of
 
 
 class PictureRows:

@@ -1,4 +1,4 @@
-"""Reads the packed rows and the labels of a table, which encoding.py has written.
+"""Reads the packed rows and the labels of a table, which encoded_rows.py has written.
 
 A step copies its rows from a file that is mapped into memory. Called by `inputs.py` for a table;
 `picture_rows.py` does the same for images.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .dataset import Dataset
-from .encoding import features_of, labels_of, weights_of
+from .encoded_rows import features_of, labels_of, weights_of
 
 
 class Rows:

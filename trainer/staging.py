@@ -18,7 +18,7 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
 
-from .encoding import EncodedDocument
+from .encoded_rows import EncodedDocument
 
 
 def stage(store: Store, dataset: S3Address, folder: Path, encoded: Path) -> Manifest:

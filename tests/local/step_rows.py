@@ -30,7 +30,7 @@ from kfp_tfjob.features.records import train_slices  # noqa: E402
 from kfp_tfjob.storage.address import S3Address  # noqa: E402
 from kfp_tfjob.trainer import label_test, randomness, self_test, user_model  # noqa: E402
 from kfp_tfjob.trainer.dataset import Dataset  # noqa: E402
-from kfp_tfjob.trainer.encoding import encode_rows  # noqa: E402
+from kfp_tfjob.trainer.encoded_rows import encode_rows  # noqa: E402
 from kfp_tfjob.trainer.inputs import distribute, open_rows  # noqa: E402
 from kfp_tfjob.trainer.replicas import Replicas, parts_of  # noqa: E402
 from kfp_tfjob.trainer.train_step import TrainSteps  # noqa: E402

@@ -11,7 +11,7 @@ import pytest
 
 from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.features.coding import Column
-from kfp_tfjob.features.encode import encode
+from kfp_tfjob.features.input_layers import encode
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.trainer.dataset import Dataset

@@ -26,7 +26,7 @@ from kfp_tfjob.storage.layout import MODEL, Layout
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer import models, user_model
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.encoding import encode_rows
+from kfp_tfjob.trainer.encoded_rows import encode_rows
 from kfp_tfjob.trainer.export import export
 from kfp_tfjob.trainer.inputs import distribute, open_rows
 from kfp_tfjob.uploader import pull

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.features.coding import Column
-from kfp_tfjob.features.encode import MOST_ONE_HOT, encode
+from kfp_tfjob.features.input_layers import MOST_ONE_HOT, encode
 
 
 @pytest.mark.parametrize("size", [MOST_ONE_HOT, MOST_ONE_HOT + 1])

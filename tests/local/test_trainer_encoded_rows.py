@@ -16,7 +16,7 @@ from kfp_tfjob.storage.layout import ENCODED_DOCUMENT, MANIFEST, SCHEMA
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.trainer import packing
 from kfp_tfjob.trainer.dataset import Dataset
-from kfp_tfjob.trainer.encoding import EncodedDocument, encode_rows
+from kfp_tfjob.trainer.encoded_rows import EncodedDocument, encode_rows
 from kfp_tfjob.trainer.errors import StoppedError
 from kfp_tfjob.trainer.staging import stage
 from kfp_tfjob.uploader import push
