@@ -162,7 +162,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Header:
-    """What is read first of checkpoint.json, because another version has other keys."""
+    """The key of checkpoint.json that is read first, because another version has other keys."""
 
     format: str
 
@@ -283,7 +283,7 @@ def _arrays_of(content: bytes, entries: Sequence[_Entry]) -> list[np.ndarray]:
     arrays, offset = [], 0
     for entry in entries:
         dtype = _numpy_dtype(entry.dtype)
-        if min(entry.shape, default=0) < 0:  # numpy takes -1 for "whatever is left"
+        if min(entry.shape, default=0) < 0:  # numpy would compute such a dimension
             raise ValueError(f"shape {entry.shape}")
         count = math.prod(entry.shape)
         arrays.append(np.frombuffer(content, dtype, count, offset).reshape(entry.shape))

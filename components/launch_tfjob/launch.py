@@ -92,7 +92,7 @@ class Launch:
         return Records(self.step)
 
     def identity(self, attempt: int) -> Identity:
-        """Return what distinguishes an attempt's job from all others."""
+        """Return the identity of an attempt's job."""
         return Identity(
             self.step.run_id,
             attempt,

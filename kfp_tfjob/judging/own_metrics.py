@@ -182,7 +182,7 @@ class Evaluator:
             "classes": lambda: classes,
         }
         if self._data.schema.picture and "features" not in parameters:
-            del makers["features"]  # images have no columns, so `**others` does not get them
+            del makers["features"]  # images have no columns for `**others`
         return {name: make() for name, make in makers.items() if name in parameters or takes_any}
 
     def _features(self) -> Mapping[str, NDArray[Any]]:

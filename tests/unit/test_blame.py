@@ -33,7 +33,7 @@ from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.trainer import checkpoint, encoding
+from kfp_tfjob.trainer import checkpoint, encoded_rows
 from kfp_tfjob.trainer.dataset import Dataset, RowWeights
 from kfp_tfjob.user_code import code_files
 from tests.conftest import PACKAGES
@@ -158,7 +158,7 @@ DOORS: dict[str, tuple[Callable[[Path], None], Any, str]] = {
     "columns of CSV": (lambda it: _table(it, "csv"), columns_to_rows.Converter, "column"),
     "header of CSV": (lambda it: _table(it, "csv"), arrow_table.pa, "schema"),
     "test rows": (_test_rows, rows.TestData, "_labels_of"),
-    "train rows": (_dataset, encoding.Packing, "pack"),
+    "train rows": (_dataset, encoded_rows.Packing, "pack"),
     "sampled rows": (_first_rows, sample, "_labels"),
     "dataset": (_dataset, RowWeights, "of"),
     "checkpoint": (_checkpoint, checkpoint, "_numpy_dtype"),
