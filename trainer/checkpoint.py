@@ -246,10 +246,10 @@ def _read(folder: Path) -> Checkpoint:
     content = (folder / CHECKPOINT_VARIABLES).read_bytes()
     if sha256(content).hexdigest() != state.sha256:
         raise _DamagedError(f"{CHECKPOINT_VARIABLES} has a different SHA-256")
+    arrays = _arrays_of(content, [*state.variables, *state.best])
     try:
-        arrays = _arrays_of(content, [*state.variables, *state.best])
         metrics = [bytes.fromhex(sums) for sums in state.metrics]
-    except (ValueError, TypeError) as error:  # a shape, a type or a sum that cannot be
+    except ValueError as error:
         raise _DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
     names = [entry.name for entry in state.variables]
     return Checkpoint(
@@ -278,25 +278,27 @@ def _arrays_of(content: bytes, entries: Sequence[_Entry]) -> list[np.ndarray]:
     """Return the arrays in variables.bin, which has no other bytes.
 
     Raises:
-        ValueError, TypeError: The entries do not describe this content.
+        _DamagedError: The entries do not describe this content.
     """
+    dtypes = [_numpy_dtype(entry.dtype) for entry in entries]
+    counts = [math.prod(entry.shape) for entry in entries]
+    sizes = [count * dtype.itemsize for count, dtype in zip(counts, dtypes, strict=True)]
+    if sum(sizes) != len(content) or any(min(entry.shape, default=0) < 0 for entry in entries):
+        raise _DamagedError(f"{len(content):,} bytes of variables have other shapes")
     arrays, offset = [], 0
-    for entry in entries:
-        dtype = _numpy_dtype(entry.dtype)
-        if min(entry.shape, default=0) < 0:  # numpy would compute such a dimension
-            raise ValueError(f"shape {entry.shape}")
-        count = math.prod(entry.shape)
+    for entry, dtype, count, size in zip(entries, dtypes, counts, sizes, strict=True):
         arrays.append(np.frombuffer(content, dtype, count, offset).reshape(entry.shape))
-        offset += count * dtype.itemsize
-    if offset != len(content):
-        raise ValueError(f"{offset:,} bytes of arrays, but {len(content):,} bytes of content")
+        offset += size
     return arrays
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     import ml_dtypes  # for bfloat16 and similar types; comes with TensorFlow
 
-    return np.dtype(getattr(ml_dtypes, name, name))
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError as error:
+        raise _DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
 
 
 def _dtype(variable: Any) -> str:
