@@ -34,6 +34,9 @@ _PREEMPTION = re.compile(r"[.,]? (?:no new claims to deallocate, )?preemption: "
 # Messages of the kubelet; the local back end uses the same.
 _NO_SECRET = re.compile(r'secret "([^"]+)" not found')
 _NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
+_NO_CONFIG_MAP = re.compile(
+    r'configmap "([^"]+)" not found|couldn\'t find key \S+ in ConfigMap (?:\S+/)?(\S+)'
+)
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,17 @@ def secret_in(message: str) -> tuple[str, str] | None:
     if match := _NO_SECRET.search(message):
         return match[1], ""
     return None
+
+
+def config_map_in(message: str) -> str:
+    """Return the ConfigMap that a message reports as missing, or as lacking a key; or empty."""
+    match = _NO_CONFIG_MAP.search(message)
+    return (match[1] or match[2]) if match else ""
+
+
+def is_about_image(message: str) -> bool:
+    """Return whether a message of `reason` is about an image that cannot be pulled."""
+    return any(pull_reason in message for pull_reason in _PULL)
 
 
 def about(event: Object, pod: Object) -> bool:

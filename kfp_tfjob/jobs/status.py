@@ -2,7 +2,7 @@
 
 TFJob, PyTorchJob and JobSet use different labels and conditions for the same facts. `JobKind` knows
 them, and these functions ask the kind of the object at hand. Called wherever a job is watched,
-limited, judged or stopped, for example by `limits.py` and `follower.py`.
+limited, judged or stopped, for example by `time_limits.py` and `follower.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The word decides whether a new attempt may help and which exit code the step has. Programs read it
 in failure.json, and docs/failures.md has a section for each. Made by
-`job_diagnosis.py` and `limits.py`.
+`job_diagnosis.py` and `time_limits.py`.
 """
 
 from __future__ import annotations

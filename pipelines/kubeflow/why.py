@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kfp_tfjob.checks.finding import Finding, Status, only
+from kfp_tfjob.cluster import waiting_reasons
 from kfp_tfjob.common.docs_page import address_of
 from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.common.formatting import minutes
@@ -380,14 +381,22 @@ def _node_findings(read_parameters: ReadParameters, namespace: str) -> list[Find
 
 def _wait_remedy(waits: str) -> tuple[str, str]:
     """Return the remedy for waiting pods and its documentation, by the messages of Kubernetes."""
-    if "ImagePull" in waits or "InvalidImageName" in waits:
+    if waiting_reasons.is_about_image(waits):
         return (
             "push the image to its registry, correct its name, or give the nodes access with"
             " pod.all.image_pull_secret or the imagePullSecrets of the service account; the pod"
             " then retries on its own"
         ), address_of("image_pull")
-    if "secret" in waits.lower() and "not found" in waits:
-        return "create the Secret; the pod then retries on its own", address_of("secret-not-found")
+    if secret := waiting_reasons.secret_in(waits):
+        name, key = secret
+        task = f"add the key {key} to the Secret {name}" if key else f"create the Secret {name}"
+        return f"{task}; the pod then retries on its own", address_of("secret-not-found")
+    if config_map := waiting_reasons.config_map_in(waits):
+        fix = (
+            f"create the ConfigMap {config_map} with all keys that the pod uses; the pod then"
+            " retries on its own"
+        )
+        return fix, address_of("config-map-not-found")
     free = "free the resources that it waits for"
     if "untolerated taint" in waits:
         free += f", {_TAINT}"

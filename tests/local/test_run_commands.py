@@ -113,6 +113,38 @@ def test_a_run_that_waits_for_a_node_with_a_taint_is_told_of_tolerations():
     assert "pod.all.tolerations" in _wait_remedy(waits)[0]
 
 
+@pytest.mark.parametrize(
+    ("waits", "words", "section"),
+    [
+        (
+            'ErrImageNeverPull: Container image "a:1" is not present',
+            "image_pull_secret",
+            "image_pull",
+        ),
+        ("RegistryUnavailable: no route to host", "image_pull_secret", "image_pull"),
+        (
+            'CreateContainerConfigError: secret "hub" not found',
+            "create the Secret hub;",
+            "secret-not-found",
+        ),
+        (
+            "CreateContainerConfigError: couldn't find key token in Secret team/hub",
+            "add the key token to the Secret hub;",
+            "secret-not-found",
+        ),
+        (
+            'MountVolume.SetUp failed for volume "v" : configmap "words" not found',
+            "create the ConfigMap words ",
+            "config-map-not-found",
+        ),
+        ("0/2 nodes are available: 2 Insufficient cpu", "request less", "unschedulable"),
+    ],
+)
+def test_a_run_that_waits_is_told_what_its_pod_lacks(waits, words, section):
+    remedy, docs = _wait_remedy(waits)
+    assert words in remedy and docs.endswith(f"#{section}")
+
+
 def test_all_parameters_of_a_run_of_an_uploaded_pipeline(fake, package, base):
     from kfp_tfjob.pipelines.kubeflow.package import from_file
 
