@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kfp_tfjob.common import files
-from kfp_tfjob.uploader.local_files import counts
+from kfp_tfjob.uploader.local_files import is_output
 
 SOURCES = Path(__file__).parents[2] / "kfp_tfjob"
 
@@ -47,7 +47,7 @@ def test_a_folder_appears_with_its_files_and_without_those_of_an_earlier_try(tmp
 @pytest.mark.parametrize("name", ["a", "a.json", "7", "ä" * 127, "x" * 255])
 def test_an_unfinished_file_is_no_output_and_has_a_name_the_file_system_takes(tmp_path, name):
     partial = files.partial_of(tmp_path / name)
-    assert not counts(partial.name) and partial.parent == tmp_path
+    assert not is_output(partial.name) and partial.parent == tmp_path
     partial.touch()
     files.discard(partial)
     assert not os.listdir(tmp_path)
