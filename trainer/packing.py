@@ -17,6 +17,7 @@ from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.raw_columns import ColumnGroup, RawColumns, type_of
 
 _SLICE = 65_536  # rows that are packed at a time
+_SLICE_BYTES = 1 << 20  # of strings; the graph needs about 30 times as much for those of free text
 _DEVICE = "CPU"  # a GPU would compute other bits, and its memory is for the model
 
 
@@ -89,9 +90,11 @@ class _ColumnsOfType:
         """Encode each string of some columns once: that takes half the time of all rows."""
         distinct, codes = zip(*map(_distinct, columns), strict=True)
         most = max(map(len, distinct))
-        # Filled up with a string that occurs, because a column may refuse an empty one.
-        filled = [strings + strings[:1] * (most - len(strings)) for strings in distinct]
-        encoded = self._run(np.array(filled, object).T)
+        # Filled up with a string that occurs, because a column may refuse an empty one; the
+        # shortest one, because texts may be long.
+        filled = [strings + [min(strings, key=len)] * (most - len(strings)) for strings in distinct]
+        rows = np.array(filled, object).T
+        encoded = np.concatenate([self._run(rows[at]) for at in _slices(rows)])
         return _EncodedStrings(encoded, codes, self._group.places, self._group.sources)
 
     def _run(self, values: np.ndarray) -> np.ndarray:
@@ -120,6 +123,18 @@ class _EncodedStrings:
         for at, (place, source) in enumerate(zip(self.places, self.sources, strict=True)):
             codes = self.codes[source][start : start + len(packed)]
             packed[:, place] = self.packed[codes, at]
+
+
+def _slices(rows: np.ndarray) -> Iterator[slice]:
+    """Yield slices of (rows, columns) strings of about _SLICE_BYTES, or of _SLICE rows."""
+    sizes = np.array([sum(map(len, strings)) for strings in rows], np.int64)
+    ends, start = np.cumsum(sizes), 0
+    while start < len(rows):
+        before = ends[start] - sizes[start]
+        end = int(np.searchsorted(ends, before + _SLICE_BYTES, "right"))
+        end = min(max(end, start + 1), start + _SLICE)
+        yield slice(start, end)
+        start = end
 
 
 def _distinct(column: pa.Array) -> tuple[list[bytes], np.ndarray]:

@@ -11,12 +11,14 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.escaping import short
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.types.base import ColumnType
 from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
@@ -113,7 +115,10 @@ def validate(
         if champion.dataset_digest == prepared.dataset_digest:
             champion = f"the data is the same as that of {champion.name}"
         else:
-            comparison = _compare(champion, prepared, rows, options)
+            learned = _learned(champion, schema)
+            # Words that the champion did not know are what has changed.
+            known = _rows(step.store, base, schema, learned) if learned else rows
+            comparison = _compare(champion, prepared, known, options)
     alone = "" if isinstance(champion, Reference) else str(champion)
     counts = reference.distributions(step.store, base)
     suspicious = leaks.find(schema, rows["train"]) if rows else []
@@ -128,14 +133,38 @@ def validate(
     return replace(validation, errors=errors)
 
 
-def _rows(store: Store, base: S3Address, schema: Schema) -> dict[str, Sample]:
-    """Return rows of train and test; none of a dataset that does not hold columns."""
+def _learned(champion: Reference, schema: Schema) -> dict[str, ColumnType]:
+    """Return the champion's encoding of columns whose type learns from strings, by name."""
+    if not champion.schema.has_columns or not schema.has_columns:
+        return {}
+    types = {feature.name: type(feature) for feature in schema.encoding.features}
+    return {
+        feature.name: feature
+        for feature in champion.schema.encoding.features
+        if feature.learns_from_strings and types.get(feature.name) is type(feature)
+    }
+
+
+def _rows(
+    store: Store,
+    base: S3Address,
+    schema: Schema,
+    learned: Mapping[str, ColumnType] = MappingProxyType({}),
+) -> dict[str, Sample]:
+    """Return rows of train and test; none of a dataset that does not hold columns.
+
+    Args:
+        store: The store.
+        base: The dataset.
+        schema: Its schema.
+        learned: As in `sample.read`.
+    """
     if not schema.has_columns:
         return {}
     try:
         return {
-            "train": sample.read(store, base, schema, "train"),
-            "test": sample.read(store, base, schema, "test", _TEST_ROWS),
+            "train": sample.read(store, base, schema, "train", learned=learned),
+            "test": sample.read(store, base, schema, "test", _TEST_ROWS, learned),
         }
     except DataError as error:  # who trains on the shards verifies them
         log.warning("the rows are not validated, because the shards cannot be read: %s", error)

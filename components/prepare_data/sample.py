@@ -6,7 +6,9 @@ the same in each run, no matter which process wrote the shards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -40,9 +42,22 @@ class Sample:
 
 
 def read(
-    store: Store, base: S3Address, schema: Schema, split: str, most: int = MOST_ROWS
+    store: Store,
+    base: S3Address,
+    schema: Schema,
+    split: str,
+    most: int = MOST_ROWS,
+    learned: Mapping[str, ColumnType] = MappingProxyType({}),
 ) -> Sample:
     """Return the first rows of a split of a table, `most` or 32 MiB of them.
+
+    Args:
+        store: The store.
+        base: The dataset.
+        schema: Its schema.
+        split: Its split.
+        most: Number of rows.
+        learned: The encoding of another dataset to use, by column.
 
     Raises:
         ObjectNotFoundError: A shard is not there.
@@ -61,7 +76,8 @@ def read(
     table = pa.concat_tables(groups).slice(0, most).unify_dictionaries().combine_chunks()
     rows = np.zeros(len(table), kind)
     for feature, (field, place) in zip(coding.features, coding.places, strict=True):
-        rows[field.name][:, place] = _values(feature, as_array(table[feature.name]))
+        known = learned.get(feature.name, feature)
+        rows[field.name][:, place] = _values(known, as_array(table[feature.name]))
     rows["features"] += np.float32(0)  # -0.0 is 0.0
     return Sample(rows, _labels(schema, as_array(table[schema.label.name])))
 
@@ -84,11 +100,17 @@ def _first_groups(
             if missing := set(columns).difference(schema.names):
                 raise _mismatch(base, name, f"no column {min(missing)!r}")
             for group in range(metadata.num_row_groups):
-                if sum(map(len, groups)) < rows:
+                if sum(map(len, groups)) < rows and sum(map(_text_bytes, groups)) < _MOST_BYTES:
                     groups.append(file.read_row_group(group, columns, use_threads=False))
         except pa.ArrowException as error:
             raise _mismatch(base, name, f"{type(error).__name__}: {error}"[:500]) from error
     return groups
+
+
+def _text_bytes(table: pa.Table) -> int:
+    """Return the bytes of a table's distinct strings, which may be long texts."""
+    chunks = (chunk for column in table.columns for chunk in column.chunks)
+    return sum(chunk.dictionary.nbytes for chunk in chunks if isinstance(chunk, pa.DictionaryArray))
 
 
 def _values(feature: ColumnType, column: pa.Array) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Free text: from a table of messages to the words that a model gets, and their drift."""
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from kfp_tfjob.common.errors import DataError
+from kfp_tfjob.components.prepare_data.data_validation import validate
 from kfp_tfjob.components.prepare_data.dataset import Prepared
 from kfp_tfjob.components.prepare_data.distributions import DistributionsDocument
 from kfp_tfjob.components.prepare_data.engine import run
@@ -25,6 +27,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.uploader import pull
 from tests.local.prepared import objects
+from tests.local.published import publish_trained_on
 from tests.unit.prepared_files import write_table
 
 WORDS = {"spam": "win a prize now हमारा पुरस्कार", "ham": "see you at the office morgen früh"}
@@ -134,6 +137,23 @@ def test_drift_is_the_share_of_unknown_words(step: Step, prepared: Prepared) -> 
         return column.psi
 
     assert drift(0.0) < 0.02 < 0.2 < drift(0.3)
+
+
+def test_the_contract_counts_words_that_the_champion_did_not_know(
+    step: Step, prepared: Prepared, tmp_path: Path
+) -> None:
+    publish_trained_on(step.store, step.layout, "mail", prepared)
+
+    def psi(seed: int, translate: bool) -> float:
+        table = messages(seed=seed)
+        if translate:  # each word of the other language is as frequent as in this one
+            table["message"] = [re.sub(r"\w+", r"\g<0>x", text) for text in table["message"]]
+        done = run(step, str(write_table(tmp_path / f"{seed}.csv", table)), "y", {})
+        comparison = validate(step, done, "mail", {}).comparison
+        assert comparison is not None
+        return comparison.drift["message"].psi
+
+    assert psi(2, translate=False) < 0.05 and psi(3, translate=True) > 1
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ def test_the_files_do_not_depend_on_threads_row_groups_or_slices(
     four = encode_rows(folder, tmp_path / "4", schema_of(folder), threads=4)
     assert files(one.folder) == files(four.folder)
     monkeypatch.setattr(packing, "_SLICE", 50)
+    monkeypatch.setattr(packing, "_SLICE_BYTES", 64)
     sliced = files(encode_rows(folder, tmp_path / "50", schema_of(folder), threads=2).folder)
     for found in (files(one.folder), sliced):
         moments = [json.loads(it.pop(ENCODED_DOCUMENT)) for it in (found, dict(expected))]

@@ -131,6 +131,8 @@ BAD_ROWS = {
     "folder": ("cat", "absent", "folder"),
     "../out.jpg": ("cat", "outside", "../out.jpg"),
     "/etc/hostname": ("cat", "outside", "/etc/hostname"),
+    "C:/data/a.jpg": ("cat", "outside", "C:/data/a.jpg"),
+    "\\\\server\\a.jpg": ("cat", "outside", "\\\\server\\a.jpg"),
     "s3://bucket/a.jpg": ("cat", "outside", "s3://bucket/a.jpg"),
     "http://host/a.jpg": ("cat", "outside", "http://host/a.jpg"),
     "folder/..": ("cat", "outside", "folder/.."),

@@ -27,7 +27,7 @@ def test_a_word_is_letters_marks_and_digits_in_lower_case() -> None:
         "one\ntwo\u2028three\0four",
         "東京 2024",
     ]
-    assert words_of(texts) == [
+    assert list(words_of(texts)) == [
         ["don", "t", "win", "50", "école"],
         ["नमस्ते", "दुनिया"],
         [],
@@ -35,7 +35,7 @@ def test_a_word_is_letters_marks_and_digits_in_lower_case() -> None:
         ["one", "two", "three", "four"],
         ["東京", "2024"],
     ]
-    assert words_of([]) == []
+    assert list(words_of([])) == []
 
 
 def test_the_table_is_that_of_unicode() -> None:
@@ -183,6 +183,20 @@ def test_sentences_are_free_text() -> None:
 )
 def test_paths_addresses_and_numbers_are_no_free_text(texts: list[str]) -> None:
     assert kind_of(texts) != "words"
+
+
+def test_sentences_may_have_dates_and_alternatives() -> None:
+    texts = sentences(200)
+    assert kind_of([f"{text} on 12/05/2024 at 10:30" for text in texts]) == "words"
+    assert kind_of([f"he/she may {text} and/or wait" for text in texts]) == "words"
+
+
+def test_many_long_texts_are_split_a_few_at_a_time() -> None:
+    texts = [f"{'word ' * 20_000}{i}" for i in range(12)] + ["", "b a"]
+    assert list(words_of(texts)) == [["word"] * 20_000 + [str(i)] for i in range(12)] + [
+        [],
+        ["b", "a"],
+    ]
 
 
 def test_sentences_that_repeat_are_a_category() -> None:

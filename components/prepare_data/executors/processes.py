@@ -28,6 +28,7 @@ from kfp_tfjob.common.errors import Problem, StepError
 
 from .executor import Context, Executor, answer, result_of
 
+_AHEAD = 3  # tasks for each process that are running, waiting or done
 _MOST_LOST = 3  # times that processes are lost without a task that is done in between
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ class Processes(Executor):
             for number in range(len(items)):
                 while True:
                     try:
-                        for i in range(number, len(items)):
+                        # Not all at once: results that wait for an earlier one take memory.
+                        for i in range(number, min(number + _AHEAD * self._count, len(items))):
                             if i not in futures:
                                 futures[i] = self._submit(context, task, pickled, items[i])
                         result = futures[number].result()

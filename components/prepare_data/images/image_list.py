@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,7 @@ _OF_TABLES = frozenset(
     {"columns", "delimiter", "drop", "encoding", "header", "names", "null_values", "reader"}
     | {"sheet", "types"}
 )
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # a path from the top of a drive or a server
 _SPLIT_KEYS = ("column", "group")
 _BY_COLUMN = (
     "with a column that names the split (data_options.split.column) or a group"
@@ -204,7 +206,7 @@ def _below(text: str) -> str:
     """Return a path without `.` and `..`; empty if it does not lead below the table's folder."""
     path = posixpath.normpath(text)
     is_outside = path.startswith(("/", "../")) or path in (".", "..") or "://" in text
-    return "" if is_outside else path
+    return "" if is_outside or _OF_WINDOWS.match(text) else path
 
 
 def _files(source: Source, rows: Sequence[_Listed]) -> tuple[list[SourceFile], FileFaults]:

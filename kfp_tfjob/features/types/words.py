@@ -14,7 +14,7 @@ share of unknown words in train is that of new data from the same source.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from heapq import nsmallest
@@ -37,6 +37,8 @@ MOST_BYTES = 1 << 20  # of a value
 _DROPPED = 0.5  # of the words, while a model is trained
 _USUAL_SHARE = 0.95  # of the rows of train have no more words than the model gets
 _MOST_COUNTED = 2_000_000  # different words in memory
+_AT_ONCE = 1 << 18  # characters whose words are looked for together
+_LONGEST_WORD = 100  # characters; longer ones, such as dumps of bytes, are not counted
 _MOST_CLASSES = 20  # with more, words are not counted by class
 _MOST_TOP, _MOST_TELLING, _MOST_SHOWN = 10, 10, 5  # words in statistics.json, and in a report
 _FEWEST_TELLING = 5  # rows of a word that tells classes apart
@@ -49,9 +51,12 @@ _FEWEST_VALUES = 20  # of a column, to infer that it is free text
 _FEWEST_WORDS = 3  # of a sentence
 _JUDGED = 200  # characters at the beginning of a value that decide whether it is a sentence
 _ADDRESS_WORDS = 12  # a postal address has no more
-# Addresses of the web and of e-mail are no words of a sentence.
-_URL = r"[A-Za-z][A-Za-z0-9+.-]*://\S*|www\.\S+|\S+@\S+"
-_PATH = r"^(/|~/|\.{1,2}[/\\]|\\\\|[A-Za-z]:[/\\])|\S[/\\]\S.*\S[/\\]\S"
+# Addresses of the web and of e-mail, dates and times are no words of a sentence.
+_NO_WORDS = r"[A-Za-z][A-Za-z0-9+.-]*://\S*|www\.\S+|\S+@\S+|[0-9]+([/.:-][0-9]+)+"
+_PATH = (  # /data/a b; C:\data; a/b/c; a b/c.jpg; but not he/she and/or
+    r"^(/|~/|\.{1,2}[/\\]|\\\\|[A-Za-z]:[/\\])|\S[/\\]\S+[/\\]\S|[/\\].*\.[A-Za-z0-9]{1,5}$"
+)
+_URL_OF_BLANKS = r"^[A-Za-z][A-Za-z0-9+.-]*://.*\s\S*/\S"  # https://example.org/a b/c
 _LETTER = r"[A-Za-z\x{80}-\x{10FFFF}]"  # compiles in a hundredth of the time of \p{L}
 _HOUSE = (  # 5 Main Street; Rue 5
     rf"^[0-9]+ ?[A-Za-z]?,? +{_LETTER}|{_LETTER}\.?,? +[0-9]+ ?[A-Za-z]?(,|$)"
@@ -209,10 +214,23 @@ def _distances_of(points: np.ndarray) -> np.ndarray:
     return table.distances[table.blocks[points >> 8], points & 255]
 
 
-def words_of(texts: Sequence[str]) -> list[list[str]]:
-    """Return the words of each text."""
-    if not texts:
-        return []
+def words_of(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the words of each text.
+
+    The arrays take about 30 bytes for each character, so only so many texts are split at a time.
+    """
+    start = characters = 0
+    for at, text in enumerate(texts):
+        characters += len(text)
+        if characters >= _AT_ONCE:
+            yield from _split(texts[start : at + 1])
+            start, characters = at + 1, 0
+    if start < len(texts):
+        yield from _split(texts[start:])
+
+
+def _split(texts: Sequence[str]) -> list[list[str]]:
+    """Return the words of one text or more."""
     points, starts = _points_of(texts)
     distances = _distances_of(points)
     lower = np.where(distances == _SEPARATOR, _BLANK, points.astype(np.int32) + distances)
@@ -266,13 +284,14 @@ class WordTally(Tally):
         present = codes >= 0
         codes = codes[present]
         classes = labels[present].astype(np.int64) if self.classes else np.zeros_like(codes)
-        lists = words_of(texts)
-        lengths = np.array([min(len(words), MOST_LENGTH) for words in lists], np.int64)
+        lengths, distinct = np.zeros(len(texts), np.int64), []
+        for at, words in enumerate(words_of(texts)):
+            lengths[at] = min(len(words), MOST_LENGTH)
+            distinct.append({word for word in words if len(word) <= _LONGEST_WORD})
         self.lengths += np.bincount(lengths[codes], minlength=len(self.lengths))
         self.rows += np.bincount(classes, minlength=len(self.rows))
-        distinct = [*map(dict.fromkeys, lists)]
         for code, number in zip(codes.tolist(), classes.tolist(), strict=True):
-            self.words[number].update(distinct[code].keys())
+            self.words[number].update(distinct[code])
         self._limit()
 
     def merge(self, part: WordTally) -> None:
@@ -300,7 +319,10 @@ class WordTally(Tally):
     @property
     def totals(self) -> Counter[str]:
         """The rows with each word."""
-        return sum(self.words[1:], self.words[0]) if len(self.words) > 1 else self.words[0]
+        totals = Counter(self.words[0])
+        for words in self.words[1:]:
+            totals.update(words)
+        return totals
 
     @property
     def usual_length(self) -> int:
@@ -558,7 +580,7 @@ class Words(ColumnType):
 def _are_sentences(texts: pa.Array) -> np.ndarray:
     """Tell which strings have three words, mostly of letters, and are no path or address."""
     beginnings = pc.utf8_slice_codeunits(texts, 0, _JUDGED)
-    plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(beginnings, _URL, " "))
+    plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(beginnings, _NO_WORDS, " "))
     # Not with regular expressions: one for the letters of all languages takes milliseconds to
     # compile, which Arrow does at each call, and a block may have few new strings.
     points, starts = _points_of(plain.to_pylist())
@@ -569,7 +591,9 @@ def _are_sentences(texts: pa.Array) -> np.ndarray:
     letters_in = np.add.reduceat(are_letters, starts, dtype=np.int64)
     are_others = ~are_letters & ~np.isin(points, _BLANKS)
     other_characters = np.add.reduceat(are_others, starts, dtype=np.int64)
-    is_path = pc.match_substring_regex(plain, _PATH).to_numpy(zero_copy_only=False)
+    is_path = pc.or_(
+        pc.match_substring_regex(plain, _PATH), pc.match_substring_regex(beginnings, _URL_OF_BLANKS)
+    ).to_numpy(zero_copy_only=False)
     has_house = pc.match_substring_regex(plain, _HOUSE).to_numpy(zero_copy_only=False)
     is_address = has_house & (words <= _ADDRESS_WORDS)
     return (words >= _FEWEST_WORDS) & (letters_in > other_characters) & ~is_path & ~is_address
