@@ -192,7 +192,8 @@ def _executor(
     if not workers:
         chosen = worker_count(parts, cores)
         count = chosen.workers
-        log.info("%s, because %s", counted(count, "worker"), chosen.limit)
+        if count < parts:
+            log.info("%s, because %s", counted(count, "worker"), chosen.limit)
     return Processes(context, count) if count > 1 else Executor(context)
 
 

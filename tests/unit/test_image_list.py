@@ -195,6 +195,16 @@ def test_a_table_without_a_usable_row(tmp_path: Path) -> None:
     assert problem_of(listed, tmp_path / "none.csv", kind=DataError).name == "no-rows"
 
 
+def test_one_bad_row_is_counted_among_all(tmp_path: Path) -> None:
+    names = [f"{number}.jpg" for number in range(200)]
+    tree(tmp_path, dict.fromkeys(names, ONE))
+    path = table(tmp_path, {name: str(at % 2) for at, name in enumerate([*names, "none.jpg"])})
+    summary, _ = problems(path)
+    assert summary.what.startswith("1 of 201 images")
+    assert "data_options.on_bad_row=drop" in summary.fix and "fraction" not in summary.fix
+    assert problems(path, on_bad_row="drop") == []
+
+
 def test_other_features_are_refused_with_one_message(tmp_path: Path) -> None:
     pets(tmp_path)
     columns = {"id": [1, 2, 3, 4], "path": list(PETS), "y": list(PETS.values()), "age": [1] * 4}

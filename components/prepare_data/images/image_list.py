@@ -129,7 +129,8 @@ def problems_of(source: Source, options: DataOptions, label: str) -> list[Proble
     if label == PICTURE:
         problems.append(_label_named_as_images(label))
     if pictures.faults.bad and options.on_bad_row == "fail":
-        problems += pictures.faults.image_problems()
+        rows = pictures.faults.bad + len(source.files)
+        problems += replace(pictures.faults, seen=rows).image_problems()
     return problems or first_file_problems(source, options)
 
 
