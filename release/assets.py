@@ -30,9 +30,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from images.build import EPOCH, FILES, ROOT, uv
-from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.container_images import VERSION
 from kfp_tfjob.pipelines.compilation import DIGESTS, images_of
+
+from .command import run
 
 DIST = ROOT / "dist"
 SUMS = "SHA256SUMS"
@@ -167,13 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--files", default="", help="the address of the repository's files at that tag")
     add("--docs-url", default="", help="the address of the published site")
     parsed = parser.parse_args(arguments)
-    try:
-        made = make(**vars(parsed))
-    except StepError as error:
-        print(f"make assets: {error}", file=sys.stderr)
-        return error.code
-    print(*(path.relative_to(ROOT) for path in made), sep="\n")
-    return 0
+    return run("make assets", lambda: [path.relative_to(ROOT) for path in make(**vars(parsed))])
 
 
 if __name__ == "__main__":

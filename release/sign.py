@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images.build import ROOT
-from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.container_images import Reference
 from kfp_tfjob.pipelines.compilation import DIGESTS
 
 from .assets import DIST, SBOMS, SUMS
+from .command import run
 
 BUNDLE = f"{SUMS}.sigstore.json"
 
@@ -149,13 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--insecure", action="store_true", help="a registry without TLS")
     parsed = parser.parse_args(arguments)
     signer = Signer(parsed.key, parsed.insecure)
-    try:
-        made = sign_images(signer) if parsed.what == "images" else sign_assets(signer)
-    except StepError as error:
-        print(f"make sign-{parsed.what}: {error}", file=sys.stderr)
-        return error.code
-    print(*made, sep="\n")
-    return 0
+    sign = sign_images if parsed.what == "images" else sign_assets
+    return run(f"make sign-{parsed.what}", lambda: sign(signer))
 
 
 if __name__ == "__main__":

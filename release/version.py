@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.container_images import PLACEHOLDER, VERSION
 
 from . import changelog
+from .command import run
 
 ROOT = Path(__file__).parents[1]
 SOURCE = "kfp_tfjob/options/container_images.py"
@@ -107,13 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Set the version; return an exit code."""
     parser = argparse.ArgumentParser(prog="make version", description=str(__doc__))
     parser.add_argument("new", help="for example 0.3.0")
-    try:
-        changed = set_version(parser.parse_args(arguments).new, datetime.date.today())
-    except StepError as error:
-        print(f"make version: {error}", file=sys.stderr)
-        return error.code
-    print(*(path.relative_to(ROOT) for path in changed), sep="\n")
-    return 0
+    new, today = parser.parse_args(arguments).new, datetime.date.today()
+    return run("make version", lambda: [path.relative_to(ROOT) for path in set_version(new, today)])
 
 
 if __name__ == "__main__":
