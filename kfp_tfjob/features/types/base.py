@@ -684,6 +684,24 @@ def named(value: Any) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
+def vocabulary_table(vocabularies: Sequence[Sequence[str]], first: int, default: int) -> Any:
+    """Return a table of TensorFlow from the strings of columns to codes.
+
+    The number of the column and a colon precede each string.
+
+    Args:
+        vocabularies: The strings of each column, in the order of their codes.
+        first: The code of a column's first string.
+        default: The code of any other string.
+    """
+    codes = {
+        f"{number}:{text}": first + place
+        for number, vocabulary in enumerate(vocabularies)
+        for place, text in enumerate(vocabulary)
+    }
+    return lookup_table(codes, default)
+
+
 def lookup_table(values: Mapping[str, float], default: float) -> Any:
     """Return a table of TensorFlow from strings to numbers; others have the default.
 

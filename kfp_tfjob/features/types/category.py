@@ -12,7 +12,7 @@ import numpy as np
 from kfp_tfjob.common.formatting import counted, listed, setting
 from kfp_tfjob.options.data import DataOptions
 
-from .base import ColumnStatistics, ColumnType, Summary, TrainValues, Votes, lookup_table
+from .base import ColumnStatistics, ColumnType, Summary, TrainValues, Votes, vocabulary_table
 from .lookalikes import NULLS, are_booleans, described, in_quotes, spellings
 from .number import is_number
 
@@ -101,13 +101,8 @@ class Category(ColumnType):
 
     @classmethod
     def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
-        """Return the vocabularies; the number of the column precedes each string."""
-        codes = {
-            f"{number}:{text}": FIRST + place
-            for number, column in enumerate(columns)
-            for place, text in enumerate(column.vocabulary)
-        }
-        return (lookup_table(codes, UNKNOWN),)
+        """Return the vocabularies."""
+        return (vocabulary_table([column.vocabulary for column in columns], FIRST, UNKNOWN),)
 
     @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:

@@ -28,7 +28,7 @@ from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import counted, setting
 from kfp_tfjob.options.data import DataOptions
 
-from .base import ColumnStatistics, ColumnType, Summary, Tally, TrainValues, Votes, lookup_table
+from .base import ColumnStatistics, ColumnType, Summary, Tally, TrainValues, Votes, vocabulary_table
 from .category import MOST_CODES
 
 NONE, UNKNOWN, FIRST = 0, 1, 2  # packed codes: after the last word, of an unknown word, the rest
@@ -471,13 +471,8 @@ class Words(ColumnType):
 
     @classmethod
     def tables(cls, columns: Sequence[Self]) -> tuple[Any, ...]:
-        """Return the vocabularies; the number of the column precedes each word."""
-        codes = {
-            f"{number}:{word}": FIRST + place
-            for number, column in enumerate(columns)
-            for place, word in enumerate(column.vocabulary)
-        }
-        return (lookup_table(codes, UNKNOWN),)
+        """Return the vocabularies."""
+        return (vocabulary_table([column.vocabulary for column in columns], FIRST, UNKNOWN),)
 
     @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
