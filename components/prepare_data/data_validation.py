@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from kfp_tfjob.common.errors import DataError, Problem
@@ -108,17 +107,14 @@ def validate(
     """Compare a dataset with the champion's, and look for columns that reveal the label."""
     options = parse(DataOptions, "data_options", data_options).contract
     base, schema = S3Address.parse(prepared.dataset_uri), prepared.schema
-    rows = _rows(step.store, base, schema)
     champion = reference.find(step, model_name)
+    rows, known_rows = _rows(step.store, base, schema, _learned(champion, schema))
     comparison = None
     if isinstance(champion, Reference):
         if champion.dataset_digest == prepared.dataset_digest:
             champion = f"the data is the same as that of {champion.name}"
         else:
-            learned = _learned(champion, schema)
-            # Words that the champion did not know are what has changed.
-            known = _rows(step.store, base, schema, learned) if learned else rows
-            comparison = _compare(champion, prepared, known, options)
+            comparison = _compare(champion, prepared, known_rows, options)
     alone = "" if isinstance(champion, Reference) else str(champion)
     counts = reference.distributions(step.store, base)
     suspicious = leaks.find(schema, rows["train"]) if rows else []
@@ -133,15 +129,20 @@ def validate(
     return replace(validation, errors=errors)
 
 
-def _learned(champion: Reference, schema: Schema) -> dict[str, ColumnType]:
-    """Return the champion's encoding of columns whose type learns from strings, by name."""
-    if not champion.schema.has_columns or not schema.has_columns:
+def _learned(champion: Reference | str | Problem, schema: Schema) -> dict[str, ColumnType]:
+    """Return the champion's encoding of columns whose type learns from strings, by name.
+
+    What the champion did not know, such as a word, is what has changed.
+    """
+    if not (isinstance(champion, Reference) and champion.schema.has_columns and schema.has_columns):
         return {}
-    types = {feature.name: type(feature) for feature in schema.encoding.features}
+    own = {feature.name: feature for feature in schema.encoding.features}
     return {
         feature.name: feature
         for feature in champion.schema.encoding.features
-        if feature.learns_from_strings and types.get(feature.name) is type(feature)
+        if feature.learns_from_strings
+        and type(own.get(feature.name)) is type(feature)
+        and own[feature.name] != feature
     }
 
 
@@ -149,26 +150,34 @@ def _rows(
     store: Store,
     base: S3Address,
     schema: Schema,
-    learned: Mapping[str, ColumnType] = MappingProxyType({}),
-) -> dict[str, Sample]:
-    """Return rows of train and test; none of a dataset that does not hold columns.
+    learned: Mapping[str, ColumnType],
+) -> tuple[dict[str, Sample], dict[str, Sample]]:
+    """Return rows of train and test, with the codes of the dataset and with the learned ones.
+
+    There are none of a dataset that does not hold columns.
 
     Args:
         store: The store.
         base: The dataset.
         schema: Its schema.
-        learned: As in `sample.read`.
+        learned: As in `sample.encoded`.
     """
     if not schema.has_columns:
-        return {}
+        return {}, {}
     try:
-        return {
-            "train": sample.read(store, base, schema, "train", learned=learned),
-            "test": sample.read(store, base, schema, "test", _TEST_ROWS, learned),
+        tables = {
+            "train": sample.table_of(store, base, schema, "train"),
+            "test": sample.table_of(store, base, schema, "test", _TEST_ROWS),
+        }
+        rows = {split: sample.encoded(table, schema) for split, table in tables.items()}
+        if not learned:
+            return rows, rows
+        return rows, {
+            split: sample.encoded(table, schema, learned) for split, table in tables.items()
         }
     except DataError as error:  # who trains on the shards verifies them
         log.warning("the rows are not validated, because the shards cannot be read: %s", error)
-        return {}
+        return {}, {}
 
 
 def _compare(

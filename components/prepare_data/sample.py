@@ -42,44 +42,53 @@ class Sample:
 
 
 def read(
-    store: Store,
-    base: S3Address,
-    schema: Schema,
-    split: str,
-    most: int = MOST_ROWS,
-    learned: Mapping[str, ColumnType] = MappingProxyType({}),
+    store: Store, base: S3Address, schema: Schema, split: str, most: int = MOST_ROWS
 ) -> Sample:
-    """Return the first rows of a split of a table, `most` or 32 MiB of them.
+    """Return the first rows of a split of a table; arguments and errors are those of `table_of`."""
+    return encoded(table_of(store, base, schema, split, most), schema)
 
-    Args:
-        store: The store.
-        base: The dataset.
-        schema: Its schema.
-        split: Its split.
-        most: Number of rows.
-        learned: The encoding of another dataset to use, by column.
+
+def table_of(
+    store: Store, base: S3Address, schema: Schema, split: str, most: int = MOST_ROWS
+) -> pa.Table:
+    """Return the first rows of a split of a table, `most` or 32 MiB of them.
 
     Raises:
         ObjectNotFoundError: A shard is not there.
         DataError: A shard is damaged, or lacks a column.
     """
-    coding = schema.encoding
-    floats, codes, dates = coding.lengths
-    kind = np.dtype(
-        [("features", "<f4", (floats,)), ("codes", "<i4", (codes,)), ("dates", "<i8", (dates,))]
-    )
-    most = max(1, min(most, _MOST_BYTES // kind.itemsize))
+    most = max(1, min(most, _MOST_BYTES // _row_type(schema).itemsize))
     groups: list[pa.Table] = []
     for name in schema.splits[split].shards:
         if (missing := most - sum(map(len, groups))) > 0:
             groups += _first_groups(store, base, name, [*schema.names, schema.label.name], missing)
-    table = pa.concat_tables(groups).slice(0, most).unify_dictionaries().combine_chunks()
-    rows = np.zeros(len(table), kind)
+    return pa.concat_tables(groups).slice(0, most).unify_dictionaries().combine_chunks()
+
+
+def encoded(
+    table: pa.Table, schema: Schema, learned: Mapping[str, ColumnType] = MappingProxyType({})
+) -> Sample:
+    """Return rows of `table_of` as the model gets them.
+
+    Args:
+        table: The rows.
+        schema: The schema of their dataset.
+        learned: The encoding of another dataset to use, by column.
+    """
+    coding = schema.encoding
+    rows = np.zeros(len(table), _row_type(schema))
     for feature, (field, place) in zip(coding.features, coding.places, strict=True):
         known = learned.get(feature.name, feature)
         rows[field.name][:, place] = _values(known, as_array(table[feature.name]))
     rows["features"] += np.float32(0)  # -0.0 is 0.0
     return Sample(rows, _labels(schema, as_array(table[schema.label.name])))
+
+
+def _row_type(schema: Schema) -> np.dtype:
+    floats, codes, dates = schema.encoding.lengths
+    return np.dtype(
+        [("features", "<f4", (floats,)), ("codes", "<i4", (codes,)), ("dates", "<i8", (dates,))]
+    )
 
 
 def _first_groups(
