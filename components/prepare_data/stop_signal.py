@@ -1,4 +1,4 @@
-"""Lets SIGTERM end the step as an error does: its threads and processes end, and no folder is left.
+"""Lets SIGTERM end the step as an error does: its processes end, and no folder is left.
 
 Kubernetes sends it when a run is terminated or a node is drained. Without a handler, the kernel
 would end the process at once, and the rows of a local run would stay on the user's disk.

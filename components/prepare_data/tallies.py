@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
+from kfp_tfjob.features.cells import sorted_strings
 from kfp_tfjob.features.types.base import CODES, Tally
 
 from .buckets import SortedRows, Vocabulary
@@ -50,14 +48,9 @@ def tally(context: Context, plan: TallyPlan, shard: Shard) -> dict[str, Tally]:
     rows = SortedRows(context.buckets, plan.job.row_kind, plan.job.bins, plan.vocabulary)
     for part in rows.read(shard.bins):
         for name, counts in tallies.items():
-            column = part.strings[places[name]]
-            codes = column.indices.fill_null(-1).to_numpy()
             # The dictionary has the strings of all rows of the bucket.
-            used, places_in_used = np.unique(codes[codes >= 0], return_inverse=True)
-            codes = codes.copy()
-            codes[codes >= 0] = places_in_used
-            texts = column.dictionary.take(pa.array(used)).to_pylist()
-            counts.add(texts, codes, part.labels)
+            codes, strings = sorted_strings(part.strings[places[name]])
+            counts.add(strings.to_pylist(), codes, part.labels)
     return tallies
 
 

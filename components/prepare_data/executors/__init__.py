@@ -1,1 +1,1 @@
-"""Where the work of prepare_data runs: in threads, in processes, or on a Dask cluster."""
+"""Where the work of prepare_data runs: in this process, in several, or on a Dask cluster."""

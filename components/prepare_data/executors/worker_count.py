@@ -6,7 +6,6 @@ memory ends the step.
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ from kfp_tfjob.supervisor.kernel import memory_left
 
 _MOST_SHARED = 4  # workers in a pod without a CPU limit, which shares its node's cores
 WORKER_BYTES = 400 << 20  # of one worker, with what it needs for a moment
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
