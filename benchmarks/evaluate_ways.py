@@ -139,7 +139,7 @@ def judge(predictions: Any, baseline: Any, champion: Any, classes: Sequence[str]
     from kfp_tfjob.components.evaluate import report
     from kfp_tfjob.judging.gate import ChampionResult, decide
     from kfp_tfjob.judging.metrics import Measures
-    from kfp_tfjob.judging.verdict import build_verdict
+    from kfp_tfjob.judging.verdict_document import build_verdict
     from kfp_tfjob.options.gate import GateOptions
     from kfp_tfjob.registry.champion import Champion
     from kfp_tfjob.registry.verdict_record import EvaluatedModel

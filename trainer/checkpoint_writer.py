@@ -17,7 +17,7 @@ import numpy as np
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE
 
-from .checkpoint import Checkpoint, remove, steps
+from .checkpoint_format import Checkpoint, remove, steps
 from .replicas import parts_of
 from .staging import not_writable
 

@@ -19,12 +19,13 @@ import numpy as np
 from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.common.names import below
 from kfp_tfjob.features.coding import Coding, Column
+from kfp_tfjob.features.image_decoding import ImageInput
 from kfp_tfjob.features.records import prepare_again
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnMoments
-from kfp_tfjob.features.types.image import LARGEST, PictureInput
+from kfp_tfjob.features.types.image import LARGEST
 from kfp_tfjob.options.image_options import PICTURE
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import SCHEMA, SCHEMA_FORMAT, STATISTICS
@@ -109,7 +110,7 @@ class Dataset:
     digest: str = ""
     uri: str = ""
     coding: Coding | None = None
-    picture: PictureInput | None = None
+    picture: ImageInput | None = None
     row_weights: RowWeights | None = None
     encoded: Path = Path()
     _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)

@@ -17,7 +17,7 @@ import tensorflow as tf
 from kfp_tfjob.features.records import train_batch_size
 
 from .dataset import Dataset
-from .picture_rows import PictureRows
+from .image_rows import ImageRows
 from .rows import Rows
 
 # Options of mallopt(3).
@@ -26,9 +26,9 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST_MMAP_THRESHOLD, _SPARE_MEMORY = 32 << 20, 256 << 20
 
 
-def open_rows(dataset: Dataset, split: str) -> Rows | PictureRows:
+def open_rows(dataset: Dataset, split: str) -> Rows | ImageRows:
     """Return a split's rows."""
-    return PictureRows(dataset, split) if dataset.picture else Rows(dataset, split)
+    return ImageRows(dataset, split) if dataset.picture else Rows(dataset, split)
 
 
 def first_rows(
@@ -61,7 +61,7 @@ def first_rows(
 def distribute(
     strategy: tf.distribute.Strategy,
     dataset: Dataset,
-    rows: Rows | PictureRows,
+    rows: Rows | ImageRows,
     slices: Callable[[], Iterable[np.ndarray]],
     size: int | None,
     weights: np.ndarray | None = None,

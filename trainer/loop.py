@@ -23,8 +23,8 @@ from kfp_tfjob.storage.layout import CHECKPOINTS, LOGS
 
 from . import nccl, randomness, supervised
 from .callback_choice import choose
-from .callbacks import Callbacks
-from .checkpoint import Position
+from .callback_runner import Callbacks
+from .checkpoint_format import Position
 from .config import Config
 from .dataset import Dataset
 from .errors import NotFiniteError, StoppedError

@@ -20,7 +20,7 @@ import tensorflow as tf
 from kfp_tfjob.common import files
 from kfp_tfjob.storage.layout import LOGS, PROGRESS
 
-from .checkpoint import Position
+from .checkpoint_format import Position
 from .replicas import Replicas
 
 log = logging.getLogger(__name__)

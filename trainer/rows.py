@@ -1,7 +1,7 @@
 """Reads the packed rows and the labels of a table, which encoded_rows.py has written.
 
 A step copies its rows from a file that is mapped into memory. Called by `inputs.py` for a table;
-`picture_rows.py` does the same for images.
+`image_rows.py` does the same for images.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kfp_tfjob.common.escaping import short
-from kfp_tfjob.judging.compare import compare, compare_with_baseline
-from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import chance, difference, leaked_rows_note, number, rough
+from kfp_tfjob.judging.gain_bound import compare, compare_with_baseline
+from kfp_tfjob.judging.metric_uncertainty import Measured
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions
 from kfp_tfjob.options.gate import GateOptions

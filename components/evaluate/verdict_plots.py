@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import number
+from kfp_tfjob.judging.metric_uncertainty import Measured
 from kfp_tfjob.options.metric_names import unit_of
 from kfp_tfjob.pages.intervals import IntervalRow, Panel, interval_cell, intervals
 from kfp_tfjob.registry.verdict_record import ModelVerdict, VerdictSlice

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from kfp_tfjob.checks.subject import open_cluster
 from kfp_tfjob.cluster.backend import Backend, is_local
 from kfp_tfjob.cluster.log_writer import RunLogs
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.job_identity import Identity
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import cancelled

@@ -26,10 +26,10 @@ from kfp_tfjob.storage.layout import DISTRIBUTIONS, SUSPICIOUS
 from kfp_tfjob.storage.store import Store
 
 from ..step import Step
-from . import contracts, leaks, reference, sample
+from . import contracts, leaking_columns, reference, sample
 from .dataset import Prepared
 from .distributions import Distributions, DistributionsDocument, Drift, measure
-from .leaks import Suspicious
+from .leaking_columns import Suspicious
 from .reference import Reference
 from .sample import Sample
 
@@ -117,7 +117,7 @@ def validate(
             comparison = _compare(champion, prepared, known_rows, options)
     alone = "" if isinstance(champion, Reference) else str(champion)
     counts = reference.distributions(step.store, base)
-    suspicious = leaks.find(schema, rows["train"]) if rows else []
+    suspicious = leaking_columns.find(schema, rows["train"]) if rows else []
     validation = Validation(counts, comparison, alone, suspicious, options.max_psi)
     if suspicious:
         log.warning("SUSPICIOUS: %s", _suspicion(suspicious))

@@ -14,6 +14,7 @@ import numpy as np
 
 from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.features.image_decoding import ImageInput
 from kfp_tfjob.features.schema import (
     LeftOut,
     Schema,
@@ -24,7 +25,6 @@ from kfp_tfjob.features.schema import (
 )
 from kfp_tfjob.features.statistics import SPLITS, StatisticsDocument, WeightStatistics
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES
-from kfp_tfjob.features.types.image import PictureInput
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
@@ -172,7 +172,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
 
 
 def _described_images(
-    scan: Scan, label: Label, summed: Statistics, model_input: PictureInput
+    scan: Scan, label: Label, summed: Statistics, model_input: ImageInput
 ) -> StatisticsDocument:
     """Return the content of statistics.json for a dataset of images."""
     rows, folders, faults = scan.rows(label), scan.job.source.pictures, scan.faults

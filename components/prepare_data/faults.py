@@ -15,7 +15,8 @@ from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
-from kfp_tfjob.options.data import FORMATS, NULL_VALUES, DataOptions
+from kfp_tfjob.options.data import NULL_VALUES, DataOptions
+from kfp_tfjob.options.table_formats import FORMATS
 
 from .source.foreign_files import CONVERT
 

@@ -23,7 +23,7 @@ from .contracts import consequence
 from .data_validation import Comparison, Validation
 from .dataset import Prepared
 from .distributions import ColumnRows, Drift
-from .leaks import Suspicious
+from .leaking_columns import Suspicious
 
 MOST_COLUMNS = 200
 _MOST_BARS = 24  # the rest of the values is one bar

@@ -21,9 +21,10 @@ from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.options.data import AUTO, DataOptions
 from kfp_tfjob.options.image_options import PATHS, PICTURE
 
+from . import duplicate_rows, split_rules
 from . import kinds as columns_kinds
-from . import split_rules
 from .dictionary import Dictionary, TooManyTextsError
+from .duplicate_rows import Overlap
 from .executors.executor import Executor, ProgressLog
 from .faults import Faults
 from .images.folders import LABEL
@@ -36,7 +37,6 @@ from .source.files import Source
 from .source.readers.byte_range import BLOCK, Span
 from .source.readers.open_table import PART_BYTES, Part, parts_of
 from .source.resolve import first_block
-from .split_rules import Overlap
 from .tasks import Job, RowSummary
 
 _TASK = "kfp_tfjob.components.prepare_data.tasks:rows"
@@ -79,7 +79,7 @@ class Scan:
     def overlap(self) -> Overlap | None:
         """Return the rows with features of rows in other splits; None if there cannot be any."""
         return (
-            split_rules.count_overlap(self.executor.context.buckets, self.summary.overlaps)
+            duplicate_rows.count_overlap(self.executor.context.buckets, self.summary.overlaps)
             if self.job.split_rules.is_needed
             else None
         )

@@ -23,6 +23,7 @@ from .buckets import BucketFile, BucketWriter, HashBins, kind_of
 from .column_profile import ColumnProfile, DistinctTexts, profile
 from .columns_to_rows import Converter, Rows
 from .dictionary import Dictionary, HashedStrings, TooManyTextsError, too_large
+from .duplicate_rows import OverlapWriter
 from .executors.executor import Context
 from .faults import Faults
 from .fit_encoding import GROUPS, Counted
@@ -34,7 +35,7 @@ from .source.column_names import Columns, choose
 from .source.files import Source, SourceFile
 from .source.readers.arrow_table import ArrowTable, Chunk
 from .source.readers.open_table import Part, open_table
-from .split_rules import OverlapWriter, SplitRules, place
+from .split_rules import SplitRules, place
 from .weights import read as read_weights
 
 _MOST_NAMED = 10  # columns

@@ -16,8 +16,9 @@ from kfp_tfjob.cluster.api_errors import ForbiddenError
 from kfp_tfjob.cluster.create_job import lost_field, lost_fields
 from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.jobs.job_identity import Identity
 from kfp_tfjob.jobs.kind import Replica
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas

@@ -19,10 +19,11 @@ from kfp_tfjob.cluster.api_errors import (
 from kfp_tfjob.cluster.backend import JobExistsError, JobRefusedError
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient
 from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.jobs.job_identity import Identity
 from kfp_tfjob.jobs.kind import JobKind
 from kfp_tfjob.jobs.kinds import AUTOMATIC
 from kfp_tfjob.jobs.labels import QUEUE_LABEL
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import JobSpec
 

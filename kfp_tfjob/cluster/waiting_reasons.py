@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from kfp_tfjob.common.docs_page import address_of
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import container_statuses, replica_of, replicas
 
@@ -37,6 +38,7 @@ _NO_KEY = re.compile(r"couldn't find key (\S+) in Secret (?:\S+/)?(\S+)")
 _NO_CONFIG_MAP = re.compile(
     r'configmap "([^"]+)" not found|couldn\'t find key \S+ in ConfigMap (?:\S+/)?(\S+)'
 )
+_TOLERATE = "tolerate the taints of more nodes with pod.all.tolerations in a new run"
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,30 @@ def config_map_in(message: str) -> str:
 def is_about_image(message: str) -> bool:
     """Return whether a message of `reason` is about an image that cannot be pulled."""
     return any(pull_reason in message for pull_reason in _PULL)
+
+
+def remedy_for(waits: str) -> tuple[str, str]:
+    """Return the remedy for waiting pods and its documentation, by the messages of Kubernetes."""
+    if is_about_image(waits):
+        return (
+            "push the image to its registry, correct its name, or give the nodes access with"
+            " pod.all.image_pull_secret or the imagePullSecrets of the service account; the pod"
+            " then retries on its own"
+        ), address_of("image_pull")
+    if secret := secret_in(waits):
+        name, key = secret
+        task = f"add the key {key} to the Secret {name}" if key else f"create the Secret {name}"
+        return f"{task}; the pod then retries on its own", address_of("secret-not-found")
+    if config_map := config_map_in(waits):
+        fix = (
+            f"create the ConfigMap {config_map} with all keys that the pod uses; the pod then"
+            " retries on its own"
+        )
+        return fix, address_of("config-map-not-found")
+    free = "free the resources that it waits for"
+    if "untolerated taint" in waits:
+        free += f", {_TOLERATE}"
+    return f"{free}, or cancel the run and request less", address_of("unschedulable")
 
 
 def about(event: Object, pod: Object) -> bool:

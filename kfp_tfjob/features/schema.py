@@ -24,9 +24,9 @@ from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import CODEC_LAYOUT, CODEC_VERSION, SCHEMA_FORMAT
 
 from .coding import Coding
+from .image_decoding import ImageInput
 from .types import BY_SCHEMA_TYPE
 from .types.base import ColumnType, Learned
-from .types.image import PictureInput
 
 _OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")
 
@@ -125,7 +125,7 @@ class Schema:
     weight: SchemaWeight | None = None
     group: str = ""
     left_out: tuple[LeftOut, ...] = ()
-    picture: PictureInput | None = None
+    picture: ImageInput | None = None
     codec: Mapping[str, int | str] = field(default_factory=dict)
     splits: Mapping[str, SchemaSplit] = field(default_factory=dict)
 

@@ -22,8 +22,8 @@ from kfp_tfjob.options.pod import NATIVE_RESOURCES, PodOptions, PodSettings
 from kfp_tfjob.registry.tracking import PLUGIN_VARIABLES, RUN_ID
 from kfp_tfjob.storage.credentials import MOUNT
 
-from .pods import Mount, Part, Resources, Variable, Volume
 from .spec import RESERVED, is_protected
+from .user_pod_schema import Mount, Part, Resources, Variable, Volume
 
 # Kubeflow Pipelines gives every task the proxy of its own API server, in both spellings. Replicas
 # must not use it: gRPC between them and requests to the store would go through it, too.

@@ -13,7 +13,7 @@ The many small terms together are approximated by a normal distribution. The lar
 computed exactly, by the product of their characteristic functions on a grid. There is no random
 sampling, so the same models always get the same verdict.
 
-Called by compare.py (swapped models) and estimates.py (shuffled labels).
+Called by gain_bound.py (swapped models) and metric_uncertainty.py (shuffled labels).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ChanceSum:
         return (last + float(points[rare])) / 2
 
     def tail(self, value: float) -> float:
-        """Return the probability that the sum is at least `value`, for a p-value of compare.py."""
+        """Return the p-value of gain_bound.py: the probability that the sum is at least `value`."""
         if not self.deviation:
             return float(value <= 0)
         if not len(self.points):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .chance import LabelTerms
-from .estimates import Estimate, small_sample_correction, unknown, with_positive_weight
+from .metric_uncertainty import Estimate, small_sample_correction, unknown, with_positive_weight
 from .predictions import ClassPredictions, weights_of
 
 MOST_SHOWN_CLASSES = (

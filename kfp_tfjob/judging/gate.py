@@ -19,8 +19,8 @@ from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import is_own, range_of
 from kfp_tfjob.registry.verdict_record import Check
 
-from .compare import LEAST_ROWS, Comparison, compare, compare_with_baseline
 from .formatting import lower, number, rough
+from .gain_bound import LEAST_ROWS, Comparison, compare, compare_with_baseline
 from .metrics import Measures
 from .predictions import MOST_SCORED_CLASSES, ClassPredictions, Predictions
 from .slice_checks import SliceResult, judge_slices

@@ -43,7 +43,7 @@ from .rows import TestData
 from .scoring import score, trivial_outputs
 from .slices import Slices
 from .train_test_overlap import leaked_rows, overlap_checks
-from .verdict import build_verdict
+from .verdict_document import build_verdict
 
 log = logging.getLogger(__name__)
 

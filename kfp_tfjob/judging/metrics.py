@@ -2,7 +2,7 @@
 
 Means of a value for each row, such as the log loss, are computed here; metrics of the confusion
 matrix in confusion_metrics.py, metrics of ranks in ranking_metrics.py. Each estimate comes with its
-uncertainty (estimates.py).
+uncertainty (metric_uncertainty.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import confusion_metrics, ranking_metrics
 from .calibration import Calibration
 from .chance import LabelTerms
 from .confusion_metrics import MOST_SHOWN_CLASSES, Cells
-from .estimates import Estimate, Measured, mean, unknown, with_positive_weight
+from .metric_uncertainty import Estimate, Measured, mean, unknown, with_positive_weight
 from .predictions import (
     CHUNK,
     ClassPredictions,

@@ -16,7 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .chance import LabelTerms
-from .estimates import Estimate, inner, small_sample_correction, unknown, with_positive_weight
+from .metric_uncertainty import (
+    Estimate,
+    inner,
+    small_sample_correction,
+    unknown,
+    with_positive_weight,
+)
 from .predictions import ClassPredictions, weights_of
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve

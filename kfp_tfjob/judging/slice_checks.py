@@ -17,8 +17,8 @@ from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.registry.verdict_record import Check, VerdictSlice
 
-from .compare import LEAST_ROWS, Comparison, compare
 from .formatting import chance, number
+from .gain_bound import LEAST_ROWS, Comparison, compare
 from .metrics import Measures
 from .slices import Part, Slices
 

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     Discriminator,
@@ -24,6 +24,7 @@ from . import image_options
 from .contract import Contract
 from .image_options import ImageOptions
 from .parse import Group, Text, Texts, option
+from .table_formats import FORMAT_NAMES
 from .value_format import ValueFormat
 
 _DIGEST_LENGTH = 32  # hexadecimal digits: 128 bits name a dataset
@@ -32,55 +33,6 @@ _SALT_BYTES = 64  # the longest key of blake2b
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
 
 
-class Format(NamedTuple):
-    """A format of data files.
-
-    Attributes:
-        name: The value of `data_options.format`.
-        suffixes: Endings of the file names that count as data in a folder.
-        words: The format in messages.
-        reader: The class that recognizes and reads such files, as `module:class`.
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
-    words: str
-    reader: str
-
-
-def _with_compression(*suffixes: str) -> tuple[str, ...]:
-    return tuple(suffix + compressed for suffix in suffixes for compressed in ("", ".gz", ".zst"))
-
-
-_READERS = "kfp_tfjob.components.prepare_data.source.readers"
-# The last format that recognizes a file reads it, because any text file may be a CSV.
-FORMATS = (
-    Format("csv", _with_compression(".csv", ".tsv"), "CSV", f"{_READERS}.csv_table:CsvTable"),
-    Format(
-        "jsonl",
-        _with_compression(".jsonl", ".ndjson"),
-        "JSON Lines",
-        f"{_READERS}.json_table:JsonTable",
-    ),
-    Format("parquet", (".parquet",), "Parquet", f"{_READERS}.parquet_table:ParquetTable"),
-    Format(
-        "tfrecord",
-        _with_compression(".tfrecord", ".tfrecords"),
-        "TFRecord",
-        f"{_READERS}.tfrecord_table:TFRecordTable",
-    ),
-    Format("arrow", (".arrow", ".feather"), "Arrow", f"{_READERS}.arrow_file:ArrowFile"),
-    Format("excel", (".xlsx",), "Excel", f"{_READERS}.excel_sheet:ExcelSheet"),
-)
-
-
-def suffixes() -> tuple[str, ...]:
-    """Return the endings of the file names that count as data in a folder."""
-    return tuple(suffix for format in FORMATS for suffix in format.suffixes)
-
-
-FORMAT_WORDS = ", ".join(format.words for format in FORMATS[:-1]) + f" or {FORMATS[-1].words}"
-_FORMAT_NAMES = tuple(format.name for format in FORMATS)
 AUTO = "auto"
 BLANKS = "blanks"  # the delimiter of aligned columns
 DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "space": " "}
@@ -297,7 +249,7 @@ class DataOptions(Group):
         "`true` if the first line of a CSV is its header although it looks like a row; by default,"
         " such a file is rejected.",
     )
-    format: Literal["auto", *_FORMAT_NAMES, image_options.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
+    format: Literal["auto", *FORMAT_NAMES, image_options.FORMAT] = option(  # pyright: ignore[reportInvalidTypeForm]
         "auto",
         "Format of the files. `auto` decides by each file's first bytes; a folder with images and"
         " no table is `images`.",

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from .data import FORMAT_WORDS, DataOptions
+from .data import DataOptions
 from .gate import DEFAULT_GATE, GateOptions
 from .parse import Group, whole_numbers
 from .pod import PodOptions
+from .table_formats import FORMAT_WORDS
 from .train import TrainOptions
 
 # The default of train_batch_size for each GPU, or for all replicas on CPUs: only the rows of a GPU

@@ -146,7 +146,7 @@ class EvaluatedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelVerdict(EvaluatedModel):
-    """The content of verdict.json, which judging/verdict.py makes.
+    """The content of verdict.json, which judging/verdict_document.py makes.
 
     Attributes:
         blessed: Whether the model passed the gate.

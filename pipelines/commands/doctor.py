@@ -14,8 +14,8 @@ import click
 
 from kfp_tfjob.common.errors import LABELS, ConfigurationError
 
-from .connection import with_connection
 from .parameters import parameters_of, with_parameters
+from .shared_options import with_connection
 
 if TYPE_CHECKING:
     from ..doctor import Report

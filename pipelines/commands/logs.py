@@ -12,7 +12,7 @@ from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.common.escaping import lines as safe
 
 from ..local.home import DEFAULT
-from .connection import with_connection, with_home
+from .shared_options import with_connection, with_home
 
 if TYPE_CHECKING:
     from ..kubeflow.connection import Connection

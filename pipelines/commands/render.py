@@ -33,7 +33,8 @@ def first_attempt(values: RunParameters, run_id: str) -> str:
     """
     from dataclasses import replace
 
-    from kfp_tfjob.jobs.manifest import Identity, build_job, to_yaml
+    from kfp_tfjob.jobs.job_identity import Identity
+    from kfp_tfjob.jobs.manifest import build_job, to_yaml
     from kfp_tfjob.jobs.spec import JobSpec
     from kfp_tfjob.options import address_fields
     from kfp_tfjob.options.no_data import has_data

@@ -11,10 +11,10 @@ import click
 
 from kfp_tfjob.common.formatting import counted, minutes, sized
 
-from .connection import with_runs
 from .deletion_progress import DeletionProgress
 from .group import Group
 from .output import age, as_json, show, show_json, show_table
+from .shared_options import with_runs
 from .store import Models, with_models
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import click
 
 from kfp_tfjob.common.formatting import counted
 
-from .connection import open_client, with_connection, with_experiment, with_pipeline
 from .group import Group
 from .output import age, as_json, dry_run, proceed, show, show_json, show_table, without_asking
 from .parameters import parameters_of, with_parameters
+from .shared_options import open_client, with_connection, with_experiment, with_pipeline
 from .submit import show_plan
 
 if TYPE_CHECKING:

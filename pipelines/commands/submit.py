@@ -11,9 +11,9 @@ import click
 from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.common.formatting import counted
 
-from .connection import open_client, with_connection, with_experiment, with_pipeline
 from .output import as_json, dry_run, proceed, show, show_json, without_asking
 from .parameters import parameters_of, with_parameters
+from .shared_options import open_client, with_connection, with_experiment, with_pipeline
 from .terminal import with_verbose
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..local.home import DEFAULT
-from .connection import with_connection
+from .shared_options import with_connection
 from .store import open_models
 
 if TYPE_CHECKING:

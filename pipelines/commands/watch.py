@@ -13,8 +13,8 @@ import click
 
 from kfp_tfjob.common.formatting import minutes
 
-from .connection import with_runs
 from .output import as_json, show, show_json_line
+from .shared_options import with_runs
 from .terminal import is_live, with_verbose
 
 if TYPE_CHECKING:

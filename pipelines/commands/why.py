@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .connection import with_runs
 from .output import as_json, show, show_json
+from .shared_options import with_runs
 
 if TYPE_CHECKING:
     from ..kubeflow.client import Client

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_tfjob.jobs.jobset import JOBSET
-from kfp_tfjob.jobs.pods import Container
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
+from kfp_tfjob.jobs.user_pod_schema import Container
 
 from .image_config import ImageConfig, inspect, to_type
 from .report import Report

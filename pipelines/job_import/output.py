@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from kfp_tfjob.common.errors import StepError
-from kfp_tfjob.jobs.pods import SHARED_MEMORY, Container, Mount, is_scratch
+from kfp_tfjob.jobs.user_pod_schema import SHARED_MEMORY, Container, Mount, is_scratch
 from kfp_tfjob.storage.address import S3Address
 
 from .main_container import Mains, is_uploader

@@ -20,10 +20,10 @@ from kfp_tfjob.jobs.labels import (
     QUEUE_LABEL,
     SETUP,
 )
-from kfp_tfjob.jobs.manifest import JOB_DIR, OUTPUT_DIR, POD_ANNOTATIONS, TRAINER
-from kfp_tfjob.jobs.pods import Container, Mount, PodSpec, Variable
+from kfp_tfjob.jobs.pod_template import JOB_DIR, OUTPUT_DIR, POD_ANNOTATIONS, TRAINER
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.tfjob import TFJOB
+from kfp_tfjob.jobs.user_pod_schema import Container, Mount, PodSpec, Variable
 from kfp_tfjob.options.address_fields import safe
 from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.options.pod import CHIEF_GRACE, DEFAULTS, NATIVE_RESOURCES

@@ -13,7 +13,8 @@ from typing import Any
 
 from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.labels import INJECT, MANAGER_LABEL, QUEUE_LABEL
-from kfp_tfjob.jobs.pods import (
+from kfp_tfjob.jobs.spec import RESERVED
+from kfp_tfjob.jobs.user_pod_schema import (
     SHARED_MEMORY,
     Container,
     Mount,
@@ -22,7 +23,6 @@ from kfp_tfjob.jobs.pods import (
     Volume,
     is_scratch,
 )
-from kfp_tfjob.jobs.spec import RESERVED
 from kfp_tfjob.options.parameter_masking import looks_secret
 from kfp_tfjob.options.pod import (
     CHIEF_GRACE,

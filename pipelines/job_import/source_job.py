@@ -19,7 +19,7 @@ from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.labels import MANAGER, MANAGER_LABEL, SETUP
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.pods import Metadata, Template
+from kfp_tfjob.jobs.user_pod_schema import Metadata, Template
 
 from .report import Report
 

@@ -65,7 +65,8 @@ def make_plan(
         namespace: The namespace of the runs; empty for the kubeconfig's.
     """
     from kfp_tfjob.cluster import capacity
-    from kfp_tfjob.jobs.manifest import Identity, build_job
+    from kfp_tfjob.jobs.job_identity import Identity
+    from kfp_tfjob.jobs.manifest import build_job
 
     spec = job_spec(values)
     requests = capacity.of_job(build_job(spec, Identity("run", 1)))

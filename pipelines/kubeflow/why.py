@@ -33,7 +33,6 @@ from .runs import Run
 _LINES = 12  # of a log, for a terminal; `kfp-tfjob logs` shows all lines
 # The parameters that a pipeline has if its runs decide what the replicas request.
 _JOB_PARAMETERS = {name for name in PARAMETERS if name.startswith(("train_", "pod"))}
-_TAINT = "tolerate the taints of more nodes with pod.all.tolerations in a new run"
 
 
 @dataclass(frozen=True)
@@ -339,7 +338,7 @@ def _explain_progress(
     attempts = _attempts(run, records.ends())
     if snapshot and snapshot.waits:
         waits = "; ".join(snapshot.waits)
-        remedy, docs = _wait_remedy(waits)
+        remedy, docs = waiting_reasons.remedy_for(waits)
         findings = []
         if "nodes are available" in waits:
             findings = _node_findings(read_parameters, cluster.namespace)
@@ -377,30 +376,6 @@ def _node_findings(read_parameters: ReadParameters, namespace: str) -> list[Find
     except StepError:  # an addition to the reasons, which come first
         return []
     return only(cluster_checks.check_cluster(spec, namespace), Status.WAITS)
-
-
-def _wait_remedy(waits: str) -> tuple[str, str]:
-    """Return the remedy for waiting pods and its documentation, by the messages of Kubernetes."""
-    if waiting_reasons.is_about_image(waits):
-        return (
-            "push the image to its registry, correct its name, or give the nodes access with"
-            " pod.all.image_pull_secret or the imagePullSecrets of the service account; the pod"
-            " then retries on its own"
-        ), address_of("image_pull")
-    if secret := waiting_reasons.secret_in(waits):
-        name, key = secret
-        task = f"add the key {key} to the Secret {name}" if key else f"create the Secret {name}"
-        return f"{task}; the pod then retries on its own", address_of("secret-not-found")
-    if config_map := waiting_reasons.config_map_in(waits):
-        fix = (
-            f"create the ConfigMap {config_map} with all keys that the pod uses; the pod then"
-            " retries on its own"
-        )
-        return fix, address_of("config-map-not-found")
-    free = "free the resources that it waits for"
-    if "untolerated taint" in waits:
-        free += f", {_TAINT}"
-    return f"{free}, or cancel the run and request less", address_of("unschedulable")
 
 
 def progress_line(progress: Progress) -> str:

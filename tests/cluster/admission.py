@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.job_identity import Identity
+from kfp_tfjob.jobs.manifest import build_job
 from tests.cluster.host import BRIDGE_ADDRESS
 from tests.cluster.launches import Launch
 from tests.cluster.processes import wait_until

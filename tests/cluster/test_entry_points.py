@@ -8,7 +8,8 @@ import pytest
 
 from kfp_tfjob.checks.step_pods import KEYS
 from kfp_tfjob.jobs.failure_record import Failure
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.job_identity import Identity
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.pipelines.compilation import FOLDER

@@ -18,9 +18,10 @@ from kfp_tfjob.checks.finding import Finding, Status, only
 from kfp_tfjob.checks.subject import Subject, dry_run
 from kfp_tfjob.cluster import capacity
 from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.jobs.job_identity import Identity
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kinds import AUTOMATIC
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.options.container_images import TRAINER
 from kfp_tfjob.uploader import push

@@ -15,7 +15,8 @@ from kfp_tfjob.checks.finding import Status, only
 from kfp_tfjob.checks.subject import Subject
 from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.job_identity import Identity
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from tests.cluster.faulty_proxy import FaultyProxy

@@ -22,7 +22,8 @@ from kfp_tfjob.components.prepare_data import dataset, report, row_requirements,
 from kfp_tfjob.components.prepare_data.data_validation import Validation
 from kfp_tfjob.components.prepare_data.executors.executor import Context, Executor
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
-from kfp_tfjob.jobs.manifest import Identity, build_job, to_yaml
+from kfp_tfjob.jobs.job_identity import Identity
+from kfp_tfjob.jobs.manifest import build_job, to_yaml
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.parse import parse

@@ -12,7 +12,7 @@ import pytest
 from examples import people
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.escaping import html
-from kfp_tfjob.components.prepare_data import leaks, reference, sample, split_rules
+from kfp_tfjob.components.prepare_data import leaking_columns, reference, sample, split_rules
 from kfp_tfjob.components.prepare_data.data_validation import Validation, validate
 from kfp_tfjob.components.prepare_data.distributions import Distributions
 from kfp_tfjob.components.prepare_data.engine import run
@@ -249,7 +249,7 @@ def test_a_column_that_alone_predicts_the_label(data: Data, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         validation = data.validate(done)
     assert {item.name for item in validation.suspicious} == {"tax", "refund"}
-    assert {item.measure for item in validation.suspicious} == {leaks.AUC}
+    assert {item.measure for item in validation.suspicious} == {leaking_columns.AUC}
     stored = suspicious_columns(data.step.store, done.dataset_uri)
     assert "'refund' (AUC 1.000), 'tax' (AUC 0" in stored and f"SUSPICIOUS: {stored}" in caplog.text
     assert 'data_options.drop=["refund", "tax"]' in stored

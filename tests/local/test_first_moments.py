@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kfp_tfjob.jobs.manifest import SUPERVISOR
+from kfp_tfjob.jobs.pod_template import SUPERVISOR
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300  # only what hangs reaches it

@@ -15,9 +15,10 @@ from pyarrow import parquet
 from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.prepare_data import engine
 from kfp_tfjob.components.step import Step
+from kfp_tfjob.features.image_decoding import ImageInput
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.served_model import ServedModel
-from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
+from kfp_tfjob.features.types.image import ONE_PIXEL
 from kfp_tfjob.judging.rows import TestData as Rows
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
@@ -34,11 +35,11 @@ from tests.typed_schema import typed
 from tests.unit.picture_files import animals, deep, drawn, encoded, tree
 
 INPUTS = [
-    PictureInput(24, 24, 3),
-    PictureInput(32, 20, 1, "crop"),
-    PictureInput(20, 32, 3, "pad"),
-    PictureInput(24, 24, 3, interpolation="nearest"),
-    PictureInput(16, 16, 1, interpolation="bicubic"),
+    ImageInput(24, 24, 3),
+    ImageInput(32, 20, 1, "crop"),
+    ImageInput(20, 32, 3, "pad"),
+    ImageInput(24, 24, 3, interpolation="nearest"),
+    ImageInput(16, 16, 1, interpolation="bicubic"),
 ]
 FILES = [
     encoded(drawn(1)),
@@ -72,7 +73,7 @@ def dataset(folder: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("wanted", INPUTS)
-def test_pictures_of_every_mode_become_the_input(wanted: PictureInput) -> None:
+def test_pictures_of_every_mode_become_the_input(wanted: ImageInput) -> None:
     found = wanted.decode(tf.constant(FILES)).numpy()
     assert found.shape == (len(FILES), *wanted.shape) and found.dtype == np.float32
     assert found.min() >= 0 and found.max() <= 255
@@ -84,10 +85,10 @@ def test_a_picture_of_the_right_size_keeps_its_values() -> None:
     for content in (encoded(drawn(4), "PNG"), encoded(drawn(5).convert("P"), "PNG")):
         with Image.open(io.BytesIO(content)) as picture:
             expected = np.asarray(picture.convert("RGB"), np.float32)
-        assert np.array_equal(PictureInput(30, 40, 3).decode(tf.constant([content]))[0], expected)
+        assert np.array_equal(ImageInput(30, 40, 3).decode(tf.constant([content]))[0], expected)
     with Image.open(io.BytesIO(deep())) as picture:
         expected = np.asarray(picture, np.uint16) >> 8
-    found = PictureInput(30, 40, 1).decode(tf.constant([deep()]))[0, :, :, 0]
+    found = ImageInput(30, 40, 1).decode(tf.constant([deep()]))[0, :, :, 0]
     assert np.array_equal(found, expected)
 
 

@@ -7,6 +7,7 @@ import kfp_server_api as api
 import pytest
 
 from kfp_tfjob import Client
+from kfp_tfjob.cluster.waiting_reasons import remedy_for
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.jobs.failure_record import Failure
@@ -14,7 +15,6 @@ from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.runs import all_parameters
-from kfp_tfjob.pipelines.kubeflow.why import _wait_remedy
 from kfp_tfjob.registry.training_cache import TrainedRun
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout, RunLayout
@@ -108,9 +108,9 @@ def test_parameters_have_the_defaults_of_their_pipeline(fake, package, base):
 
 def test_a_run_that_waits_for_a_node_with_a_taint_is_told_of_tolerations():
     waits = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu"
-    assert "pod.all.tolerations" not in _wait_remedy(waits)[0]
+    assert "pod.all.tolerations" not in remedy_for(waits)[0]
     waits += ", 1 node(s) had untolerated taint {a: b}"
-    assert "pod.all.tolerations" in _wait_remedy(waits)[0]
+    assert "pod.all.tolerations" in remedy_for(waits)[0]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_run_that_waits_for_a_node_with_a_taint_is_told_of_tolerations():
     ],
 )
 def test_a_run_that_waits_is_told_what_its_pod_lacks(waits, words, section):
-    remedy, docs = _wait_remedy(waits)
+    remedy, docs = remedy_for(waits)
     assert words in remedy and docs.endswith(f"#{section}")
 
 

@@ -14,7 +14,7 @@ from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, MANIFEST
-from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, steps
+from kfp_tfjob.trainer.checkpoint_format import Checkpoint, Position, steps
 from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter, HostCopy
 from tests.local.trainer_jobs import STEPS, Start
 

@@ -24,10 +24,11 @@ from kfp_tfjob.serving.loaded_model import LoadedModel
 from kfp_tfjob.serving.protocol import _predict_rows
 from kfp_tfjob.serving.refusal import RefusedRequest
 from kfp_tfjob.registry.champion import Champion
-from kfp_tfjob.features.types.image import ONE_PIXEL, PictureInput
+from kfp_tfjob.features.types.image import ONE_PIXEL
+from kfp_tfjob.features.image_decoding import ImageInput
 
 folder = Path(sys.argv[1])
-picture = PictureInput(4, 4, 1)
+picture = ImageInput(4, 4, 1)
 module = tf.Module()
 module.weights = tf.Variable([[1.0, 2.0]])
 

@@ -7,8 +7,9 @@ from typing import Any
 from kubernetes.client import Configuration
 
 from kfp_tfjob.cluster.client import ClusterClient, connect
+from kfp_tfjob.jobs.job_identity import Identity
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from tests.unit.launch_parameters import DEFAULTS, RUN_ID

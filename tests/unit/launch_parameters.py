@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kfp_tfjob.jobs.manifest import Identity
+from kfp_tfjob.jobs.job_identity import Identity
 
 RUN_ID = "0b6c7f52-7a0e-4f0c-9a51-3f0f5f6c2d11"
 DEFAULTS: dict[str, Any] = {

@@ -33,7 +33,7 @@ from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.trainer import checkpoint, encoded_rows
+from kfp_tfjob.trainer import checkpoint_format, encoded_rows
 from kfp_tfjob.trainer.dataset import Dataset, RowWeights
 from kfp_tfjob.user_code import code_files
 from tests.conftest import PACKAGES
@@ -87,9 +87,9 @@ def _dataset(folder: Path) -> None:
 def _checkpoint(folder: Path) -> None:
     checkpoints._content(1).write(folder)
     try:
-        checkpoint.newest(folder)
+        checkpoint_format.newest(folder)
     finally:
-        assert checkpoint.steps(folder) == [1]  # it is not damaged
+        assert checkpoint_format.steps(folder) == [1]  # it is not damaged
 
 
 def _zip(folder: Path) -> None:
@@ -161,7 +161,7 @@ DOORS: dict[str, tuple[Callable[[Path], None], Any, str]] = {
     "train rows": (_dataset, encoded_rows.Packing, "pack"),
     "sampled rows": (_first_rows, sample, "_labels"),
     "dataset": (_dataset, RowWeights, "of"),
-    "checkpoint": (_checkpoint, checkpoint, "_numpy_dtype"),
+    "checkpoint": (_checkpoint, checkpoint_format, "_numpy_dtype"),
     "code": (_zip, code_files, "_check"),
     "task of a process": (_in_process, tasks, "_PartWriter"),
     "task on Dask": (_on_dask, distributed, "Context"),

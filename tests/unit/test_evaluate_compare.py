@@ -8,8 +8,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from kfp_tfjob.judging.compare import LEAST_ROWS, Comparison, compare_with_baseline
-from kfp_tfjob.judging.compare import compare as compare_measures
+from kfp_tfjob.judging.gain_bound import LEAST_ROWS, Comparison, compare_with_baseline
+from kfp_tfjob.judging.gain_bound import compare as compare_measures
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from tests.baselines import two_classes

@@ -12,7 +12,7 @@ from sklearn.calibration import calibration_curve
 
 from kfp_tfjob.judging import predictions as of_models
 from kfp_tfjob.judging.confusion_metrics import condense
-from kfp_tfjob.judging.estimates import Estimate, Measured, t_quantile, t_tail
+from kfp_tfjob.judging.metric_uncertainty import Estimate, Measured, t_quantile, t_tail
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions, joined
 from kfp_tfjob.judging.ranking_metrics import curves_of

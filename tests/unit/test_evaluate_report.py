@@ -15,12 +15,12 @@ from kfp_tfjob.common.escaping import html as escaped
 from kfp_tfjob.common.escaping import short
 from kfp_tfjob.components.evaluate import report
 from kfp_tfjob.components.evaluate.artifacts import confusion, kfp_metrics, roc
-from kfp_tfjob.judging.estimates import Measured
 from kfp_tfjob.judging.formatting import difference, number
 from kfp_tfjob.judging.gate import ChampionResult, decide
+from kfp_tfjob.judging.metric_uncertainty import Measured
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
-from kfp_tfjob.judging.verdict import build_verdict
+from kfp_tfjob.judging.verdict_document import build_verdict
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, meaning
 from kfp_tfjob.registry.champion import Champion

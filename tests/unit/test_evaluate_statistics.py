@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfp_tfjob.judging.compare import compare
+from kfp_tfjob.judging.gain_bound import compare
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePredictions
 from kfp_tfjob.judging.rows import Batch

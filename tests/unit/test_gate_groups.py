@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kfp_tfjob.judging.compare import Comparison, compare, compare_with_baseline
+from kfp_tfjob.judging.gain_bound import Comparison, compare, compare_with_baseline
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import Predictions
 from tests.unit.gate_situations import BINARY, both_groups, both_smooth, groups, smooth

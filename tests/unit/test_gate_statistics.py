@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from kfp_tfjob.judging.compare import compare, compare_with_baseline
+from kfp_tfjob.judging.gain_bound import compare, compare_with_baseline
 from kfp_tfjob.judging.metrics import Measures
 from tests.unit.gate_situations import AGAINST_BASELINE, AGAINST_CHAMPION
 

@@ -30,9 +30,9 @@ from kfp_tfjob.components.finish.run_report import explain
 from kfp_tfjob.jobs import kinds
 from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of
 from kfp_tfjob.jobs.job_diagnosis import judge
+from kfp_tfjob.jobs.job_identity import Identity
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.manifest import Identity
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import is_over, is_suspended, job_condition

@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kfp_tfjob.jobs.job_identity import Identity
 from kfp_tfjob.jobs.kinds import kind_named
 from kfp_tfjob.jobs.labels import run_label
-from kfp_tfjob.jobs.manifest import Identity, build_job, spec_hash, to_yaml
+from kfp_tfjob.jobs.manifest import build_job, spec_hash, to_yaml
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.tfjob import TFJOB
 from kfp_tfjob.pipelines.commands.render import first_attempt

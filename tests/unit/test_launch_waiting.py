@@ -13,7 +13,8 @@ from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
 from kfp_tfjob.components.launch_tfjob.launch import Launch
 from kfp_tfjob.components.launch_tfjob.time_limits import Snapshot
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.job_identity import Identity
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.verdict import Verdict
 from tests.unit.launch_parameters import DEFAULTS

@@ -22,7 +22,7 @@ from kfp_tfjob.components.launch_tfjob.task import TaskReport
 from kfp_tfjob.components.prepare_data import report as dataset
 from kfp_tfjob.components.prepare_data.data_validation import Comparison, Validation
 from kfp_tfjob.components.prepare_data.distributions import ColumnRows, DistributionsDocument, Drift
-from kfp_tfjob.components.prepare_data.leaks import Suspicious
+from kfp_tfjob.components.prepare_data.leaking_columns import Suspicious
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.features.statistics import LabelStatistics, StatisticsDocument
 from kfp_tfjob.pages import template

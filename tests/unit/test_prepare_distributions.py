@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data import leaks
+from kfp_tfjob.components.prepare_data import leaking_columns
 from kfp_tfjob.components.prepare_data.distributions import (
     MOST_COLUMNS,
     MOST_VALUES,
@@ -272,17 +272,17 @@ def test_a_column_is_suspicious_only_if_it_predicts_other_rows(classes: int | No
         ],
         axis=1,
     )
-    found = leaks.find(_schema(4, classes), _train(columns, labels))
+    found = leaking_columns.find(_schema(4, classes), _train(columns, labels))
     assert [item.name for item in found] == ["0"]
-    assert (found[0].measure == leaks.AUC) == (classes == 2)
-    few = leaks.find(_schema(4, classes), _train(columns[:50], labels[:50]))
+    assert (found[0].measure == leaking_columns.AUC) == (classes == 2)
+    few = leaking_columns.find(_schema(4, classes), _train(columns[:50], labels[:50]))
     assert few == []
 
 
 def test_labels_without_a_choice_are_no_leak() -> None:
     columns = np.zeros((200, 1), np.float32)
-    assert leaks.find(_schema(1, 2), _train(columns, np.zeros(200, np.int64))) == []
-    assert leaks.find(_schema(1, None), _train(columns, np.ones(200, np.float32))) == []
+    assert leaking_columns.find(_schema(1, 2), _train(columns, np.zeros(200, np.int64))) == []
+    assert leaking_columns.find(_schema(1, None), _train(columns, np.ones(200, np.float32))) == []
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import fastavro
 import pytest
 
 from kfp_tfjob.common.errors import DataError
-from kfp_tfjob.options import data
+from kfp_tfjob.options import table_formats
 from tests.unit.prepared_files import check, header_of, read
 
-AVRO = data.Format("avro", (".avro",), "Avro", "tests.unit.avro_reader:AvroTable")
+AVRO = table_formats.Format("avro", (".avro",), "Avro", "tests.unit.avro_reader:AvroTable")
 TYPES = {"size": ["null", "double"], "city": "string", "y": "long"}
 FIELDS = [{"name": name, "type": type} for name, type in TYPES.items()]
 SCHEMA = {"type": "record", "name": "Row", "fields": FIELDS}
@@ -25,7 +25,7 @@ def write(path: Path, rows: int, start: int = 0) -> None:
 
 
 def test_a_format_is_one_module_and_one_line(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(data, "FORMATS", (*data.FORMATS, AVRO))
+    monkeypatch.setattr(table_formats, "FORMATS", (*table_formats.FORMATS, AVRO))
     write(tmp_path / "a.avro", 100)
     write(tmp_path / "b.avro", 60, 100)
     assert header_of(tmp_path) == ["size", "city", "y"]

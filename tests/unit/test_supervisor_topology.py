@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from kfp_tfjob.jobs.job_identity import Identity
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.supervisor.tf_config import Topology, expand

@@ -14,7 +14,8 @@ from kfp_tfjob.common.errors import Problems
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
 from kfp_tfjob.components.launch_tfjob.task import apply
 from kfp_tfjob.components.sync_output.component import sync_output
-from kfp_tfjob.jobs.manifest import Identity, build_job
+from kfp_tfjob.jobs.job_identity import Identity
+from kfp_tfjob.jobs.manifest import build_job
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.jobs.task_config import TaskSettings

@@ -13,7 +13,7 @@ import pytest
 
 from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.common.files import sweep
-from kfp_tfjob.trainer.checkpoint import Checkpoint, Position, newest, remove, steps
+from kfp_tfjob.trainer.checkpoint_format import Checkpoint, Position, newest, remove, steps
 from kfp_tfjob.trainer.errors import NotStartedError
 
 SETTINGS = {"seed": 1}

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.options.data import DataOptions, suffixes
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.image_options import FORMAT, PICTURE, SUFFIXES
+from kfp_tfjob.options.table_formats import suffixes
 from kfp_tfjob.storage.store import Store
 
 from ..faults import FileFaults

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from kfp_tfjob.common.formatting import listed
+from kfp_tfjob.features.image_decoding import ImageInput
 from kfp_tfjob.features.statistics import SPLITS, BadRows, LabelStatistics, StatisticsDocument
-from kfp_tfjob.features.types.image import ImageProfile, PictureInput
+from kfp_tfjob.features.types.image import ImageProfile
 from kfp_tfjob.options.image_options import PICTURE, ImageOptions
 
 from ..column_warnings import alike_classes
@@ -16,7 +17,7 @@ from ..column_warnings import alike_classes
 _LARGEST_COMMON, _USUAL = 256, 128  # pixels
 
 
-def input_of(profile: ImageProfile, options: ImageOptions) -> PictureInput:
+def input_of(profile: ImageProfile, options: ImageOptions) -> ImageInput:
     """Return the model's input: as the options set it, otherwise as it suits the images."""
     height, width = options.height, options.width
     if not height:
@@ -24,12 +25,12 @@ def input_of(profile: ImageProfile, options: ImageOptions) -> PictureInput:
         if max(height, width) > _LARGEST_COMMON:
             height = width = _USUAL
     channels = options.channels or (1 if profile.is_grey else 3)
-    return PictureInput(height, width, channels, options.resize, options.interpolation)
+    return ImageInput(height, width, channels, options.resize, options.interpolation)
 
 
 def described(
     profile: ImageProfile,
-    model_input: PictureInput,
+    model_input: ImageInput,
     label: str,
     classes: Sequence[str],
     class_counts: np.ndarray,
@@ -69,7 +70,7 @@ def described(
 
 def _warnings(
     profile: ImageProfile,
-    model_input: PictureInput,
+    model_input: ImageInput,
     classes: Sequence[str],
     class_counts: np.ndarray,
     conflicts: int,

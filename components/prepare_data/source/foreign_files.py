@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.options.data import FORMAT_WORDS
+from kfp_tfjob.options.table_formats import FORMAT_WORDS
 
 HEAD = 512  # bytes by which a file is recognized
 READER = "write a function that reads it, and name the function in data_options.reader"

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
 from kfp_tfjob.common.formatting import listed
-from kfp_tfjob.options.data import FORMAT_WORDS, suffixes
 from kfp_tfjob.options.parse import no_path
+from kfp_tfjob.options.table_formats import FORMAT_WORDS, suffixes
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.store import Store
 

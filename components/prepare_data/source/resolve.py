@@ -11,7 +11,8 @@ import pyarrow as pa
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.cells import matches
-from kfp_tfjob.options.data import DataOptions, suffixes
+from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.table_formats import suffixes
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
 from kfp_tfjob.storage.store import Store
 

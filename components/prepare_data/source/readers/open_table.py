@@ -16,8 +16,9 @@ from pkgutil import resolve_name
 from typing import IO
 
 from kfp_tfjob.common.errors import DataError, Problem
-from kfp_tfjob.options import data
-from kfp_tfjob.options.data import BLANKS, DataOptions, Format
+from kfp_tfjob.options import table_formats
+from kfp_tfjob.options.data import BLANKS, DataOptions
+from kfp_tfjob.options.table_formats import Format
 
 from .. import foreign_files
 from ..column_names import empty
@@ -155,7 +156,7 @@ def _reader_of(source: Source, file: SourceFile, options: DataOptions) -> type[R
     if file_format.name == "csv" != options.format and _JSON_NAME.search(file.name):
         file_format, reader = _reader_named("jsonl")
     if options.format not in ("auto", file_format.name):
-        words = {recognised.name: recognised.words for recognised in data.FORMATS}
+        words = {recognised.name: recognised.words for recognised in table_formats.FORMATS}
         raise DataError(
             Problem(
                 f"{file.name} does not have the format in data_options.format",
@@ -201,7 +202,7 @@ def _refuse_sheet(file: SourceFile, reader: type[Reader], options: DataOptions) 
 
 def _recognised(head: bytes, is_text: bool) -> tuple[Format, type[Reader]] | None:
     """Return the format of a file that begins so, and its reader."""
-    for file_format in reversed(data.FORMATS):  # CSV is the first, as any text may be one
+    for file_format in reversed(table_formats.FORMATS):  # CSV is the first, as any text may be one
         _, reader = _reader_named(file_format.name)
         if reader.is_text == is_text and reader.recognise(head):
             return file_format, reader
@@ -209,5 +210,5 @@ def _recognised(head: bytes, is_text: bool) -> tuple[Format, type[Reader]] | Non
 
 
 def _reader_named(name: str) -> tuple[Format, type[Reader]]:
-    file_format = next(format for format in data.FORMATS if format.name == name)
+    file_format = next(format for format in table_formats.FORMATS if format.name == name)
     return file_format, resolve_name(file_format.reader)

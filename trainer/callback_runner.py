@@ -23,7 +23,7 @@ from kfp_tfjob.common.formatting import listed
 
 from . import callback_state
 from .callback_state import CallbackState
-from .checkpoint import Position
+from .checkpoint_format import Position
 from .replicas import Replicas
 from .train_step import innermost
 from .user_errors import FAILURES, where

@@ -14,7 +14,7 @@ from .dataset import Dataset
 from .encoded_rows import contents_of, labels_of, offsets_of
 
 
-class PictureRows:
+class ImageRows:
     """A split's rows.
 
     Args:

@@ -19,8 +19,8 @@ from kfp_tfjob.registry.verdict_record import (
     VerdictSlice,
 )
 
-from .estimates import Measured
 from .gate import ChampionResult, GateDecision
+from .metric_uncertainty import Measured
 from .metrics import Measures
 from .ranking_metrics import BINS
 from .slice_checks import SliceResult, worst_first

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from .chance import ChanceSum, Swaps, blend
-from .estimates import Estimate, swap_terms
+from .metric_uncertainty import Estimate, swap_terms
 from .metrics import Measures
 
 # With fewer rows, a standard error is itself a guess.
