@@ -1,7 +1,6 @@
 """The run and attempt that a job belongs to; they give the job's name, labels and folder in S3.
 
-Called by the launcher, and by whatever shows a job before it exists: preflight, `submit --dry-run`
-and `render`.
+Called by the launcher, and by the commands and checks that show or try a job before it exists.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Builds the job manifest of one attempt: a pure function of the spec and the run's identity.
 
-Called by the launcher, and by whatever shows or tests a job before it is created.
+Called by the launcher, and by the commands and checks that show or try a job before it exists.
 """
 
 from __future__ import annotations

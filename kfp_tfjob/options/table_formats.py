@@ -1,7 +1,7 @@
 """The formats of tables: the endings of their files, and the class that reads each.
 
-A new format is one line here and one module with its reader. Called by `data_options`, whose
-`format` names one of them, and by the listing and the readers of a source.
+A new format is one line here and one module with its reader. Used by the option
+`data_options.format`, and by prepare_data to list and read a source.
 """
 
 from __future__ import annotations
