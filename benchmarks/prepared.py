@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from kfp_tfjob.features.coding import Coding
-from kfp_tfjob.features.types.base import NO_DATE, Missing
+from kfp_tfjob.features.imputation import Missing
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number

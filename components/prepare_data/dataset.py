@@ -48,6 +48,7 @@ from .hashes import split_of
 from .images.statistics import described as described_images
 from .images.statistics import input_of
 from .labels import Label
+from .row_weights import WeightSums, check
 from .scan import Scan
 from .shards import Plan, Shard, shards_of
 from .source.digest import copies
@@ -57,7 +58,6 @@ from .split_rules import ignored_folders
 from .statistics import SAMPLE_ROWS, Statistics, Train, described, sample_rows
 from .tallies import TallyPlan, tallies_of
 from .tasks import Job
-from .weights import WeightSums, check
 
 _COPIED = 0.1  # of the rows; copies of files with few rows or none do not matter
 _MOST_FILES = 10  # named in the log

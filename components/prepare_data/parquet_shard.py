@@ -39,7 +39,7 @@ from kfp_tfjob.features.types.base import CODES, CONTENTS, NO_DATE
 from .buckets import Sorted
 from .hashes import row_hashes
 from .labels import Label
-from .weights import weights_of
+from .row_weights import weights_of
 
 # Of a row group, before it is compressed: what a reader has in memory at a time.
 _GROUP_BYTES = 16 << 20

@@ -36,7 +36,7 @@ from .faults import Faults
 from .fit_encoding import Counted
 from .kinds import Kinds
 from .labels import Label
-from .weights import WeightSums, weights_of
+from .row_weights import WeightSums, weights_of
 
 SAMPLE_ROWS = 10_000
 _SAMPLE_BYTES = 64 << 20

@@ -31,12 +31,12 @@ from .hashes import number_words, row_hashes, split_of
 from .images.reader import chunks_of
 from .kinds import NO_KINDS, Kinds, columns_of
 from .labels import Labels
+from .row_weights import read as read_weights
 from .source.column_names import Columns, choose
 from .source.files import Source, SourceFile
 from .source.readers.arrow_table import ArrowTable, Chunk
 from .source.readers.open_table import Part, open_table
 from .split_rules import SplitRules, place
-from .weights import read as read_weights
 
 _MOST_NAMED = 10  # columns
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .chance import LabelTerms
 from .metric_uncertainty import Estimate, small_sample_correction, unknown, with_positive_weight
+from .null_distributions import LabelTerms
 from .predictions import ClassPredictions, weights_of
 
 MOST_SHOWN_CLASSES = (

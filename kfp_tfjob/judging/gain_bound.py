@@ -1,11 +1,11 @@
 """Compares two models on the same test rows: is the challenger better, beyond chance?
 
 Against the champion, the null hypothesis is that both models are equally good, so chance decides in
-each row which model made which prediction (chance.py). A row with equal predictions does not count,
-and rows that are hard for both models cancel out. For a share of rows, this is McNemar's exact
-test; for a mean, it is the permutation test of pairs; for the AUC, it is the permutation test of
-the pairs' contributions. There is no random sampling. Where rows have groups, chance decides in
-each group.
+each row which model made which prediction (null_distributions.py). A row with equal predictions
+does not count, and rows that are hard for both models cancel out. For a share of rows, this is
+McNemar's exact test; for a mean, it is the permutation test of pairs; for the AUC, it is the
+permutation test of the pairs' contributions. There is no random sampling. Where rows have groups,
+chance decides in each group.
 
 Against a baseline, which ignores the columns, there is a second null hypothesis: the predictions
 say nothing about the labels. For metrics of hits, this is Fisher's exact test; for the AUC, it is
@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from .chance import ChanceSum, Swaps, blend
 from .metric_uncertainty import Estimate, swap_terms
 from .metrics import Measures
+from .null_distributions import ChanceSum, Swaps, blend
 
 # With fewer rows, a standard error is itself a guess.
 LEAST_ROWS = 10

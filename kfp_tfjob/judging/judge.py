@@ -31,6 +31,7 @@ from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 from kfp_tfjob.uploader import pull
 
+from .baseline import baseline_outputs
 from .champion_scoring import ChampionScorer
 from .evaluator_code import EvaluatorCode
 from .gate import ChampionResult, GateDecision, decide
@@ -40,7 +41,7 @@ from .model import exported_weights_sha256
 from .own_metrics import Evaluator
 from .predictions import Predictions
 from .rows import TestData
-from .scoring import score, trivial_outputs
+from .scoring import score
 from .slices import Slices
 from .train_test_overlap import leaked_rows, overlap_checks
 from .verdict_document import build_verdict
@@ -155,7 +156,7 @@ def judge(
     measures = Measures(predictions, classes, confidence)
     baseline_measures = Measures(baseline, classes, confidence)
     if evaluator and options and predictions.finite:
-        baseline_output = trivial_outputs(data)
+        baseline_output = baseline_outputs(data)
         measures, champion_result, baseline_measures = _add_user_metrics(
             evaluator, options, measures, champion_result, baseline_measures, baseline_output
         )

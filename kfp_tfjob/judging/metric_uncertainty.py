@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from kfp_tfjob.options.metric_names import LOWER_IS_BETTER, range_of
 
-from .chance import ChanceSum, LabelTerms, blend
+from .null_distributions import ChanceSum, LabelTerms, blend
 from .predictions import Predictions, weights_of
 
 _NORMAL = NormalDist()

@@ -19,9 +19,9 @@ from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION
 
 from . import confusion_metrics, ranking_metrics
 from .calibration import Calibration
-from .chance import LabelTerms
 from .confusion_metrics import MOST_SHOWN_CLASSES, Cells
 from .metric_uncertainty import Estimate, Measured, mean, unknown, with_positive_weight
+from .null_distributions import LabelTerms
 from .predictions import (
     CHUNK,
     ClassPredictions,

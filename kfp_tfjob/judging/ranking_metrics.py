@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .chance import LabelTerms
 from .metric_uncertainty import (
     Estimate,
     inner,
@@ -23,6 +22,7 @@ from .metric_uncertainty import (
     unknown,
     with_positive_weight,
 )
+from .null_distributions import LabelTerms
 from .predictions import ClassPredictions, weights_of
 
 EXACT_SCORES = 4_194_304  # 24 bytes each in memory; a row has one for every class with a curve

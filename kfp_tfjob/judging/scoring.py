@@ -10,8 +10,8 @@ import numpy as np
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features.served_model import ServedModel
-from kfp_tfjob.features.statistics import WeightedLabel
 
+from .baseline import baseline_predictions
 from .champion_scoring import ChampionScorer
 from .model import predictions_of
 from .own_metrics import Evaluator
@@ -55,7 +55,7 @@ def score(
         if not number:
             _check_batch_independence(challenger, batch, outputs)
         parts.append(predictions_of(data.schema, batch, outputs))
-        trivial.append(_predict_baseline(data, batch))
+        trivial.append(baseline_predictions(data, batch))
         if evaluator:
             evaluator.add(batch, outputs)
         slices.add(batch)
@@ -83,28 +83,3 @@ def _check_batch_independence(model: ServedModel, batch: Batch, outputs: np.ndar
                     name="prediction-depends-on-batch",
                 )
             )
-
-
-def trivial_outputs(data: TestData) -> np.ndarray:
-    """Return the baseline's prediction for every row: (classes,) shares, or () a mean."""
-    totals = _label_totals(data)
-    return totals / totals.sum() if data.schema.classes else totals
-
-
-def _predict_baseline(data: TestData, batch: Batch) -> Predictions:
-    row = trivial_outputs(data)
-    outputs = np.broadcast_to(row.astype(np.float32), (len(batch.labels), *row.shape))
-    return predictions_of(data.schema, batch, outputs)
-
-
-def _label_totals(data: TestData) -> np.ndarray:
-    """Return train's (classes,) rows or weights of each class, or () the mean of its label."""
-    statistics = data.statistics
-    # With row weights, the best constant prediction is a weighted mean.
-    train = statistics.weight.splits.get("train") if statistics.weight else None
-    weighted, plain = train.label if train else WeightedLabel(), statistics.label
-    if not data.schema.classes:
-        mean = plain.train.mean if plain.train else None
-        return np.array(mean if weighted.mean is None else weighted.mean, np.float64)
-    counts = weighted.counts or (plain.counts or {})["train"]
-    return np.array([counts[name] for name in data.schema.classes], np.float64)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from kfp_tfjob.features.cells import Cells
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.imputation import Missing
 from kfp_tfjob.features.raw_columns import RawColumns, type_of
 from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.features.types.base import CODES, NO_DATE, Missing, TrainValues
+from kfp_tfjob.features.types.base import CODES, NO_DATE, TrainValues
 from kfp_tfjob.features.types.boolean import FALSE_TEXTS, TRUE_TEXTS, Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date

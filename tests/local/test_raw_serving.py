@@ -14,9 +14,10 @@ from pyarrow import parquet
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.features import signature_columns
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.imputation import Missing
 from kfp_tfjob.features.served_model import ServedModel
 from kfp_tfjob.features.statistics import StatisticsDocument
-from kfp_tfjob.features.types.base import NO_DATE, Missing
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.boolean import Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date

@@ -21,8 +21,9 @@ from kfp_tfjob.components.prepare_data.distributions import (
 from kfp_tfjob.components.prepare_data.report import drift_cell
 from kfp_tfjob.components.prepare_data.sample import Sample
 from kfp_tfjob.features.coding import Coding
+from kfp_tfjob.features.imputation import Missing
 from kfp_tfjob.features.schema import Schema
-from kfp_tfjob.features.types.base import NO_DATE, Missing
+from kfp_tfjob.features.types.base import NO_DATE
 from kfp_tfjob.features.types.boolean import Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date

@@ -7,7 +7,8 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from kfp_tfjob.features.types.base import ColumnMoments, Missing, Summary
+from kfp_tfjob.features.imputation import Missing
+from kfp_tfjob.features.types.base import ColumnMoments, Summary
 from kfp_tfjob.features.types.category import Category, CategoryStatistics
 from kfp_tfjob.features.types.date import SECOND, Date, DateStatistics
 from tests.unit.prepared_files import options

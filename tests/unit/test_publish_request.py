@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from kfp_tfjob.components.publish.card import render, request
+from kfp_tfjob.features.imputation import Missing
 from kfp_tfjob.features.statistics import StatisticsDocument
-from kfp_tfjob.features.types.base import Missing
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import NumberStatistics
 from kfp_tfjob.registry.champion import Champion

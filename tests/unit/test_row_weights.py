@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_tfjob.components.prepare_data import weights
+from kfp_tfjob.components.prepare_data import row_weights
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.column_names import Header, choose
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
@@ -19,7 +19,7 @@ NULLS = pa.array(["", "NA"])
 def read(column: pa.Array) -> tuple[list[float], dict[int, str]]:
     """Return the weights, and the first rule that each bad row breaks."""
     faults = BlockFaults("f.csv", np.arange(1, len(column) + 1))
-    found = weights.read(Chunk({"w": column}, faults, 0, NULLS), "w")
+    found = row_weights.read(Chunk({"w": column}, faults, 0, NULLS), "w")
     assert found.dtype == np.float32
     return found.tolist(), {fault.line: fault.rule for fault in faults.examples}
 
@@ -78,7 +78,7 @@ def test_the_column_has_no_other_use(options: dict, said: str) -> None:
 def test_sums_of_parts_merge(values: list[float], cut: int) -> None:
     parts = []
     for part in (values[:cut], values[cut:]):
-        sums = weights.WeightSums()
+        sums = row_weights.WeightSums()
         sums.add(np.array(part, np.float32), np.arange(len(part)) % 2, 2)
         parts.append(sums)
     first, second = parts

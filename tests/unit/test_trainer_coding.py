@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_tfjob.features.coding import Coding, Column
+from kfp_tfjob.features.imputation import Missing
 from kfp_tfjob.features.schema import Schema, SchemaFeature, SchemaLabel
-from kfp_tfjob.features.types.base import Missing
 from kfp_tfjob.features.types.boolean import Boolean
 from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date, date_parts

@@ -16,7 +16,7 @@ from kfp_tfjob.options.table_formats import suffixes
 from kfp_tfjob.storage.layout import SCHEMA, STATISTICS
 from kfp_tfjob.storage.store import Store
 
-from .. import weights
+from .. import row_weights
 from ..column_profile import ColumnProfile, profile
 from ..columns_to_rows import Converter
 from ..faults import Faults, first_columns
@@ -196,7 +196,7 @@ def _check_first_rows(
     kinds = replace(kinds, padded=_padded(chunk, kinds, options))
     # This and the converter add the invalid values to the chunk's faults.
     for name in weight_columns:
-        weights.read(chunk, name)
+        row_weights.read(chunk, name)
     chunk.faults.dropping = options.dropping(chunk.columns, columns.label)
     Converter(kinds, columns.label, options.format_of(columns.label)).rows(chunk)
     faults = Faults(label=columns.label, options=options)

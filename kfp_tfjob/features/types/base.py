@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from math import fsum
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -25,6 +24,7 @@ from kfp_tfjob.common.formatting import sized
 from kfp_tfjob.options.data import DataOptions, Gaps
 
 from ..cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
+from ..imputation import Missing, learn_missing
 
 _FLAG_SHARE = 0.01  # with this share of missing values, a column of one value is a flag
 MOST = 0.9  # of the values make a column a number or a date
@@ -54,21 +54,6 @@ def missing_in(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "i":
         return values == (NO_DATE if values.dtype.itemsize == 8 else 0)
     return values == b""
-
-
-@dataclass(frozen=True)
-class Missing:
-    """The rule for a column's missing values.
-
-    Attributes:
-        rule: `median`, `mean`, `most_frequent`, `constant`, `fail` or `drop`.
-        value: The fill value, as in a row; None if a missing value is an error.
-        indicator: Whether the packed row distinguishes missing values.
-    """
-
-    rule: str
-    value: float | int | None
-    indicator: bool = False
 
 
 class Reading(NamedTuple):
@@ -327,7 +312,7 @@ class ColumnType:
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
         """Return the encoding of a column, learned from train."""
-        return cls(name, cls.learn_missing(values))
+        return cls(name, learn_missing(cls, values))
 
     @classmethod
     def tally(cls, classes: Sequence[str]) -> Tally | None:
@@ -337,28 +322,6 @@ class ColumnType:
             classes: The label's classes; none if it is a number.
         """
         return None
-
-    @classmethod
-    def learn_missing(cls, values: TrainValues) -> Missing | None:
-        """Return the rule for missing values and what stands for one; 0 if train has only those."""
-        gaps, sample = values.gaps, values.sample
-        if gaps is None:
-            return None
-        if gaps.rule in ("fail", "drop"):
-            return Missing(gaps.rule, None, False)
-        value: Any = 0
-        if gaps.rule == "constant":
-            value = cls.constant(gaps.value or "")
-        elif len(sample) and gaps.rule == "mean":
-            numbers = sample.tolist()  # the sum of many dates does not fit into 64 bits
-            is_whole = cls.field is WHOLES
-            value = sum(numbers) // len(numbers) if is_whole else fsum(numbers) / len(numbers)
-        elif len(sample) and gaps.rule == "most_frequent":
-            distinct, counts = np.unique(sample, return_counts=True)
-            value = distinct[counts.argmax()]  # the smallest of several
-        elif len(sample):
-            value = cls.median(sample)
-        return Missing(gaps.rule, cls.value_type(value), gaps.indicator)
 
     @classmethod
     def constant(cls, text: str) -> float | int | None:
