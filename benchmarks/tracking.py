@@ -25,7 +25,7 @@ from benchmarks import prepared
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.write_options import MLFLOW_KEY
+from kfp_tfjob.storage.secret_keys import MLFLOW_KEY
 from kfp_tfjob.uploader import push
 from tests.mirrors.mlflow_server import Server as MlflowServer
 

@@ -30,7 +30,8 @@ from kfp_tfjob.common.errors import (
     Problems,
     StepError,
 )
-from kfp_tfjob.common.escaping import lines, log_to
+from kfp_tfjob.common.escaping import lines
+from kfp_tfjob.common.log_format import log_to
 from kfp_tfjob.common.names import check_task_key
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.verdict import JobFailedError, Verdict

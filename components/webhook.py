@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.write_options import WEBHOOK_KEY
+from kfp_tfjob.storage.secret_keys import WEBHOOK_KEY
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

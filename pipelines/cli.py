@@ -13,7 +13,7 @@ import click
 
 from kfp_tfjob.common.docs_page import address_of
 from kfp_tfjob.common.errors import StepError
-from kfp_tfjob.common.escaping import log_to
+from kfp_tfjob.common.log_format import log_to
 from kfp_tfjob.options.container_images import VERSION
 
 from .commands.cancel import cancel

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem, StepError
-from kfp_tfjob.common.escaping import LogFormatter, lines, log_to, uncolored
+from kfp_tfjob.common.escaping import lines, uncolored
+from kfp_tfjob.common.log_format import LogFormatter, log_to
 from kfp_tfjob.features.tensorflow_import import load
 from kfp_tfjob.storage.layout import CODE, ENCODED_ROWS, MODEL, dataset_digest
-from kfp_tfjob.storage.write_options import MLFLOW_KEY
+from kfp_tfjob.storage.secret_keys import MLFLOW_KEY
 from kfp_tfjob.supervisor.cores import available_cores
 
 from . import nccl, supervised

@@ -25,11 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from kfp_tfjob.common.escaping import host_of, line, log_to, without_secrets
+from kfp_tfjob.common.escaping import host_of, line, without_secrets
 from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.common.log_format import log_to
 from kfp_tfjob.registry import tracking
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.write_options import MLFLOW_KEY
+from kfp_tfjob.storage.secret_keys import MLFLOW_KEY
 from kfp_tfjob.supervisor.kernel import die_with_parent
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.common.escaping import log_to
+from kfp_tfjob.common.log_format import log_to
 from kfp_tfjob.storage.address import S3Address
 
 

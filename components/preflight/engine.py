@@ -40,8 +40,8 @@ from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.options.train import NPY, images_as_npy
 from kfp_tfjob.registry.run_folder import claim
 from kfp_tfjob.storage.retry import Patience
+from kfp_tfjob.storage.secret_keys import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.write_options import WEBHOOK_KEY
 from kfp_tfjob.user_code.own_code import place_of
 
 from ..code_copy import check_code, code_of_run, save_code

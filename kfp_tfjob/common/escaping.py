@@ -8,10 +8,8 @@ where the text is shown; each also limits the length.
 from __future__ import annotations
 
 import html as _html
-import logging
 import re
 from collections.abc import Iterable, Iterator
-from typing import TextIO
 from urllib.parse import urlsplit
 
 MASK = "******"  # of one length, so that it does not show the secret's
@@ -128,21 +126,6 @@ def fence(text: Iterable[object]) -> list[str]:
 def html(text: object, most: int = MOST) -> str:
     """Return text for HTML, between tags or as the value of an attribute."""
     return _html.escape(line(text, most))
-
-
-def log_to(stream: TextIO, style: str = "%(asctime)s %(message)s") -> logging.Handler:
-    """Return a handler that writes log lines to a stream."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(LogFormatter(style, "%H:%M:%S"))
-    return handler
-
-
-class LogFormatter(logging.Formatter):
-    """Formats log records so that their content cannot add or color lines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record; all lines after the first are indented."""
-        return lines(super().format(record), indent="  ")
 
 
 def _escaped(char: str) -> str:

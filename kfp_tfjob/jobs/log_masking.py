@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from kfp_tfjob.common.escaping import without_secrets
 from kfp_tfjob.storage.credentials import SecretVolume
-from kfp_tfjob.storage.write_options import WEBHOOK_KEY
+from kfp_tfjob.storage.secret_keys import WEBHOOK_KEY
 
 _NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", WEBHOOK_KEY)
 _REREAD_SECONDS = 60.0  # the kubelet updates a mounted Secret about once a minute

@@ -23,8 +23,8 @@ from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.common.escaping import host_of, line, without_secrets
 from kfp_tfjob.storage.credentials import SecretVolume
 from kfp_tfjob.storage.layout import MODEL, Layout
+from kfp_tfjob.storage.secret_keys import MLFLOW_KEY
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.write_options import MLFLOW_KEY
 
 from . import tracking
 from .champion_records import champions

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kfp_tfjob.storage.write_options import MLFLOW_KEY
+from kfp_tfjob.storage.secret_keys import MLFLOW_KEY
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -138,7 +138,7 @@ class PartsUpload:
             lambda: self._session.client.create_multipart_upload(
                 **self._at,
                 **self._checked({"ChecksumAlgorithm": "CRC64NVME"}),
-                **self._session.options.parameters,
+                **self._session.settings.parameters,
             ),
         )
         self._at["UploadId"] = upload["UploadId"]

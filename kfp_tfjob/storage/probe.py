@@ -65,7 +65,7 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     where = f"write below {prefix}"
     body = Body(_CONTENT, len(_CONTENT))
-    options = session.options.parameters
+    options = session.settings.parameters
 
     def rejects_wrong_checksum() -> bool:
         try:

@@ -41,7 +41,7 @@ def most_winners(store: Store, prefix: S3Address) -> int:
 
     def create(address: S3Address, creator: int) -> bool:
         data = b"%d" % creator
-        parameters = {**store.session.options.parameters, "IfNoneMatch": "*"}
+        parameters = {**store.session.settings.parameters, "IfNoneMatch": "*"}
         start.wait()  # the requests must meet in the store, so no thread may begin early
         try:
             store.session.put(f"write {address}", address, Body(data, len(data)), parameters)

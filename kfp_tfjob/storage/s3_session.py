@@ -44,7 +44,7 @@ from .s3_errors import (
     explain_unavailable,
     transient,
 )
-from .write_options import WriteOptions
+from .store_settings import StoreSettings
 
 log = logging.getLogger(__name__)
 # It logs a traceback each time that keys cannot be fetched; our own message follows.
@@ -82,7 +82,7 @@ class S3Session:
         self, endpoint: str, region: str, secret: SecretVolume, patience: Patience
     ) -> None:
         self.endpoint, self.patience = endpoint, patience
-        self.options = WriteOptions.read(secret)
+        self.settings = StoreSettings.read(secret)
         self.ignores_checksums = self.tags_are_md5 = False  # until it is probed
         self._renewing = Lock()
         session = botocore.session.get_session()
@@ -124,7 +124,7 @@ class S3Session:
             "s3",
             endpoint_url=endpoint or None,
             region_name=region,
-            verify=self.options.ca_bundle or None,
+            verify=self.settings.ca_bundle or None,
             config=Config(
                 signature_version="s3v4",
                 connect_timeout=CONNECT_SECONDS,
@@ -135,15 +135,16 @@ class S3Session:
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
                 s3={
-                    "addressing_style": self.options.addressing or ("path" if endpoint else "auto"),
+                    "addressing_style": self.settings.addressing
+                    or ("path" if endpoint else "auto"),
                     "payload_signing_enabled": False,  # bodies have a CRC, and SHA-256 is slow
                 },
             ),
         )
         self.client.meta.events.register_first("needs-retry.s3.HeadBucket", _disable_redirects)
         self.client.meta.events.register("before-call.s3", self._add_headers)
-        bundle = self.options.ca_bundle or session.get_config_variable("ca_bundle") or ""
-        self.fast_put = FastPut(self.client, bundle, self.options.headers)
+        bundle = self.settings.ca_bundle or session.get_config_variable("ca_bundle") or ""
+        self.fast_put = FastPut(self.client, bundle, self.settings.headers)
 
     @cached_property
     def lanes(self) -> ThreadPoolExecutor:
@@ -217,7 +218,7 @@ class S3Session:
             raise explain(error, action, address, self.endpoint) from error
 
     def _add_headers(self, params: dict[str, Any], **_: Any) -> None:
-        params["headers"].update(self.options.headers)
+        params["headers"].update(self.settings.headers)
 
     def _keys(self, action: str) -> Any:
         """Return the current keys; fetch them if they are about to expire."""

@@ -451,7 +451,7 @@ class Store:
         self, address: S3Address, body: Body, condition: dict[str, str], content_type: str = ""
     ) -> str:
         extra = condition | ({"ContentType": content_type} if content_type else {})
-        parameters = {**self.session.options.parameters, **extra}
+        parameters = {**self.session.settings.parameters, **extra}
         return self.session.put(f"write {address}", address, body, parameters)[1].crc.base64
 
     def _send_parts(

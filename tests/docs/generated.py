@@ -27,7 +27,7 @@ from kfp_tfjob.pipelines.compilation import FOLDER as COMPILED
 from kfp_tfjob.pipelines.kubeflow.client import Client
 from kfp_tfjob.pipelines.parameter_help import explain
 from kfp_tfjob.pipelines.tfjob_training import STEPS as PIPELINE_STEPS
-from kfp_tfjob.storage.write_options import VARIABLES
+from kfp_tfjob.storage.store_settings import VARIABLES
 from kfp_tfjob.supervisor import exit_codes
 from kfp_tfjob.supervisor.environment import VARIABLES as VARIABLES_OF_A_REPLICA
 

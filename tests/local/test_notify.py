@@ -20,8 +20,8 @@ from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.registry.champion import Champion
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
+from kfp_tfjob.storage.secret_keys import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.storage.write_options import WEBHOOK_KEY
 from tests.faults import proxy as faults
 from tests.faults.proxy import Fault
 from tests.http_server import Handler, serving

@@ -14,6 +14,7 @@ from markdown_it.token import Token
 from kfp_tfjob.common import escaping
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.escaping import MOST, MOST_OF_NAME
+from kfp_tfjob.common.log_format import log_to
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 # What breaks a page most easily, between arbitrary characters.
@@ -73,7 +74,7 @@ def test_a_line_is_one_line_without_control_characters(text: str) -> None:
 @given(TEXT)
 def test_no_line_of_a_log_is_made_by_what_it_says(text: str) -> None:
     stream = io.StringIO()
-    escaping.log_to(stream).handle(logging.LogRecord("x", 20, "", 0, "column %s", (text,), None))
+    log_to(stream).handle(logging.LogRecord("x", 20, "", 0, "column %s", (text,), None))
     first, *more = stream.getvalue().removesuffix("\n").split("\n")
     assert re.match(r"\d\d:\d\d:\d\d column ", first)
     assert all(item.startswith("  ") for item in more)

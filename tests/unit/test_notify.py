@@ -9,7 +9,7 @@ from kfp_tfjob.components.webhook import Webhook
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.storage.credentials import MOUNT_VARIABLE
-from kfp_tfjob.storage.write_options import WEBHOOK_KEY
+from kfp_tfjob.storage.secret_keys import WEBHOOK_KEY
 from tests.problems import problem_of
 
 SECRET = "T0123/B4567/s3cr3t-of-the-channel"

@@ -7,7 +7,7 @@ import pytest
 
 _PROGRAM = """
 import logging, logging.config, sys
-from kfp_tfjob.common.escaping import log_to
+from kfp_tfjob.common.log_format import log_to
 from kfp_tfjob.trainer import __main__ as trainer
 
 log = logging.getLogger("kfp_tfjob.trainer.loop")

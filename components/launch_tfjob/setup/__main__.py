@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.common.escaping import log_to
+from kfp_tfjob.common.log_format import log_to
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import CODE, RunLayout
 from kfp_tfjob.supervisor.pack import NAME, pack

@@ -1,4 +1,4 @@
-"""Settings for writing objects, from the mounted Secret or the environment.
+"""The settings of a store, from the mounted Secret or the environment.
 
 A store may demand encrypted objects, another form of addresses, or certificates of its own.
 VARIABLES lists the settings; the table in docs/operations.md is made from it. Called by
@@ -18,11 +18,6 @@ from kfp_tfjob.common.errors import ConfigurationError, Problem
 if TYPE_CHECKING:  # it imports botocore; the help needs only the names
     from .credentials import SecretVolume
 
-# The Secret's key, or the variable of a local run, with the URL to notify of a run's end. It is
-# here because credentials.py imports botocore, which takes seconds.
-WEBHOOK_KEY = "KFP_TFJOB_WEBHOOK_URL"
-# The key, or the variable, with the address of MLflow's server; it enables MLflow.
-MLFLOW_KEY = "MLFLOW_TRACKING_URI"
 # Names and meanings, as in docs/operations.md.
 VARIABLES = {
     "STORAGE_ADDRESSING": "auto, path or virtual; default: path if an endpoint is set",
@@ -33,8 +28,8 @@ VARIABLES = {
 
 
 @dataclass(frozen=True)
-class WriteOptions:
-    """Settings for writing objects.
+class StoreSettings:
+    """The settings of a store.
 
     Attributes:
         addressing: `auto`, `path`, `virtual`, or empty for the default.
@@ -49,7 +44,7 @@ class WriteOptions:
     ca_bundle: str = ""
 
     @classmethod
-    def read(cls, secret: SecretVolume) -> WriteOptions:
+    def read(cls, secret: SecretVolume) -> StoreSettings:
         """Return the settings; the Secret overrides the environment.
 
         Raises:
