@@ -120,7 +120,7 @@ def _launch(store: Store, logs: str, port: int) -> str:
 
 def _configure_boto3(store: Store) -> None:
     """Give boto3's default session the endpoint, keys and addressing of the store."""
-    options = store.session.options
+    options = store.session.settings
     session = botocore.session.get_session()
     session._credentials = store.session.client._get_credentials()
     session.set_config_variable("region", store.region)

@@ -2,19 +2,17 @@
 
 The fill value comes from train alone, so that validation and test say nothing to the model. It is
 stored in schema.json and applied in the model's graph, so training and serving fill in the same.
-Called by the column types when they learn their encoding.
+Called by types/base.py when a column's encoding is learned.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import fsum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from .types.base import ColumnType, TrainValues
 
 
 @dataclass(frozen=True)
@@ -32,28 +30,21 @@ class Missing:
     indicator: bool = False
 
 
-def learn_missing(column_type: type[ColumnType], values: TrainValues) -> Missing | None:
-    """Return the rule for missing values and what stands for one; 0 if train has only those.
+def fill_value(rule: str, sample: np.ndarray, median: Callable[[np.ndarray], Any]) -> Any:
+    """Return what stands for a missing value; 0 if train has only missing ones.
 
     Args:
-        column_type: The type of the column, which reads the constant and knows its median.
-        values: The column's values in train.
+        rule: `median`, `mean` or `most_frequent`.
+        sample: (rows,) sorted values of train without missing ones, as in a row; int64 for dates.
+        median: Returns the median of such values, by the type of the column.
     """
-    gaps, sample = values.gaps, values.sample
-    if gaps is None:
-        return None
-    if gaps.rule in ("fail", "drop"):
-        return Missing(gaps.rule, None, False)
-    value: Any = 0
-    if gaps.rule == "constant":
-        value = column_type.constant(gaps.value or "")
-    elif len(sample) and gaps.rule == "mean":
+    if not len(sample):
+        return 0
+    if rule == "mean":
         numbers = sample.tolist()  # the sum of many dates does not fit into 64 bits
-        is_whole = column_type.field.type is np.int64
-        value = sum(numbers) // len(numbers) if is_whole else fsum(numbers) / len(numbers)
-    elif len(sample) and gaps.rule == "most_frequent":
+        is_whole = sample.dtype == np.int64
+        return sum(numbers) // len(numbers) if is_whole else fsum(numbers) / len(numbers)
+    if rule == "most_frequent":
         distinct, counts = np.unique(sample, return_counts=True)
-        value = distinct[counts.argmax()]  # the smallest of several
-    elif len(sample):
-        value = column_type.median(sample)
-    return Missing(gaps.rule, column_type.value_type(value), gaps.indicator)
+        return distinct[counts.argmax()]  # the smallest of several
+    return median(sample)

@@ -24,7 +24,7 @@ from kfp_tfjob.common.formatting import sized
 from kfp_tfjob.options.data import DataOptions, Gaps
 
 from ..cells import BLANKS, LONGEST, NO_DATE, Cells, Parsed, Texts
-from ..imputation import Missing, learn_missing
+from ..imputation import Missing, fill_value
 
 _FLAG_SHARE = 0.01  # with this share of missing values, a column of one value is a flag
 MOST = 0.9  # of the values make a column a number or a date
@@ -312,7 +312,7 @@ class ColumnType:
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
         """Return the encoding of a column, learned from train."""
-        return cls(name, learn_missing(cls, values))
+        return cls(name, cls.learn_missing(values))
 
     @classmethod
     def tally(cls, classes: Sequence[str]) -> Tally | None:
@@ -322,6 +322,19 @@ class ColumnType:
             classes: The label's classes; none if it is a number.
         """
         return None
+
+    @classmethod
+    def learn_missing(cls, values: TrainValues) -> Missing | None:
+        """Return the rule for missing values and what stands for one."""
+        if (gaps := values.gaps) is None:
+            return None
+        if gaps.rule in ("fail", "drop"):
+            return Missing(gaps.rule, None, False)
+        if gaps.rule == "constant":
+            value = cls.constant(gaps.value or "")
+        else:
+            value = fill_value(gaps.rule, values.sample, cls.median)
+        return Missing(gaps.rule, cls.value_type(value), gaps.indicator)
 
     @classmethod
     def constant(cls, text: str) -> float | int | None:

@@ -34,7 +34,6 @@ from ..cells import (
     microseconds_of,
     shown_date,
 )
-from ..imputation import learn_missing
 from .base import (
     NO_DATE,
     WHOLES,
@@ -164,7 +163,7 @@ class Date(ColumnType):
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
         """Return the encoding of a column, learned from train."""
-        return cls(name, learn_missing(cls, values), origin=values.first)
+        return cls(name, cls.learn_missing(values), origin=values.first)
 
     def to_arrow(self, values: np.ndarray) -> pa.Array:
         """Return timestamps in UTC; null if missing."""
