@@ -85,7 +85,7 @@ def _check_replicas(replicas: Sequence[str], readers: dict[int, LogReader]) -> N
             f"no attempt has a replica {name}",
             received=name,
             expected=f"one of {', '.join(sorted(existing))}",
-            fix=did_you_mean(nearest(name, names)),
+            fix=did_you_mean(nearest(name, names), "correct the name, or show all replicas"),
         )
         for name in replicas
         if name not in names

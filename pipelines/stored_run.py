@@ -68,7 +68,8 @@ class StoredRun:
                     f"the run {self.label} has stored nothing yet",
                     received=f"nothing below {self.run.base}",
                     expected="the folder of a run that has started",
-                    fix=f"wait until its training has started: kfp-tfjob watch; or {store}",
+                    fix="wait until training has started, which `kfp-tfjob watch RUN` shows;"
+                    f" or {store}",
                 )
             )
         return DataError(

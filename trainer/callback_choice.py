@@ -121,10 +121,10 @@ def _monitor_problems(
     except ValueError:
         return [
             Problem(
-                f"the direction of {callback.monitor} is unknown: should it rise or fall?",
+                f"{name} cannot tell whether {callback.monitor} should rise or fall",
                 received="mode auto",
                 expected="mode min or max",
-                fix=f"give {name} a mode",
+                fix=f"set its mode: max if a higher {callback.monitor} is better, otherwise min",
                 path=path and f"{path}.mode",
             )
         ]

@@ -128,9 +128,9 @@ class Checkpoint:
         """
         problems = [
             Problem(
-                f"the checkpoint of step {self.position.step} was written with a different {name}",
-                received=self.settings.get(name),
-                expected=value,
+                f"{name} differs from that of the run's checkpoint, step {self.position.step}",
+                received=value,
+                expected=self.settings.get(name),
                 fix="start a new run, or use the original parameters of this run",
                 name="changed-since-training",
             )
@@ -141,8 +141,8 @@ class Checkpoint:
             problems.append(
                 Problem(
                     f"the checkpoint of step {self.position.step} is from a different model",
-                    received=listed([stored for stored, _ in differences], 5, "; "),
-                    expected=listed([current for _, current in differences], 5, "; "),
+                    received=listed([current for _, current in differences], 5, "; "),
+                    expected=listed([stored for stored, _ in differences], 5, "; "),
                     fix="start a new run, or use the original model code and hyperparameters of"
                     " this run",
                     name="changed-since-training",

@@ -205,7 +205,7 @@ class KubernetesBackend:
             except NotFoundError:  # it ended by itself
                 continue
             except StepError as error:
-                log.warning("%s may use its whole grace period: %s", name, error)
+                log.warning("%s may take its whole grace period to stop: %s", name, error)
             if request.method == "PATCH":
                 # The volume of a pod that is being deleted no longer changes, so wait until the
                 # node has updated it.

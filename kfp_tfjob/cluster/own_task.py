@@ -33,7 +33,7 @@ def own_task(api: ClusterClient, pod_name: str) -> tuple[str, ...]:
     try:
         pod = api.get(api.core("pods", pod_name))
     except ForbiddenError as error:
-        log.warning("two tasks with the same task_key will not be noticed: %s", error)
+        log.warning("tasks with the same task_key cannot be detected: %s", error)
         return ()
     node = ((pod or {}).get("metadata", {}).get("annotations") or {}).get(NODE_NAME, "")
     return node_path(node) if node else ()

@@ -142,7 +142,7 @@ class WorkflowWatcher:
         """Stop the run's jobs, then call `on_exit`."""
         try:
             self._stopping.stop(self._jobs())
-            log.info("the run was stopped: %s; so were its jobs", self._why)
+            log.info("the run and its jobs were stopped: %s", self._why)
         except Exception:
             log.exception("the run was stopped (%s), but a bug kept its jobs running", self._why)
         finally:

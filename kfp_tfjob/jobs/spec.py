@@ -404,9 +404,9 @@ class JobSpec:
                 yield Problem(
                     f"pod.{role}.{key} cannot be mounted at {path}",
                     received=path,
-                    expected="a path that no other volume has, other than /etc, /dev and /sys, and"
-                    f" outside {', '.join(map(str, _PROTECTED))}",
-                    fix="mount it elsewhere",
+                    expected="a path that no other volume has; not /etc, /dev or /sys, and not in"
+                    f" {', '.join(map(str, _PROTECTED))}",
+                    fix="choose another path",
                     path=f"pod.{role}.{key}",
                 )
 

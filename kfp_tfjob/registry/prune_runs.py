@@ -253,7 +253,7 @@ def use_dataset(store: Store, layout: Layout, digest: str, run_id: str) -> None:
         if age(store, tombstone) > TOMBSTONE_SECONDS:  # of a prune that was killed
             store.delete(tombstone)
         else:
-            log.info("a prune is deleting dataset %s; wait until it has finished", digest)
+            log.info("waiting until a prune has deleted dataset %s", digest)
             time.sleep(_WAIT)
 
 

@@ -106,9 +106,10 @@ def _first_number(store: Store, record: S3Address, run_id: str, free: int) -> in
     except documents.InvalidDocumentError as error:
         raise DataError(
             Problem(
-                f"{record} is not the record of a claim",
+                f"{record} is not a valid claim of a version number",
                 received=str(error),
-                fix="remove it; the run then publishes under a new number",
+                expected="the JSON that publish writes",
+                fix="delete this object from the store; the run then publishes under a new number",
             )
         ) from error
 

@@ -172,7 +172,7 @@ def _refuse_compressed(encoding: bytes) -> RefusedRequest:
         Problem(
             "the request's body is compressed",
             received=f"Content-Encoding: {encoding.decode('latin-1')}",
-            expected="a body as it is",
+            expected="an uncompressed body",
             fix="send the body uncompressed and without the header Content-Encoding",
             path="Content-Encoding",
         ),

@@ -302,8 +302,9 @@ class ChampionPlane(DataPlane):
                 Problem(
                     "the header of a binary request is not the length of its JSON",
                     received=f"{JSON_LENGTH}: {length}",
-                    expected=f"a number from 1 to {len(body):,}, the body's length in bytes",
-                    fix="send the length of the JSON before the tensors, or omit the header",
+                    expected=f"the JSON's length in bytes, 1 to {len(body):,} (the whole body)",
+                    fix="send the length of the JSON that precedes the tensors; without tensors,"
+                    " omit the header",
                     path=JSON_LENGTH,
                 )
             )

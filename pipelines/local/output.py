@@ -147,7 +147,7 @@ class Relay(threading.Thread):
                 if text:
                     self._steps.line(text)
         except Exception as error:  # for example, nothing reads standard output any more
-            log.warning("the steps' lines are not shown any more: %s", error)
+            log.warning("the steps' progress is no longer shown: %s", error)
             for _ in chain(lines, self._pipeline.stdout or ()):
                 continue
 

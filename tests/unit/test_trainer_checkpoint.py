@@ -124,9 +124,9 @@ def test_another_model_is_refused_with_the_variables_that_differ() -> None:
     with pytest.raises(ConfigurationError) as found:
         then.check_fits(now, {"seed": 2})
     seed, model = found.value.problems
-    assert (seed.received, seed.expected) == (1, 2)
-    assert model.received == "a (6, 64) float64; gone (2,) float64; no new"
-    assert model.expected == "a (6, 5) float64; no gone; new (3,) float32"
+    assert (seed.received, seed.expected) == (2, 1)
+    assert model.received == "a (6, 5) float64; no gone; new (3,) float32"
+    assert model.expected == "a (6, 64) float64; gone (2,) float64; no new"
     assert model.fix
     then.check_fits(then.variables, SETTINGS)
     with pytest.raises(ConfigurationError, match="different model"):

@@ -323,9 +323,9 @@ class _Conversion:
         return Problem(
             f"the disk is too small for the .npy files of {self._dataset} in {self._folder}",
             received=received,
-            expected=f"{sized(needed)} for the values, and the lists of strings twice"
+            expected=f"{sized(needed)} for the values, plus twice the size of the lists of strings"
             if needed
-            else "space for all values, for the lists of strings twice, and for one shard",
+            else "space for all values, for twice the lists of strings, and for one shard",
             fix="in a pod, raise pod.all.ephemeral_storage; elsewhere, use a folder on a larger"
             " disk",
         )
