@@ -17,6 +17,7 @@ from typing import Any
 
 from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.jobs.tfjob import TFJOB
+from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage import documents
 
 
@@ -50,14 +51,16 @@ class Claim:
         """Return the claim of the first attempt that counts."""
         return cls(attempt, attempt, time.time(), checkpoint, 0)
 
-    def next(self, attempt: int, checkpoint: int, uses_budget: bool = True) -> Claim:
+    def next(self, attempt: int, checkpoint: int, previous: Verdict | None = None) -> Claim:
         """Return the claim of a later attempt.
 
         Args:
             attempt: Its number.
             checkpoint: The newest step in the store.
-            uses_budget: Whether the attempt before it counts; one that got no nodes does not.
+            previous: The verdict of the attempt before it. One whose pods did not all get nodes
+                does not count: it could not train, and time limits the wait for nodes.
         """
+        uses_budget = previous != Verdict.PARTLY_PLACED
         fruitless = 0 if checkpoint > self.checkpoint else self.fruitless + int(uses_budget)
         newest = max(checkpoint, self.checkpoint)  # reaching the same step again is no progress
         return Claim(attempt, self.since, self.began, newest, fruitless)

@@ -85,7 +85,7 @@ class Launcher:
     failure: JobFailedError | None = None
     _backoff: float = 0.0
     _waited: float = 0.0  # for nodes, in all attempts of this launcher
-    _placed: bool = True  # whether all pods of the last attempt had nodes
+    _verdict: Verdict | None = None  # of the last attempt of this launcher
     _lost: bool = False  # whether a different launcher has just claimed the next attempt
 
     def train(self) -> Launched:
@@ -164,7 +164,7 @@ class Launcher:
         if last is None:
             self.claim = Claim.first(attempt, checkpoint)
             return
-        self.claim = claim = last.next(attempt, checkpoint, self._placed)
+        self.claim = claim = last.next(attempt, checkpoint, self._verdict)
         used = claim.used(options.max_attempts)
         if claim.fruitless >= options.max_attempts:
             raise self.failure.after(used) if self.failure else self._earlier_failure(used)
@@ -216,10 +216,11 @@ class Launcher:
         """Return if a new attempt may succeed; raise the failure if none may."""
         verdict, self.failure = outcome.judgement.verdict, outcome.failure
         log.warning("%s: %s: %s", outcome.end.job, verdict, self.failure)
-        self._placed = verdict != Verdict.PARTLY_PLACED
+        self._verdict = verdict
+        is_placed = verdict != Verdict.PARTLY_PLACED
         # Time limits the wait for nodes, not the number of attempts.
-        self._waited += 0 if self._placed else outcome.end.seconds["pending"]
-        waits = self._placed or self._waited < self.launch.spec.options.pending_timeout_seconds
+        self._waited += 0 if is_placed else outcome.end.seconds["pending"]
+        waits = is_placed or self._waited < self.launch.spec.options.pending_timeout_seconds
         if not (verdict.recoverable and waits):
             raise self._in_the_end(self.failure)
 

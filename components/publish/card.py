@@ -1,7 +1,7 @@
 """Renders the model card of a published version, and an example of a request.
 
 The card stays with the version, so it contains what a user needs without the run: the verdict, the
-data, the columns, and a request that the model answers. Called by `version.py`.
+data, the columns, and a request that the model answers. Called by `version_files.py`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, MODEL_CARD, dataset_digest
 
 from ..step import Step
-from .version import complete
+from .version_files import complete
 
 log = logging.getLogger(__name__)
 

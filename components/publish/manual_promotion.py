@@ -22,7 +22,7 @@ from kfp_tfjob.registry.verdict_record import ModelVerdict, verdict_in_force
 from kfp_tfjob.storage.address import S3Address
 
 from ..step import Step
-from .version import complete
+from .version_files import complete
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.options import container_images
-from kfp_tfjob.options.parameters import ROWS_PER_STEP
+from kfp_tfjob.options.parameters import PARAMETERS, ROWS_PER_STEP
 from kfp_tfjob.options.parse import bad_texts, parse, whole_numbers
 from kfp_tfjob.options.pod import (
     NATIVE_RESOURCES,
@@ -179,8 +179,8 @@ class JobSpec:
                 problems.extend(error.problems)
                 return group()
 
-        def whole_number(name: str, least: int) -> int:
-            value = parameters[name]
+        def whole_number(name: str) -> int:
+            value, least = parameters[name], PARAMETERS[name].least
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if is_number and value % 1 == 0 and value >= least:
                 return int(value)
@@ -194,10 +194,10 @@ class JobSpec:
         spec = cls(
             **{name: str(parameters.get(name, "")).strip() for name in _STRINGS},
             hyperparameters=whole_numbers(parameters["model_hyperparameters"]),
-            workers=whole_number("train_workers", 0),
-            gpus=whole_number("train_gpus", 0),
-            epochs=whole_number("train_epochs", 1),
-            batch_size=whole_number("train_batch_size", 0),
+            workers=whole_number("train_workers"),
+            gpus=whole_number("train_gpus"),
+            epochs=whole_number("train_epochs"),
+            batch_size=whole_number("train_batch_size"),
             image=str(parameters["train_image"]).strip(),
             tools_image=parameters.get("tools_image", container_images.TOOLS),
             options=options,

@@ -31,12 +31,14 @@ class Parameter:
         default: None for a required parameter; the type of other parameters follows from it.
         group: The typed form of a dict with known keys.
         option: The short option of the command line, and the name of its value there.
+        least: The smallest value of a number.
     """
 
     meaning: str
     default: str | int | dict[str, Any] | None = ""
     group: type[Group] | None = None
     option: tuple[str, str] | None = None
+    least: int = 0
 
     @property
     def is_required(self) -> bool:
@@ -122,7 +124,7 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "train_gpus": Parameter("GPUs per replica", default=0, option=("--gpus", "N")),
     "train_epochs": Parameter(
-        "passes over the training rows", default=20, option=("--epochs", "N")
+        "passes over the training rows", default=20, option=("--epochs", "N"), least=1
     ),
     "train_batch_size": Parameter(
         f"rows of one training step, over all GPUs of all replicas; 0 is {ROWS_PER_STEP} for each"

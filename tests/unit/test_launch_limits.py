@@ -4,6 +4,7 @@ import pytest
 
 from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
 from kfp_tfjob.components.launch_tfjob.time_limits import JobLimits, Snapshot
+from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.train import TrainOptions
 
 PREFIX = "training.kubeflow.org/"
@@ -142,8 +143,9 @@ def chain(*checkpoints: int, placed: tuple[bool, ...] = ()) -> Claim:
     """Return the claim after attempts that found these newest checkpoints when they ended."""
     claim = Claim.first(1, 0)
     for number, checkpoint in enumerate(checkpoints):
-        counts = placed[number] if placed else True
-        claim = claim.next(number + 2, checkpoint, counts)
+        is_placed = placed[number] if placed else True
+        verdict = Verdict.LOST if is_placed else Verdict.PARTLY_PLACED
+        claim = claim.next(number + 2, checkpoint, verdict)
     return claim
 
 
