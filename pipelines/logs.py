@@ -1,6 +1,7 @@
 """Selects and follows the stored log lines of a run.
 
-The launcher stores them, so they can be read during training and after the pods are gone.
+The launcher stores them, so they can be read during training and after the pods are gone. Called by
+`kfp-tfjob logs`.
 """
 
 from __future__ import annotations

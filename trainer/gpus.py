@@ -1,7 +1,7 @@
 """Selects the GPUs of a replica, and checks them before training.
 
 A replica with GPUs trains on them or not at all. The decisions are pure functions of what
-TensorFlow and the environment report.
+TensorFlow and the environment report. Called by `replicas.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Keras clips and checks for infinities before it sums over replicas. That is wrong for clipping, and
 a deadlock for loss scaling when only one replica overflows. So this module sums once and disables
-the sum of Keras, the only private method of an optimizer that this project relies on.
+the sum of Keras, the only private method of an optimizer that this project relies on. Called by
+`loop.py`, and by `self_test.py` before training.
 """
 
 from __future__ import annotations

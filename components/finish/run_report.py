@@ -1,7 +1,8 @@
 """Renders how a run ended, in Markdown for a panel 500 px wide.
 
 In that panel, fenced lines do not wrap, lists lack bullets, and an underscore outside backticks
-starts italics. So each item is a paragraph, and every name is in backticks.
+starts italics. So each item is a paragraph, and every name is in backticks. Called by finish's
+engine, and by a local run when it ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Reads and writes a run's attempts in the store: claims, ends, checkpoints and the output."""
+"""Reads and writes a run's attempts in the store: claims, ends, checkpoints and the output.
+
+Called by launch_tfjob's engine, and by preflight's engine for a run that continues.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Counts the values of each column by their form: numbers, dates, words, strings.
 
 The column types define the forms. The profiles of a source's parts merge into one profile of the
-whole source, which does not depend on how the source is divided into parts and blocks.
+whole source, which does not depend on how the source is divided into parts and blocks. Called by
+the tasks that read parts of the source; the column types are decided from the merged profiles.
 """
 
 from __future__ import annotations

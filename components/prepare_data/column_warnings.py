@@ -1,4 +1,7 @@
-"""Warns about columns and classes that a person should look at."""
+"""Warns about columns and classes that a person should look at.
+
+Called where statistics.json is written, for tables and for images.
+"""
 
 from __future__ import annotations
 

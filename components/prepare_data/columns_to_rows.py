@@ -1,7 +1,8 @@
 """Turns the columns of a chunk into rows, each column by its type; marks every invalid value.
 
 A missing value is NaN among the floats, NO_DATE among the whole numbers and code 0 among the
-strings. It is invalid only if the rule of the column says so.
+strings. It is invalid only if the rule of the column says so. Called by the tasks that read parts
+of the source, and by `kfp-tfjob monitor` for sampled requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Compares a dataset with the champion's: the raw contract, unseen values and missing values.
 
 The raw contract is what schema_digest covers: task, columns with their kinds and order, classes and
-split. If it differs, evaluate cannot compare the two models.
+split. If it differs, evaluate cannot compare the two models. Called by the validation of the
+dataset and by its report.
 """
 
 from __future__ import annotations

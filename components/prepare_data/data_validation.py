@@ -1,7 +1,8 @@
 """Validates a finished dataset against the champion's, and finds columns that reveal the label.
 
 It reads the first rows of train and test back from the store, so the result is the same whether
-this run wrote the dataset or an earlier one did.
+this run wrote the dataset or an earlier one did. Called by prepare_data's `component.py`, after the
+dataset is complete.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Finds and writes datasets: shards, schema.json, statistics.json and, last, manifest.json.
 
-They hold no name of a source file, no address and no time, so equal rows give equal bytes.
+They hold no name of a source file, no address and no time, so equal rows give equal bytes. Called
+by prepare_data's engine.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ one degree of freedom for each bin but one, times 1/n + 1/m (Yurdakul, "Statisti
 population stability index", 2018).
 
 distributions.json has one entry for each column, which takes a few kilobytes at most. For a wide
-table, it has the first 1,000 columns.
+table, it has the first 1,000 columns. Called when shards are written; the validation and `kfp-tfjob
+monitor` compare the documents.
 """
 
 from __future__ import annotations

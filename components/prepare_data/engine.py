@@ -6,6 +6,8 @@
    whether every split has enough rows.
 3. The buckets of all parts are gathered into shards, which are sorted, described, encoded and
    stored one by one. Then schema.json, statistics.json and, last, manifest.json are written.
+
+Called by `component.py`.
 """
 
 from __future__ import annotations

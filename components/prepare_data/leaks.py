@@ -7,7 +7,8 @@ many values does not score high by chance.
 
 With two classes, the score is the area under the ROC curve. With more classes, it is the share of
 the uncertainty about the label that the column removes: 1 minus the cross-entropy divided by the
-cross-entropy of the class shares. For a number, it is the R² of the ranks.
+cross-entropy of the class shares. For a number, it is the R² of the ranks. Called by the validation
+of the dataset.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Renders a dataset and the verdict on it as one HTML page without external references."""
+"""Renders a dataset and the verdict on it as one HTML page without external references.
+
+Called by prepare_data's `component.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Reads some rows of a finished dataset back, to compare datasets and to look for leaks.
 
 The rows of a split are in the order of their hashes, so its first rows are a random sample. It is
-the same in each run, no matter which process wrote the shards.
+the same in each run, no matter which process wrote the shards. Called by the validation of the
+dataset.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 A run that finds a champion other than the one in its verdict is evaluated again. The second verdict
 is created, never replaced, and is in force for this try and for every retry. A run that loses again
-records that, and ends without a failure.
+records that, and ends without a failure. Called by `component.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Remedies for pods that do not start: the run parameter to change, and its current value.
 
 The scheduler and quotas name resources of Kubernetes, such as `requests.nvidia.com/gpu`. A user set
-`train_gpus`, so the remedy names that.
+`train_gpus`, so the remedy names that. Called by the checks of quotas and nodes, and by the
+launcher for a job whose pods wait.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The values of one column of a block: as strings, numbers or dates, each worked out at most once.
 
-Both the profile of a column and its parsing use them.
+Both the profile of a column and its parsing use them. Called by prepare_data's readers, profiles
+and parsers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Every replica has the init container `setup` and the main container. The chief also has the native
 sidecar `uploader`. Kubernetes never restarts a training: the supervisor restarts it in place, and
-the launcher starts a new attempt.
+the launcher starts a new attempt. Called by the launcher, the checks, `kfp-tfjob render` and
+`submit`'s plan.
 """
 
 from __future__ import annotations

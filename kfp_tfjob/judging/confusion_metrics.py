@@ -1,6 +1,7 @@
 """The confusion matrix and its metrics: accuracy, balanced accuracy, MCC, F1, precision, recall.
 
-Only the cells with rows are kept, so 10,000 classes need no matrix of 100 million counts.
+Only the cells with rows are kept, so 10,000 classes need no matrix of 100 million counts. Called by
+`metrics.py`, and by evaluate's plots and artifacts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Means of a value for each row, such as the log loss, are computed here; metrics of the confusion
 matrix in confusion_metrics.py, metrics of ranks in ranking_metrics.py. Each estimate comes with its
-uncertainty (estimates.py).
+uncertainty (estimates.py). Created by `judge` for each model; read by the gate, the verdict and the
+report.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ They are drawn by hand because no library fits. matplotlib takes more than a sec
 fixes its colors. pygal 3.1 puts a script and a style sheet with fixed colors into every plot: 18 KB
 each, so the 200 histograms of a dataset's page would be 3.7 MB, and it lacks a confusion matrix.
 The packages svg.py, drawsvg and svgwrite only write elements, which ElementTree does as well.
+Called by the reports of evaluate and launch_tfjob.
 """
 
 from __future__ import annotations

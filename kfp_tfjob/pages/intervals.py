@@ -3,7 +3,7 @@
 A reader compares two intervals only if they share an axis, and an axis is useful only for values of
 one unit. So a plot consists of panels, each with its own axis, one unit and as many rows as it has
 values. A row's name and numbers are above its line: next to it, long names of metrics and classes
-would leave no space for the line on a phone.
+would leave no space for the line on a phone. Called by evaluate's `verdict_plots.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Draws confusion matrices."""
+"""Draws confusion matrices.
+
+Called by evaluate's `plots.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Finds the runs that evaluated a model.
 
 A template in output_uri may put a run's folder anywhere below the root, so each such run has a
-record of its folder. A run without a record is in `runs/<run_id>`.
+record of its folder. A run without a record is in `runs/<run_id>`. Called by `kfp-tfjob runs
+prune`, `tensorboard` and the `models` commands.
 """
 
 from __future__ import annotations

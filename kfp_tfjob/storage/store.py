@@ -1,7 +1,8 @@
 """A client for an S3 store: checksummed writes, verified reads, conditional creates, retries.
 
 Every write carries its CRC64NVME in a header, so a store that checks it rejects a damaged body.
-Trailers are never used: some stores keep them inside the object.
+Trailers are never used: some stores keep them inside the object. Opened by `step.py` for each step,
+and by the sidecar, the server and the commands.
 """
 
 from __future__ import annotations

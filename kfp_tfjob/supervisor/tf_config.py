@@ -2,7 +2,8 @@
 
 The training operator writes TF_CONFIG. For other operators, the job manifest has TOPOLOGY: how many
 replicas of each role there are, and where. The command gets both forms that programs read:
-TF_CONFIG, and the variables of torch.distributed and torchrun.
+TF_CONFIG, and the variables of torch.distributed and torchrun. Called by `supervise.py`, and by the
+trainer's `config.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Finds the program of a job: the container that trains in each role, and the whole command.
 
 A run starts one command in all replicas. If the job's roles start different ones, or the command
-contains host names of the old job's pods, the run would train something else.
+contains host names of the old job's pods, the run would train something else. Called by
+`conversion.py`.
 """
 
 from __future__ import annotations

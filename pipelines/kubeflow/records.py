@@ -1,7 +1,8 @@
 """The stored records of a run: progress, attempts, the verdict, the failure.
 
 A back end stores little of a run. The records are in the store, whose keys a user may not have. So
-each of them can be missing, and `Records.trouble` is the reason.
+each of them can be missing, and `Records.trouble` is the reason. Called by the commands that show,
+follow or explain a run.
 """
 
 from __future__ import annotations

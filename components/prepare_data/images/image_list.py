@@ -6,7 +6,8 @@
 
 Many archives have such a list in place of a folder for each class. Its rows become the files of an
 image source, as a folder's files do. Later code does not distinguish the two, so the same images
-give the same dataset. A row that names no image is an invalid row.
+give the same dataset. A row that names no image is an invalid row. Called when data_uri is
+resolved, and by preflight for a table that lists images.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Decompresses files, and decodes their text to UTF-8; neither is in memory as a whole."""
+"""Decompresses files, and decodes their text to UTF-8; neither is in memory as a whole.
+
+Called by the readers of text and of compressed files.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The grammar is RFC 4180 with LF or CRLF line ends: a value that begins with a qu
 the closing quote, across line ends; a quote inside an unquoted value is an ordinary character.
 A line that breaks the grammar is bad, and reading continues at the next line. So is one with blanks
 before a value in quotes, which would keep its quotes. The result does not depend on where the
-blocks are cut.
+blocks are cut. Called by the readers of CSV and Excel files, and to find the delimiter.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Files that were joined have a header, or a byte order mark, in the middle. Among strings, these
 would be values like any other, so they are invalid rows. A column that pandas or R wrote without a
-name is recognized by the first records, which are read before the blocks.
+name is recognized by the first records, which are read before the blocks. Called by
+`open_table.py`, and by the reader of Excel files.
 """
 
 from __future__ import annotations
