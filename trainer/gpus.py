@@ -140,7 +140,7 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
         tf.config.experimental.enable_op_determinism()
     if config.expected_gpus == 0:
         return ()
-    local_index = config.cluster.place if config.replicas_on_this_machine > 1 else 0
+    local_index = config.cluster.rank if config.replicas_on_this_machine > 1 else 0
     devices = share(tf.config.list_physical_devices("GPU"), config.expected_gpus, local_index)
     details = [tf.config.experimental.get_device_details(device) for device in devices]
     gpus = tuple(

@@ -170,11 +170,11 @@ class TrainSteps:
             return (done < steps) & tf.math.is_finite(loss)
 
         def step(done: tf.Tensor, _: tf.Tensor, data_seconds: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            requested = self._now()
-            with tf.control_dependencies([requested]):
+            request_time = self._now()
+            with tf.control_dependencies([request_time]):
                 batch = next(iterator)
-            batch, received = _wait_and_read_clock(batch, self._now)
-            data_seconds += received - requested
+            batch, arrival_time = _wait_and_read_clock(batch, self._now)
+            data_seconds += arrival_time - request_time
             total = strategy.run(self._train_replica, args=(batch,))
             return done + 1, strategy.experimental_local_results(total)[0], data_seconds
 

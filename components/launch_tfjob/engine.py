@@ -290,7 +290,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         launch = prepared(step, arguments, problems)
         arguments, task = launch.parameters, replace(task, findings=launch.findings)
     arguments.pop("model_code", None)
-    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained(), **arguments))
+    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained_inputs(), **arguments))
     if problems or not spec:
         raise ConfigurationError(*problems)
     if not arguments["train_batch_size"]:

@@ -197,7 +197,9 @@ def _compare(
         label = _label_drift(reference, prepared, None)
         over_limit = list(_drifted(reference, options, {}, label, prepared.schema.label.name))
         if prepared.schema.has_columns:
-            over_limit.append(_unknown(reference, "one of the two has rows without columns"))
+            over_limit.append(
+                _limit_problem(reference, "one of the two has rows without columns")
+            )
         return Comparison(
             reference, changes, over_limit, label=label, obstacle="no columns to compare"
         )
@@ -211,7 +213,7 @@ def _compare(
     if reference.distributions is None:
         obstacle = f"{reference.name} has no {DISTRIBUTIONS}"
         if options.max_psi is not None:
-            over_limit.append(_unknown(reference, obstacle))
+            over_limit.append(_limit_problem(reference, obstacle))
     else:
         # PSI compares the same bins, so this run's rows are counted by the champion's.
         distributions = Distributions.of_file(reference.distributions, prepared.schema.encoding)
@@ -229,8 +231,8 @@ def _compare(
     return Comparison(reference, changes, over_limit, missing, drift, label, counts, obstacle)
 
 
-def _unknown(reference: Reference, why: str) -> Problem:
-    """Return the problem of limits that cannot be checked, and so are not kept."""
+def _limit_problem(reference: Reference, why: str) -> Problem:
+    """Return the problem of limits that cannot be checked, which count as exceeded."""
     return Problem(
         f"cannot tell whether the data has drifted from that of {reference.name}",
         received=why,

@@ -167,8 +167,8 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         splits = {split: sums.of_split(label.classes) for split, sums in weights.items()}
         statistics = replace(statistics, weight=WeightStatistics(options.weight, splits))
     if overlap := scan.overlap():
-        how = "have the same features as a row of train"
-        statistics = _note_overlap(statistics, overlap.also_in_train, rows, "rows", how)
+        clause = "have the same features as a row of train"
+        statistics = _note_overlap(statistics, overlap.also_in_train, rows, "rows", clause)
     return _complete(store, base, objects, schema, statistics, distributions.document())
 
 
@@ -178,25 +178,26 @@ def _described_images(
     """Return the content of statistics.json for a dataset of images."""
     rows, folders, faults = scan.rows(label), scan.job.source.pictures, scan.faults
     assert scan.summary.images and folders and label.classes
-    # Folders divide equal images, which are then not next to each other.
+    # Folders divide equal images, which are then not next to each other. So the shards' sums do not
+    # count them as duplicates, but the overlap of the splits does.
     overlap = scan.overlap()
     totals = overlap or summed
     statistics = described_images(
         scan.summary.images,
         model_input,
-        label.name,
-        label.classes,
-        scan.labels.class_counts(label),
-        {"read": faults.seen, **rows},
-        faults.counts(),
-        totals.duplicates,
-        totals.conflicts,
-        folders.notes,
+        label=label.name,
+        classes=label.classes,
+        class_counts=scan.labels.class_counts(label),
+        rows={"read": faults.seen, **rows},
+        bad=faults.counts(),
+        duplicates=totals.duplicates,
+        conflicts=totals.conflicts,
+        notes=folders.notes,
     )
     if not overlap:
         return statistics
-    shared, how = overlap.also_in_train, "are also in train"
-    return _note_overlap(statistics, shared, rows, "pictures", how)
+    clause = "are also in train"
+    return _note_overlap(statistics, overlap.also_in_train, rows, "pictures", clause)
 
 
 def _schema_split(

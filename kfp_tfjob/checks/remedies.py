@@ -67,7 +67,7 @@ def remedy(
     for name, resources in waiting_reasons.exceeded_quotas(events):
         quotas.add(name)
         for resource in resources:
-            to_lower += _requests_in_quota(spec, resource)
+            to_lower += _parameters_in_quota(spec, resource)
     corrections += [f"have the ResourceQuota {name} raised" for name in sorted(quotas)]
     ways = [f"lower {' or '.join(dict.fromkeys(to_lower))}"] if to_lower else []
     ways += dict.fromkeys(corrections)
@@ -188,7 +188,7 @@ def _placement_corrections(spec: JobSpec, role: str, message: str) -> Iterator[s
         yield f"correct {'pod.chief.output_claim or ' if own else ''}{key(spec, role, 'volumes')}"
 
 
-def _requests_in_quota(spec: JobSpec, resource: str) -> Iterator[str]:
+def _parameters_in_quota(spec: JobSpec, resource: str) -> Iterator[str]:
     """Yield the parameters that lower the job's part of a quota."""
     name = resource.removeprefix("requests.").removeprefix("limits.")
     if spec.workers:

@@ -172,7 +172,7 @@ def _user_metric(predictions: Predictions, metric: str) -> Estimate:
 
 
 def _top_k_accuracy(predictions: ClassPredictions, metric: str, k: int) -> Estimate:
-    if predictions.rank is None:
+    if predictions.rank is None:  # of two classes, the true one is always among the first k
         return mean(metric, predictions, lambda chunk: np.ones(chunk.rows), proportion=True)
 
     def hits(chunk: ClassPredictions) -> NDArray[np.float64]:

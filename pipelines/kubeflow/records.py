@@ -79,6 +79,7 @@ class Records:
         self.run_id = run.run_id
         self._run = run
         output = str(run.parameters.get("output_uri", ""))
+        # `_open` sets `trouble` instead of raising, because a run without records is shown as well.
         self._layout = self._open(lambda: Layout.parse(output)) if output else None
         if not output:
             self.trouble = "it has no parameter output_uri, so they cannot be found"

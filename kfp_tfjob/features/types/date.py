@@ -271,12 +271,12 @@ class Date(ColumnType):
 
     @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
-        """Return the parts; seconds are since the origin."""
+        """Return (rows, columns) for each part; the last one is the seconds since the origin."""
         import tensorflow as tf
 
         origins = tf.constant([column.origin for column in columns], tf.int64)
-        *parts, days, seconds = date_parts(values, origins)
-        return [*parts, tf.cast(days, tf.float64) + tf.cast(seconds, tf.float64) / SECOND]
+        *parts, seconds, microseconds = date_parts(values, origins)
+        return [*parts, tf.cast(seconds, tf.float64) + tf.cast(microseconds, tf.float64) / SECOND]
 
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:
@@ -419,6 +419,10 @@ def of_patterns(text: pa.Array, patterns: Sequence[str]) -> pa.Array:
 
 
 def _in_iso(text: str, patterns: Iterable[str]) -> str:
+    """Return a date in ISO 8601; if it fits no pattern, the string with `?`, which is no date.
+
+    Without the `?`, a string that happens to be in ISO 8601 would be a date in another format.
+    """
     for pattern in patterns:
         with suppress(ValueError):
             moment = datetime.strptime(text.strip(), pattern)
