@@ -197,9 +197,7 @@ def _compare(
         label = _label_drift(reference, prepared, None)
         over_limit = list(_drifted(reference, options, {}, label, prepared.schema.label.name))
         if prepared.schema.has_columns:
-            over_limit.append(
-                _limit_problem(reference, "one of the two has rows without columns")
-            )
+            over_limit.append(_limit_problem(reference, "one of the two has rows without columns"))
         return Comparison(
             reference, changes, over_limit, label=label, obstacle="no columns to compare"
         )
@@ -275,19 +273,21 @@ def _drifted(
     label: Drift | None,
     label_name: str,
 ) -> Iterator[Problem]:
-    """Yield a problem for the limit that columns, or the label, are beyond."""
+    """Yield one problem for all columns whose drift exceeds max_psi, including the label."""
     nouns = {name: name for name in drift} | {label_name: f"the label {label_name}"}
     columns = {**drift, label_name: label} if label else drift
     limit = math.inf if options.max_psi is None else options.max_psi
-    far = [
+    exceeding = [
         (item.psi, nouns[name], name)
         for name, item in columns.items()
         if item.psi > limit and not item.is_chance and name not in options.ignore
     ]
-    if far:
-        far.sort(reverse=True)
-        listing = listed([f"{words} {value:.3g}" for value, words, _ in far], _MOST_NAMED)
-        names = listed([json.dumps(name, ensure_ascii=False) for *_, name in far], _MOST_NAMED)
+    if exceeding:
+        exceeding.sort(reverse=True)
+        listing = listed([f"{words} {value:.3g}" for value, words, _ in exceeding], _MOST_NAMED)
+        names = listed(
+            [json.dumps(name, ensure_ascii=False) for *_, name in exceeding], _MOST_NAMED
+        )
         yield Problem(
             f"the data has drifted from that of {reference.name}",
             received=f"PSI of {listing}",

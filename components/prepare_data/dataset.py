@@ -205,11 +205,11 @@ def _schema_split(
 ) -> SchemaSplit:
     """Return the entry of a split in schema.json, given all shards with the hash of their rows."""
     pairs = zip(shards, digests, strict=True)
-    of_split = [(shard, digest) for shard, digest in pairs if SPLITS[shard.split] == split]
+    split_shards = [(shard, digest) for shard, digest in pairs if SPLITS[shard.split] == split]
     return SchemaSplit(
         rows,
-        tuple(shard.key for shard, _ in of_split),
-        tuple(digest for _, digest in of_split),
+        tuple(shard.key for shard, _ in split_shards),
+        tuple(digest for _, digest in split_shards),
     )
 
 
@@ -244,8 +244,8 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     texts = {name: dictionary.texts for name, dictionary in scan.dictionaries.items()}
     coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options, tallies)
     vocabulary = vocabulary.learned(coding)
-    of_label = None if label.classes is not None else fitted.labels
-    bins = Distributions.of(coding, fitted.rows, of_label, label.name)
+    label_values = None if label.classes is not None else fitted.labels
+    bins = Distributions.of(coding, fitted.rows, label_values, label.name)
     by_class = (
         np.zeros((3, 0), np.int64) if label.classes is None else scan.labels.class_counts(label)
     )

@@ -120,10 +120,10 @@ class Coding:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The features in the order of the table."""
-        at, starts = 0, {}
+        start, starts = 0, {}
         for item in self._ordered:
-            starts[item.name] = at
-            at += len(item.packed_names)
+            starts[item.name] = start
+            start += len(item.packed_names)
         return tuple(
             Column(item.name, item.kind, starts[item.name], len(item.packed_names), item.size)
             for item in self.features

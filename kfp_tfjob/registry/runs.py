@@ -84,10 +84,10 @@ def _evaluated_tasks(
         task = run.task(key)
         try:
             verdict = ModelVerdict.read(store, task.verdict)
-            at = store.head(task.verdict)["LastModified"]
+            evaluated_at = store.head(task.verdict)["LastModified"]
         except DataError:
             continue  # not evaluated yet, or a folder that is not a run
         if verdict.model_name == model_name:
             version = versions.get((run_id, key))
             name = "-".join(filter(None, (f"v{version}" if version else "", run_id, key)))
-            yield EvaluatedRun(name, task, at)
+            yield EvaluatedRun(name, task, evaluated_at)

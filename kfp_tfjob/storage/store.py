@@ -438,15 +438,15 @@ class Store:
         return self._client.get_object(Bucket=address.bucket, Key=address.key, **extra)
 
     def _head(self, address: S3Address, **extra: str) -> dict[str, Any]:
-        at = {"Bucket": address.bucket, "Key": address.key, **extra}
+        location = {"Bucket": address.bucket, "Key": address.key, **extra}
         try:
-            return self._client.head_object(**at)
+            return self._client.head_object(**location)
         except ClientError as error:
             if code_of(error) not in WORDLESS:
                 raise
         # A reply to HEAD lacks a body, so only GET's refusal says whether it is transient.
         self._get(address)["Body"].close()
-        return self._client.head_object(**at)
+        return self._client.head_object(**location)
 
     def _put(
         self, address: S3Address, body: Body, condition: dict[str, str], content_type: str = ""

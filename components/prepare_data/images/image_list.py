@@ -236,8 +236,8 @@ def _files(source: Source, rows: Sequence[_Listed]) -> tuple[list[SourceFile], F
             faults.mark_file(i, "repeated", f"{earlier.row.table}, line {earlier.row.line}")
         else:
             split = split_of(name) if by_top else row.table.split
-            place = (file.size, file.location, file.tag)
-            files[name] = SourceFile(name, *place, split, row.label, row.row)
+            stored_as = (file.size, file.location, file.tag)
+            files[name] = SourceFile(name, *stored_as, split, row.label, row.row)
     return sorted(files.values(), key=lambda file: file.name), faults
 
 

@@ -461,15 +461,19 @@ def _readings(texts: Sequence[str]) -> list[tuple[list[str], str]]:
     """Return lists of patterns that read strings, each with an example; best only each once."""
     readings: list[tuple[list[str], str]] = []
     meanings = set()
-    of_first = _candidates(texts[0])
-    read = {it: [_in_iso(text, [it]) for text in texts] for it in of_first}
-    most = max(sum(not iso.endswith("?") for iso in column) for column in read.values())
-    for pattern, column in read.items():
+    candidates = _candidates(texts[0])
+    dates_by_pattern = {
+        pattern: [_in_iso(text, [pattern]) for text in texts] for pattern in candidates
+    }
+    most_read = max(
+        sum(not iso.endswith("?") for iso in column) for column in dates_by_pattern.values()
+    )
+    for pattern, column in dates_by_pattern.items():
         unread = [text for text, iso in zip(texts, column, strict=True) if iso.endswith("?")]
-        if len(texts) - len(unread) < most or tuple(column) in meanings:
+        if len(texts) - len(unread) < most_read or tuple(column) in meanings:
             continue
         meanings.add(tuple(column))
-        example = f"{texts[0]!r} as {of_first[pattern].replace('T00:00:00', '')}"
+        example = f"{texts[0]!r} as {candidates[pattern].replace('T00:00:00', '')}"
         readings_of_rest = _readings(unread) if unread else [([], "")]
         readings += [
             ([pattern, *patterns_of_rest], example) for patterns_of_rest, _ in readings_of_rest
@@ -515,10 +519,12 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """
     values = np.full(len(text), NO_DATE, np.int64)
     for pattern, unit in ((_PLAIN, UNIT), (_ZONED, pa.timestamp("us", "UTC"))):
-        at = np.flatnonzero(matches(text, pattern))
+        indices = np.flatnonzero(matches(text, pattern))
         # Truncate to microseconds: Arrow's nanoseconds do not cover all years.
-        found = pc.replace_substring_regex(text.take(pa.array(at)), r"(\.[0-9]{6})[0-9]+", r"\1")
-        values[at] = _cast(found, unit)
+        dates = pc.replace_substring_regex(
+            text.take(pa.array(indices)), r"(\.[0-9]{6})[0-9]+", r"\1"
+        )
+        values[indices] = _cast(dates, unit)
     good = (values >= FIRST_DATE) & (values <= LAST_DATE)
     values[~good] = NO_DATE
     return values, good

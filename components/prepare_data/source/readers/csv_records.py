@@ -135,14 +135,14 @@ class CsvRecords:
         starts = [int(at[0]) for at in (*first, newlines[:1] + 1) if len(at)]
         return max(starts, key=lambda at: self._fitting(data, at, columns), default=0)
 
-    def _fitting(self, data: bytes, at: int, columns: int) -> int:
+    def _fitting(self, data: bytes, position: int, columns: int) -> int:
         """Return how many of the next records are well formed and have this number of values."""
         for i in range(LOOKED):
-            match = self._record.match(data, at)
+            match = self._record.match(data, position)
             record = match.group() if match else b""
             if not match or (record.strip(b"\r\n") and self.width(record) != columns):
                 return i
-            at = match.end()
+            position = match.end()
         return LOOKED
 
     def records(self, block: Block) -> Iterator[bytes]:
