@@ -228,7 +228,7 @@ class Curve:
             return 0.5, 0.0
         rows_at_or_above, precision = self._precision_by_chance
         mean = float(self.rows @ precision) / float(self.rows.sum())
-        # By how much the label of a row of the class differs from the mean label, per row.
+        # The label is 1 for a row of the class, and its mean is the share; each row adds 1 / rows.
         deviation = (1 - self.share) / self.rows.sum()
         return mean, deviation**2 * float(self.rows @ (1 / rows_at_or_above))
 

@@ -40,7 +40,7 @@ def chunks_of(
 
 
 def _chunk(source: Source, files: list[SourceFile], label: str, options: DataOptions) -> Chunk:
-    """Return a row for each file; an unusable image is marked as invalid and has no content."""
+    """Return a row for each file; an unusable image is marked as invalid, with empty content."""
     faults = FileFaults([(file.name, file.row) for file in files])
     contents, properties = [], np.zeros(len(files), PROPERTIES)
     for row, (file, content) in enumerate(zip(files, source.contents(files), strict=True)):
