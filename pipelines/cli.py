@@ -1,6 +1,7 @@
 """The command line: the group of all commands. Each command is a file in commands/.
 
-`--help` imports every file, so commands import heavy packages inside their function.
+`--help` imports every file, so commands import heavy packages inside their function. Called by
+`__main__.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiles the YAML that users upload to Kubeflow Pipelines.
 
 The files are committed, so equal code must give equal bytes: a difference in a review is then a
-difference of the pipeline.
+difference of the pipeline. Called by `kfp-tfjob compile`, and by `package.py` for a submission.
 """
 
 from __future__ import annotations

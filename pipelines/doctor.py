@@ -1,7 +1,8 @@
 """Checks from a laptop whether a cluster, a back end and a store are ready for runs.
 
 Nothing needs to be installed for it. It reaches the cluster first, because the other checks depend
-on that, and then runs them at the same time, because each may wait for a timeout.
+on that, and then runs them at the same time, because each may wait for a timeout. Called by
+`kfp-tfjob doctor`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Adds to problems with run parameters the command-line option that fixes them.
 
 Problems name the parameter, such as `train_options.seed`, because most users set it in a form. Only
-the command line knows its options.
+the command line knows its options. Called by `cli.py` when a command fails.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ a file. A program that reads the output, a CI system's page, and a terminal that
 cursor need plain lines; `commands/terminal.py` decides which.
 
 The cursor is never hidden, and the terminal's mode never changes. So a terminal stays usable after
-SIGKILL, which leaves no time to restore it.
+SIGKILL, which leaves no time to restore it. Called by local runs, `kfp-tfjob watch`, and the
+commands that delete.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Selects and follows the stored log lines of a run.
 
-The launcher stores them, so they can be read during training and after the pods are gone.
+The launcher stores them, so they can be read during training and after the pods are gone. Called by
+`kfp-tfjob logs`.
 """
 
 from __future__ import annotations
@@ -44,25 +45,26 @@ def read(stored: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[R
         return not replicas or replica in replicas or replica.rpartition("-")[0] in replicas
 
     readers: dict[int, LogReader] = {}
-    first = True
+    is_log_missing = True
     while True:
         # Read before the lines, so that the last lines of a run that ends now are not missed.
         over = not follow or stored.is_over()
         numbers = stored.store.numbers(stored.run.replica_logs)
         for number in numbers:
             readers.setdefault(number, LogReader(stored.store, stored.run, number, is_selected))
-        if first and numbers:
+        if is_log_missing and numbers:
             _check_replicas(replicas, readers)
-        # A launcher writes the end of one attempt's log while the next one starts.
-        for number in numbers[-2:] if not first else numbers:
+        # A launcher writes the end of one attempt's log while the next one starts. So after the
+        # first pass, only the last two attempts can have new lines.
+        for number in numbers if is_log_missing else numbers[-2:]:
             for line in readers[number].new_lines():
                 # Earlier releases stored every state of a progress bar.
                 yield RunLogLine(number, line._replace(text=last_state(line.text)))
-        first = first and not numbers
+        is_log_missing = is_log_missing and not numbers
         if over:
             break
         time.sleep(_POLL_SECONDS)  # the store cannot notify a reader
-    if first:
+    if is_log_missing:
         raise stored.lacks(
             Problem(
                 f"the run {stored.run.base} has no log of a training job yet",

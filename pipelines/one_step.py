@@ -1,7 +1,7 @@
 """Makes a pipeline of one step, for other pipelines and for a run by itself.
 
 A KFP component contains neither the store's Secret nor the run's id. A pipeline of one task does,
-and `components.load_component_from_file` reads its YAML as a component.
+and `components.load_component_from_file` reads its YAML as a component. Called by `compilation.py`.
 """
 
 import inspect

@@ -1,7 +1,7 @@
 """Gives a pipeline its inputs as the signature and the docstring that KFP reads.
 
 The run parameters are declared in `options`; a pipeline function with its own signature would
-repeat them.
+repeat them. Called by `tfjob_training.py` and `one_step.py`.
 """
 
 import inspect

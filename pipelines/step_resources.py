@@ -1,6 +1,7 @@
 """The settings of `kfp-tfjob compile --step-resources`: CPU and memory of the steps' own pods.
 
 They are compiled in, because Kubeflow Pipelines starts a step's pod before any of its code runs.
+Called by the pipelines, `compilation.py` and `doctor.py`.
 """
 
 from __future__ import annotations

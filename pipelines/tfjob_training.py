@@ -1,7 +1,8 @@
 """Defines the pipeline: prepare, train, verify, evaluate, publish.
 
 Compiling it decides no names, ids, times or namespaces, because they belong to a run.
-kfp_tfjob/options/parameters.py declares the run parameters.
+kfp_tfjob/options/parameters.py declares the run parameters. Called by `compilation.py`, and by
+`pipeline_process.py` for a local run.
 """
 
 from collections.abc import Mapping

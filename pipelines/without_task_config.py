@@ -1,7 +1,8 @@
 """The launcher's component for our own compiled pipelines: without the input `dsl.TaskConfig`.
 
 Users cannot set anything on a task of a compiled pipeline, so the input would always be empty
-there. Besides, back ends before 2.15 reject a pipeline that contains such an input.
+there. Besides, back ends before 2.15 reject a pipeline that contains such an input. Called by
+`tfjob_training.py`.
 """
 
 from copy import deepcopy

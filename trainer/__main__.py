@@ -1,6 +1,7 @@
 """`python -m kfp_tfjob.trainer`: train a model as one replica of a job.
 
-Every setting is an environment variable (docs/replica.md) and also a command-line flag.
+Every setting is an environment variable (docs/replica.md) and also a command-line flag. The
+supervisor of each replica starts it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Keras does not synchronize the statistics of parts of a batch (`micro_batches`), so replicas would
 normalise with different numbers. Nor does it with a mask: weight_divergence.py finds that after the
-first step.
+first step. Called by `user_model.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chooses the callbacks of a training run: first the options' callbacks, then the user's.
 
 A callback that cannot work here is rejected before the first step, because it would otherwise fail
-after hours, or silently do nothing.
+after hours, or silently do nothing. Called by `loop.py`.
 """
 
 from __future__ import annotations

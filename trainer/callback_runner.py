@@ -1,7 +1,8 @@
 """Runs Keras callbacks on the chief and applies their decisions to every replica.
 
 Each hook runs at the same point as in model.fit. After each hook, all replicas get the
-chief's model.stop_training, learning rate and weights. Other changes stay on the chief.
+chief's model.stop_training, learning rate and weights. Other changes stay on the chief. Called by
+`loop.py`, and by `training_state.py` for checkpoints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Captures and restores the state of callbacks for checkpoints.
 
 The state of a Keras callback is a list of attributes. A user's callback returns its state from
-get_state() as numbers, strings, lists, dicts and arrays, and accepts it in set_state(state).
+get_state() as numbers, strings, lists, dicts and arrays, and accepts it in set_state(state). Called
+by `callbacks.py` and `training_state.py`.
 """
 
 from __future__ import annotations

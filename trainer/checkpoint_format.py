@@ -4,7 +4,8 @@
     checkpoints/<step>/variables.bin       the bytes of all variables, in order
 
 Only the chief writes and reads them; it sends the state to the other replicas. One rename gives a
-complete directory its number. After that, it never changes.
+complete directory its number. After that, it never changes. Called by `training_state.py` and
+`checkpoint_writer.py`.
 """
 
 from __future__ import annotations

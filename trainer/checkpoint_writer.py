@@ -1,7 +1,7 @@
 """Writes checkpoints in a thread, one at a time, while training continues.
 
 Training waits only for the copy of its variables. The next call of `wait` raises an error of
-the thread.
+the thread. Called by `training_state.py`.
 """
 
 from __future__ import annotations

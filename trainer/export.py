@@ -10,7 +10,7 @@ In a table of numbers without missing values, the arguments of `serve` are float
 they have the types of features/types, and there is no `serve_packed`, because packed rows mean
 something only with the vocabularies of one dataset. `serving_default`, the default signature of
 servers, is `serve`. All return `probabilities` (batch, classes) and `class` (batch,) text, or
-`prediction` (batch,).
+`prediction` (batch,). Called by `__main__.py`.
 """
 
 from __future__ import annotations

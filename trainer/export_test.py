@@ -3,7 +3,7 @@
     python -m kfp_tfjob.trainer.export_test MODEL DATASET
 
 is the process that loads the exported model. Like evaluate and a server, it does not have the
-user's code.
+user's code. Called by `__main__.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Selects the GPUs of a replica, and checks them before training.
 
 A replica with GPUs trains on them or not at all. The decisions are pure functions of what
-TensorFlow and the environment report.
+TensorFlow and the environment report. Called by `replicas.py`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def prepare(config: Config) -> tuple[Gpu, ...]:
         tf.config.experimental.enable_op_determinism()
     if config.expected_gpus == 0:
         return ()
-    local_index = config.cluster.place if config.replicas_on_this_machine > 1 else 0
+    local_index = config.cluster.rank if config.replicas_on_this_machine > 1 else 0
     devices = share(tf.config.list_physical_devices("GPU"), config.expected_gpus, local_index)
     details = [tf.config.experimental.get_device_details(device) for device in devices]
     gpus = tuple(

@@ -3,7 +3,8 @@
 Shapes that do not match may still fit. Labels (rows,) fit outputs (rows, classes) in a batch with
 as many rows as classes, and (rows,) against (rows, 1) becomes a comparison of all pairs. Such a
 model trains without an error, and learns something else. So these tests take a number of rows that
-is no other dimension, and random outputs, because a new model may give equal ones.
+is no other dimension, and random outputs, because a new model may give equal ones. Called by
+`__main__.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 All replicas run the same steps in the same order. About once a second, they agree on the next
 action in one small sum, the control vector. It shows whether any replica must stop. The chief adds
-the number of steps to run next, and whether it is time to save or to report.
+the number of steps to run next, and whether it is time to save or to report. Called by
+`__main__.py`.
 """
 
 from __future__ import annotations

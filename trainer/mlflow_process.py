@@ -2,7 +2,8 @@
 
 Training must neither wait for a server nor share its interpreter with a client. So all of MLflow is
 in a process of its own, which reads progress.jsonl. This process only starts it, and at the end
-waits for it for a limited time. The supervisor kills it together with this process.
+waits for it for a limited time. The supervisor kills it together with this process. Called by
+`__main__.py`.
 """
 
 from __future__ import annotations

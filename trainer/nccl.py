@@ -2,7 +2,7 @@
 
 At the level that shows the transports, NCCL writes hundreds of lines at each start, so they stay
 out of this program's log. Its warnings explain failures, so they are logged when training fails or,
-after a crash, when the next process starts.
+after a crash, when the next process starts. Called by `__main__.py` and `loop.py`.
 """
 
 from __future__ import annotations

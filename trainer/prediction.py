@@ -1,4 +1,7 @@
-"""Calls a model for the outputs of rows, and turns them into probabilities."""
+"""Calls a model for the outputs of rows, and turns them into probabilities.
+
+Called by the training step, the tests before training, and the export.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ The exported model answers with probabilities, but a model may end in logits, an
 shows that. A sigmoid too many gives every row the same class, and training does not notice, because
 Keras computes metrics from the outputs. So the trainer looks at the model's last operation and at
 the outputs that the loss prefers. What does not match is rejected before training. Before the
-export, the trained model's answers are tested with the labels of some rows.
+export, the trained model's answers are tested with the labels of some rows. Called by
+`__main__.py`.
 """
 
 from __future__ import annotations

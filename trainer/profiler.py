@@ -2,7 +2,7 @@
 
 Steps usually run in groups, inside one call of TensorFlow. The plugin distinguishes steps by a
 marker around each call, so recorded steps run one by one. All replicas have the same range, which
-keeps their groups equal.
+keeps their groups equal. Called by `loop.py`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class ProgressWriter:
             for name in ("train", "validation")
             if board
         }
-        self._start, self._mark = (time.monotonic(), start.step), start.step
+        self._start_time, self._start_step = time.monotonic(), start.step
+        self._reported_step = start.step
         self._measured = {
             "examples_per_second": 0.0,
             "examples_per_second_per_replica": 0.0,
@@ -83,7 +84,7 @@ class ProgressWriter:
 
     def start_clock(self, position: Position) -> None:
         """Start to measure, after the first step: it includes building the graph."""
-        self._start = (time.monotonic(), position.step)
+        self._start_time, self._start_step = time.monotonic(), position.step
         self._measure_from(position)
         self.running = True
 
@@ -127,22 +128,23 @@ class ProgressWriter:
             writer.close()
 
     def _measure_from(self, position: Position) -> None:
-        self._mark, self._reported = position.step, time.monotonic()
+        self._reported_step, self._reported = position.step, time.monotonic()
         self._step_seconds = self._data_seconds = 0.0
 
     def _figures(self, step: int) -> dict[str, float]:
         """Return the speed and the data share since the last line, and the remaining seconds."""
-        if done := step - self._mark:
+        if new_steps := step - self._reported_step:
             # Only the time of the steps: evaluation and checkpoints do not make them slower.
             step_seconds = max(self._step_seconds, 1e-6)
-            speed = done * self.batch / step_seconds
+            speed = new_steps * self.batch / step_seconds
             self._measured = {
                 "examples_per_second": round(speed, 1),
                 "examples_per_second_per_replica": round(speed / self.replicas, 1),
                 "data_share": round(self._data_seconds / step_seconds, 3),
             }
-        seconds, all_done = time.monotonic() - self._start[0], step - self._start[1]
-        remaining_seconds = (self.steps - step) * seconds / all_done if all_done else 0.0
+        # Since the clock's start, so that the estimate includes evaluation and checkpoints.
+        seconds, steps = time.monotonic() - self._start_time, step - self._start_step
+        remaining_seconds = (self.steps - step) * seconds / steps if steps else 0.0
         return self._measured | {"eta_seconds": round(remaining_seconds, 1)}
 
     def _write(self, event: str, position: Position, **content: Any) -> None:

@@ -3,6 +3,7 @@
 Keras keeps their states in SeedGenerators, as variables of the model. A checkpoint contains the
 states of replica 0; the other replicas' states are derived from them. Operations without a seed
 use one global generator of Keras, which is not part of a model. Here every model gets its own.
+Called by `loop.py`, `training_state.py` and `user_model.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Connects the replicas of the job: the strategy, and messages other than gradients.
 
 All replicas must call every function that communicates, in the same order, from the main thread.
+Created by `__main__.py`; called by all modules whose replicas must agree.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Without these tests, training would silently differ from one replica, or fail in its first
 evaluation. They run the model as a step does, with rows of the dataset, so what fails in them would
-fail in training too.
+fail in training too. Called by `__main__.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The supervisor reads lines from a pipe (`kfp_tfjob/supervisor/child.py`). From these, it decides how
 long to wait for the peers, and whether a dead trainer had made progress. Without a supervisor there
-is no pipe.
+is no pipe. Called by `__main__.py`, `loop.py` and `replicas.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Keras clips and checks for infinities before it sums over replicas. That is wrong for clipping, and
 a deadlock for loss scaling when only one replica overflows. So this module sums once and disables
-the sum of Keras, the only private method of an optimizer that this project relies on.
+the sum of Keras, the only private method of an optimizer that this project relies on. Called by
+`loop.py`, and by `self_test.py` before training.
 """
 
 from __future__ import annotations
@@ -169,11 +170,11 @@ class TrainSteps:
             return (done < steps) & tf.math.is_finite(loss)
 
         def step(done: tf.Tensor, _: tf.Tensor, data_seconds: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            requested = self._now()
-            with tf.control_dependencies([requested]):
+            request_time = self._now()
+            with tf.control_dependencies([request_time]):
                 batch = next(iterator)
-            batch, received = _wait_and_read_clock(batch, self._now)
-            data_seconds += received - requested
+            batch, arrival_time = _wait_and_read_clock(batch, self._now)
+            data_seconds += arrival_time - request_time
             total = strategy.run(self._train_replica, args=(batch,))
             return done + 1, strategy.experimental_local_results(total)[0], data_seconds
 

@@ -1,7 +1,7 @@
 """Finds state that a training step uses but no checkpoint contains.
 
 Such state is lost when a run resumes, so that its result differs without an error. The trainer
-warns about it, because a run that is never interrupted is not affected.
+warns about it, because a run that is never interrupted is not affected. Called by `train_step.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Describes errors of the user's code: the last line of the traceback, and its place."""
+"""Describes errors of the user's code: the last line of the traceback, and its place.
+
+Called wherever the trainer calls a user's function, model or callback.
+"""
 
 from __future__ import annotations
 

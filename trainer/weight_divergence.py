@@ -1,7 +1,7 @@
 """Finds weights that differ between replicas because a layer changes them itself.
 
 Gradients are summed, so trained weights stay equal. Values that a layer computes from its own rows
-and keeps do not.
+and keeps do not. Called by `loop.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Scans a folder for the files to store.
 
 A scan reads names, sizes and times, not contents. It is compared with the previous scan, so the
-mirror needs no notifications, which may be lost and which not all file systems send.
+mirror needs no notifications, which may be lost and which not all file systems send. Called by
+`watch.py`, `mirror.py` and `folder.py`.
 """
 
 from __future__ import annotations

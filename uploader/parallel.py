@@ -1,7 +1,8 @@
 """Runs many calls in parallel, and reports the progress of transfers.
 
 The calls are requests to a store, so threads wait for replies most of the time. An error of one
-call does not end the others: each outcome is yielded, and its `result()` raises.
+call does not end the others: each outcome is yielded, and its `result()` raises. Called by the
+uploader, the registry, and `setup` in a replica's init container.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 With the graph of one export and the variables of another, a SavedModel may fail to load, or it may
 load and predict wrong values. So the mirror empties saved_model.pb in the store before it replaces
 other parts, and sends it last. While a run is unfinished, readers trust a SavedModel only if that
-file has content.
+file has content. Called by `mirror.py` and by the restore of a replica's init container.
 """
 
 from __future__ import annotations

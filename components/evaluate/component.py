@@ -1,7 +1,8 @@
 """The KFP interface of evaluate.
 
 The verdict is the only output and is unnamed, because kfp.local evaluates a condition on a named
-output as false. Everything else is below runs/<run_id>/evaluation.
+output as false. Everything else is below runs/<run_id>/evaluation. Called by the pipeline in
+`tfjob_training.py`.
 """
 
 from kfp import dsl

@@ -3,7 +3,8 @@
 A person sees at once whether a model confuses images that are hard, badly cropped or labeled
 wrongly; no metric shows this. The images are read again after the evaluation, because all of a
 split do not fit into memory, and they are few and small, because a report is sent by mail. They are
-decoded by the operation that the model's own input pipeline uses.
+decoded by the operation that the model's own input pipeline uses. Called by evaluate's engine and
+by its report.
 """
 
 from __future__ import annotations

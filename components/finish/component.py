@@ -1,4 +1,7 @@
-"""The KFP interface of finish."""
+"""The KFP interface of finish.
+
+Called by the pipeline in `tfjob_training.py`, as its exit task.
+"""
 
 from kfp import dsl
 

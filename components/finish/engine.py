@@ -3,7 +3,8 @@
 It reads the records that the steps left in S3 and the run's state on the cluster, because the
 status that KFP gives an exit task is not reliable: it says RUNNING for ended runs, and its error is
 always empty. First it ends jobs that are still running. If no step could write its record to the
-store, the Workflow and the logs of its pods have it.
+store, the Workflow and the logs of its pods have it. Called by the exit task, and by a local run
+when it ends.
 """
 
 from __future__ import annotations

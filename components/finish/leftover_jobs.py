@@ -1,7 +1,7 @@
 """Ends the jobs that a run left on the cluster, and collects its pods' reports.
 
 The exit task starts up to half a minute after Terminate, and its inputs are not reliable. So it
-reads the jobs, found by the run's label, and its own Workflow.
+reads the jobs, found by the run's label, and its own Workflow. Called by finish's engine.
 """
 
 from __future__ import annotations

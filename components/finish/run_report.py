@@ -1,7 +1,8 @@
 """Renders how a run ended, in Markdown for a panel 500 px wide.
 
 In that panel, fenced lines do not wrap, lists lack bullets, and an underscore outside backticks
-starts italics. So each item is a paragraph, and every name is in backticks.
+starts italics. So each item is a paragraph, and every name is in backticks. Called by finish's
+engine, and by a local run when it ends.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ def about(cluster: ClusterReport, run_id: str) -> list[str]:
     An exit task that has succeeded does not run again after a retry.
     """
     ends = [_time(task.ended) for task in cluster.failed if task.ended]
-    at = ends[0] if ends else f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    end_time = ends[0] if ends else f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return [
-        f"This page describes this run as it ended at {at}, and Kubeflow Pipelines does not"
+        f"This page describes this run as it ended at {end_time}, and Kubeflow Pipelines does not"
         " update it. If the run has been retried since, its newest result is on the page of its"
         f" last step: {code(f'kfp-tfjob why {run_id[:8]}')} shows it.",
         "",

@@ -2,6 +2,7 @@
 
 A step that cannot reach the store, or that was killed, leaves no failure.json. Argo knows which pod
 failed, and the log of that pod has the record (`Failure.to_line`) or at least its last lines.
+Called by the exit task, and by the commands that explain a run.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ class Attempt:
         events = snapshot.events
         if missing := waiting_reasons.missing_secrets(snapshot.pods):
             if judgement.verdict == Verdict.USER_ERROR:
-                place = snapshot.job["metadata"].get("namespace", "")
-                return replace(judgement, fix=secret_remedy(self.launch.spec, missing, place))
+                namespace = snapshot.job["metadata"].get("namespace", "")
+                return replace(judgement, fix=secret_remedy(self.launch.spec, missing, namespace))
         fix = remedy(judgement.verdict, self.launch.spec, snapshot.pods, events)
         if judgement.verdict == Verdict.OPERATOR_ABSENT:
             fix = kind_of(snapshot.job).absent
@@ -173,8 +173,8 @@ class Attempt:
         if not reasons:
             return False
         fix = remedy(Verdict.UNSCHEDULABLE, self.launch.spec, snapshot.pods, snapshot.events)
-        where = f"{self.name} has been waiting for nodes for {seconds:.0f} s"
-        log.warning("%s: %s. Fix: %s", where, "; ".join(reasons), fix or "add nodes")
+        state = f"{self.name} has been waiting for nodes for {seconds:.0f} s"
+        log.warning("%s: %s. Fix: %s", state, "; ".join(reasons), fix or "add nodes")
         return True
 
     def _beat(self, pods: list[Object]) -> None:

@@ -1,4 +1,7 @@
-"""The trained model as an artifact of Kubeflow Pipelines."""
+"""The trained model as an artifact of Kubeflow Pipelines.
+
+Called by launch_tfjob's engine.
+"""
 
 from __future__ import annotations
 

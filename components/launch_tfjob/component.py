@@ -1,4 +1,7 @@
-"""The KFP interface of launch_tfjob."""
+"""The KFP interface of launch_tfjob.
+
+Called by users' pipelines; our own take it from `without_task_config.py`.
+"""
 
 # Kubeflow Pipelines reads the outputs from a call in an annotation, and None is the default of an
 # input that the back end fills in.

@@ -138,14 +138,14 @@ class Launcher:
     def _completed_before(self) -> int:
         """Return the attempt whose output an earlier start has completed, or 0."""
         records = self.launch.records
-        done = records.completed()
-        if self.claimed and (done or records.newest_checkpoint()):
+        completed = records.completed()
+        if self.claimed and (completed or records.newest_checkpoint()):
             before = records.claim(self.claimed[-1]).inputs
             require_same(before, records.inputs(self.launch.spec))
-        if done:
+        if completed:
             succeeded = Judgement(Verdict.SUCCEEDED, "the chief succeeded")
-            earlier_job.record_end(self.launch, done, succeeded)
-        return done
+            earlier_job.record_end(self.launch, completed, succeeded)
+        return completed
 
     def _adopt(self) -> bool:
         """Return whether the job of the newest attempt must be followed, and read its claim."""
@@ -291,7 +291,7 @@ def run(step: Step, parameters: Mapping[str, Any], curves: str, job: str) -> Lau
         launch = prepared(step, arguments, problems)
         arguments, task = launch.parameters, replace(task, findings=launch.findings)
     arguments.pop("model_code", None)
-    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained(), **arguments))
+    spec = problems.of(lambda: JobSpec.parse(trained=Records(step).trained_inputs(), **arguments))
     if problems or not spec:
         raise ConfigurationError(*problems)
     if not arguments["train_batch_size"]:

@@ -1,4 +1,7 @@
-"""Reads and writes a run's attempts in the store: claims, ends, checkpoints and the output."""
+"""Reads and writes a run's attempts in the store: claims, ends, checkpoints and the output.
+
+Called by launch_tfjob's engine, and by preflight's engine for a run that continues.
+"""
 
 from __future__ import annotations
 
@@ -152,8 +155,8 @@ class Records:
         has_model = any(item.key.startswith(f"{RUN_MODEL}/") for item in output.objects)
         return str(self.step.run.model) if has_model else ""
 
-    def trained(self) -> Mapping[str, Any]:
-        """Return the inputs of the newest attempt if the run has trained; empty if it has not."""
+    def trained_inputs(self) -> Mapping[str, Any]:
+        """Return the inputs of the newest attempt; empty if no attempt has saved any training."""
         claimed = self.claimed()
         if claimed and (self.completed() or self.newest_checkpoint()):
             return self.claim(claimed[-1]).inputs

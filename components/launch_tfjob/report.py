@@ -1,6 +1,7 @@
 """The pages of a training run, and the chief's progress reports that they show.
 
-Each page is one HTML file. The reports are `output/progress.jsonl` in the store.
+Each page is one HTML file. The reports are `output/progress.jsonl` in the store. Called by
+launch_tfjob's engine.
 """
 
 from __future__ import annotations

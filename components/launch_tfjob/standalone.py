@@ -2,6 +2,7 @@
 
 It reports all problems at once, before anything is created. A launcher that finds an attempt of its
 own does not ask the cluster again: a quota that the running job fills would reject its repetition.
+Called by launch_tfjob's engine.
 """
 
 from __future__ import annotations

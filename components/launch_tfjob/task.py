@@ -1,7 +1,7 @@
 """Applies what a pipeline sets on the task of this step to the replicas.
 
 Only the Python component has the input for it; in the compiled pipeline and in the YAML of a single
-step, nobody can set anything on the task.
+step, nobody can set anything on the task. Called by launch_tfjob's engine.
 """
 
 from __future__ import annotations

@@ -147,16 +147,16 @@ class JobLimits:
         if missing and (forbidden := waiting_reasons.forbidden(events)):
             sentence = _joined("the cluster does not allow pods to be created", forbidden[-1:])
             limits["forbidden"] = Limit(_MOMENT, Verdict.REFUSED, sentence)
-        why = unscheduled or not_made[-1:]
+        reasons = unscheduled or not_made[-1:]
         verdict = Verdict.UNSCHEDULABLE
         state = f"not all pods have started after {self.pending:.0f} s"
         if placed and (unscheduled or (missing and not_made)):
             verdict = Verdict.PARTLY_PLACED
             state = f"{', '.join(placed[:_SHOWN])} hold their nodes while others wait"
             longest = min(options.partly_placed_seconds, pending_limit)
-            limits["partly"] = Limit(longest, verdict, _joined(state, why))
+            limits["partly"] = Limit(longest, verdict, _joined(state, reasons))
         if self._is_pending(snapshot):
-            sentence = _joined(state, why or _reasons(snapshot) or _unexplained(snapshot))
+            sentence = _joined(state, reasons or _reasons(snapshot) or _unexplained(snapshot))
             limits["pending"] = Limit(pending_limit, verdict, sentence)
         # A Job waits for such a pod to end, which only its node can report.
         lost = [pod for pod in pods if on_lost_node(pod) and pod["status"]["phase"] == "Running"]

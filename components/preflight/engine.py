@@ -149,7 +149,7 @@ def run(
     report.step = step
 
     records = Records(step)
-    trained = records.trained()
+    trained = records.trained_inputs()
     spec = plan.job.continued(trained)
     code, code_findings = check_code(
         step, plan.model_code, spec.image, spec.options.command, spec.hyperparameters

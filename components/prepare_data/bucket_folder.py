@@ -2,7 +2,7 @@
 
 That is a folder on local disk, or a prefix in the store: where the disk is too small, or where the
 workers of Dask, which share no disk, do the work. A prefix belongs to one run, and no other run
-clears it.
+clears it. Called by the executors and wherever buckets are read, written or cleared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The dataset as an artifact of Kubeflow Pipelines."""
+"""The dataset as an artifact of Kubeflow Pipelines.
+
+Called by prepare_data's `component.py`.
+"""
 
 from __future__ import annotations
 

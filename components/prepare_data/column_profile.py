@@ -1,7 +1,8 @@
 """Counts the values of each column by their form: numbers, dates, words, strings.
 
 The column types define the forms. The profiles of a source's parts merge into one profile of the
-whole source, which does not depend on how the source is divided into parts and blocks.
+whole source, which does not depend on how the source is divided into parts and blocks. Called by
+the tasks that read parts of the source; the column types are decided from the merged profiles.
 """
 
 from __future__ import annotations
@@ -176,28 +177,39 @@ class ColumnProfile:
         if wrong.any():
             self.undecodable += int(wrong.sum())
             codes, lines = codes[~wrong], lines[~wrong]
-        rows = np.bincount(codes + 1, minlength=len(cells.words) + 1)
-        self.gaps += int(rows[0])
-        if rows[0] < len(codes):
-            self._add_distinct(cells, rows[1:], codes, file, lines)
+        row_counts = np.bincount(codes + 1, minlength=len(cells.words) + 1)
+        self.gaps += int(row_counts[0])  # a missing value has the code -1
+        if row_counts[0] < len(codes):
+            self._add_distinct(cells, row_counts[1:], codes, file, lines)
 
     def _add_distinct(
-        self, cells: Cells, rows: np.ndarray, codes: np.ndarray, file: str, lines: np.ndarray
+        self, cells: Cells, row_counts: np.ndarray, codes: np.ndarray, file: str, lines: np.ndarray
     ) -> None:
-        """Count the different strings of a block: the rows of each, and the string of each row."""
+        """Count the different strings of a block.
+
+        Args:
+            cells: The column's values.
+            row_counts: (strings,) the number of rows with each string of `cells.words`.
+            codes: (rows,) the index of each row's string, -1 for a missing value.
+            file: The file's name.
+            lines: (rows,) the rows' line numbers.
+        """
         words, known_forms = cells.words, self.forms
         forms = np.array([known_forms.get(text, -1) for text in words])
         new = np.flatnonzero(forms < 0)
         if len(new):
             forms[new] = _forms_of(cells.distinct[0].take(pa.array(new)))
-        by_form = np.bincount(forms, rows, len(_FORMS)).astype(np.int64)
-        self.add_forms({_FORMS[i]: int(by_form[i]) for i in np.flatnonzero(by_form).tolist()})
-        for i in np.flatnonzero(by_form).tolist():
+        rows_by_form = np.bincount(forms, row_counts, len(_FORMS)).astype(np.int64)
+        forms_present = np.flatnonzero(rows_by_form).tolist()
+        self.add_forms({_FORMS[i]: int(rows_by_form[i]) for i in forms_present})
+        for i in forms_present:
             form = _FORMS[i]
             if form in _EXAMPLES and form not in self.examples:
                 row = int(np.flatnonzero((codes >= 0) & (forms[codes] == i))[0])
                 self.examples[form] = (file, int(lines[row]), words[codes[row]][:200])
-        used = new[rows[new] > 0]
+        # A dictionary may contain strings that no row has. A string with a known form has already
+        # been probed, sampled and tracked.
+        used = new[row_counts[new] > 0]
         probed = [i for i in used.tolist() if _FORMS[forms[i]] in _PROBED]
         if probed:
             beginnings = [words[i][:_PROBED_CHARACTERS] for i in probed]

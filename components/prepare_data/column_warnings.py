@@ -1,4 +1,7 @@
-"""Warns about columns and classes that a person should look at."""
+"""Warns about columns and classes that a person should look at.
+
+Called where statistics.json is written, for tables and for images.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +61,9 @@ def column_warnings(
             f"whole numbers with leading zeros, like codes: {_some(padded)}; to keep the zeros, set"
             f" {setting('data_options.types', types)}"
         )
-    at = {feature.name: at for feature, at in zip(coding.features, coding.places, strict=True)}
-    return [*warnings, *_feature_warnings(features, lambda name: sampled(at[name]))]
+    names = (feature.name for feature in coding.features)
+    place_of = dict(zip(names, coding.places, strict=True))
+    return [*warnings, *_feature_warnings(features, lambda name: sampled(place_of[name]))]
 
 
 def _feature_warnings(

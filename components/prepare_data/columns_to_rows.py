@@ -1,7 +1,8 @@
 """Turns the columns of a chunk into rows, each column by its type; marks every invalid value.
 
 A missing value is NaN among the floats, NO_DATE among the whole numbers and code 0 among the
-strings. It is invalid only if the rule of the column says so.
+strings. It is invalid only if the rule of the column says so. Called by the tasks that read parts
+of the source, and by `kfp-tfjob monitor` for sampled requests.
 """
 
 from __future__ import annotations
@@ -107,41 +108,46 @@ class Converter:
         """Return the good rows of a chunk that has all features and the label."""
         faults = chunk.faults
         columns: dict[Field, list] = {field: [] for field in FIELDS}
-        block = chunk.numbers
-        is_whole = self._names == block.names and self._direct.issuperset(self._names)
-        for feature in () if is_whole else self._kinds.features:
-            if feature.name in self._direct and feature.name in block.places:
-                if self._number is np.float64:
+        numbers = chunk.numbers
+        # Most tables contain only numbers, in the features' order. Their matrix is used as it is.
+        is_matrix = self._names == numbers.names and self._direct.issuperset(self._names)
+        for feature in () if is_matrix else self._kinds.features:
+            if feature.name in self._direct and feature.name in numbers.places:
+                if self._number is np.float64:  # the matrix is float32
                     columns[FLOATS].append(chunk.cells(feature.name).floats)
                 else:
-                    columns[FLOATS].append(block.rows[:, block.places[feature.name]])
+                    columns[FLOATS].append(numbers.rows[:, numbers.places[feature.name]])
                 continue
             if feature.type.field is CONTENTS:
                 continue  # the reader has checked the images
             column = self.column(chunk, feature)
             if not feature.takes_missing:
                 values = column.codes if isinstance(column, Texts) else column
-                raw = chunk.columns[feature.name]
+                file_column = chunk.columns[feature.name]
                 faults.mark(
-                    missing_in(values), "missing", feature.name, lambda i, of=raw: shown(of, i)
+                    missing_in(values),
+                    "missing",
+                    feature.name,
+                    lambda i, of=file_column: shown(of, i),
                 )
             columns[feature.type.field].append(column)
         if chunk.images:
-            labels, codes, forms = *_classes(chunk, self._label), {}
+            labels, label_codes = _classes(chunk, self._label)
+            label_forms: Mapping[str, int] = {}
         else:
-            labels, codes, forms = _labels(chunk, self._label, self._label_format)
-        rows = len(faults.lines)
+            labels, label_codes, label_forms = _labels(chunk, self._label, self._label_format)
+        row_count = len(faults.lines)
         return Rows(
-            block.rows
-            if is_whole and self._names
-            else as_matrix(columns[FLOATS], rows, self._number),
-            labels,
-            codes,
-            faults.lines,
-            faults,
-            tuple(columns[CODES]),
-            as_matrix(columns[WHOLES], rows, np.int64),
-            forms,
+            features=numbers.rows
+            if is_matrix and self._names
+            else as_matrix(columns[FLOATS], row_count, self._number),
+            labels=labels,
+            codes=label_codes,
+            lines=faults.lines,
+            faults=faults,
+            texts=tuple(columns[CODES]),
+            dates=as_matrix(columns[WHOLES], row_count, np.int64),
+            forms=label_forms,
             images=chunk.images,
         ).good
 

@@ -1,7 +1,8 @@
 """Compares a dataset with the champion's: the raw contract, unseen values and missing values.
 
 The raw contract is what schema_digest covers: task, columns with their kinds and order, classes and
-split. If it differs, evaluate cannot compare the two models.
+split. If it differs, evaluate cannot compare the two models. Called by the validation of the
+dataset and by its report.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
     lost = []
     for name in missing:
         kind, reason = _kind(before[name]), reasons.get(name)
-        of_types = f"data_options.types={_json({name: kind})}"
+        types_option = f"data_options.types={_json({name: kind})}"
         problem = Problem(
             f"the column {name!r} of {reference.name} is missing",
             received=f"it is dropped: {reason}" if reason else "no such column",
             expected=f"a {kind}",
-            fix=f"keep it with {of_types}" if reason else "add it to the data",
+            fix=f"keep it with {types_option}" if reason else "add it to the data",
         )
         lost.append(problem)
     yield from first(lost, _MOST_NAMED, "columns are missing")

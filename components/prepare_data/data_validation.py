@@ -1,7 +1,8 @@
 """Validates a finished dataset against the champion's, and finds columns that reveal the label.
 
 It reads the first rows of train and test back from the store, so the result is the same whether
-this run wrote the dataset or an earlier one did.
+this run wrote the dataset or an earlier one did. Called by prepare_data's `component.py`, after the
+dataset is complete.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _compare(
         label = _label_drift(reference, prepared, None)
         over_limit = list(_drifted(reference, options, {}, label, prepared.schema.label.name))
         if prepared.schema.has_columns:
-            over_limit.append(_unknown(reference, "one of the two has rows without columns"))
+            over_limit.append(_limit_problem(reference, "one of the two has rows without columns"))
         return Comparison(
             reference, changes, over_limit, label=label, obstacle="no columns to compare"
         )
@@ -210,7 +211,7 @@ def _compare(
     if reference.distributions is None:
         obstacle = f"{reference.name} has no {DISTRIBUTIONS}"
         if options.max_psi is not None:
-            over_limit.append(_unknown(reference, obstacle))
+            over_limit.append(_limit_problem(reference, obstacle))
     else:
         # PSI compares the same bins, so this run's rows are counted by the champion's.
         distributions = Distributions.of_file(reference.distributions, prepared.schema.encoding)
@@ -228,8 +229,8 @@ def _compare(
     return Comparison(reference, changes, over_limit, missing, drift, label, counts, obstacle)
 
 
-def _unknown(reference: Reference, why: str) -> Problem:
-    """Return the problem of limits that cannot be checked, and so are not kept."""
+def _limit_problem(reference: Reference, why: str) -> Problem:
+    """Return the problem of limits that cannot be checked, which count as exceeded."""
     return Problem(
         f"cannot tell whether the data has drifted from that of {reference.name}",
         received=why,
@@ -272,19 +273,21 @@ def _drifted(
     label: Drift | None,
     label_name: str,
 ) -> Iterator[Problem]:
-    """Yield a problem for the limit that columns, or the label, are beyond."""
+    """Yield one problem for all columns whose drift exceeds max_psi, including the label."""
     nouns = {name: name for name in drift} | {label_name: f"the label {label_name}"}
     columns = {**drift, label_name: label} if label else drift
     limit = math.inf if options.max_psi is None else options.max_psi
-    far = [
+    exceeding = [
         (item.psi, nouns[name], name)
         for name, item in columns.items()
         if item.psi > limit and not item.is_chance and name not in options.ignore
     ]
-    if far:
-        far.sort(reverse=True)
-        listing = listed([f"{words} {value:.3g}" for value, words, _ in far], _MOST_NAMED)
-        names = listed([json.dumps(name, ensure_ascii=False) for *_, name in far], _MOST_NAMED)
+    if exceeding:
+        exceeding.sort(reverse=True)
+        listing = listed([f"{words} {value:.3g}" for value, words, _ in exceeding], _MOST_NAMED)
+        names = listed(
+            [json.dumps(name, ensure_ascii=False) for *_, name in exceeding], _MOST_NAMED
+        )
         yield Problem(
             f"the data has drifted from that of {reference.name}",
             received=f"PSI of {listing}",

@@ -1,6 +1,7 @@
 """Finds and writes datasets: shards, schema.json, statistics.json and, last, manifest.json.
 
-They hold no name of a source file, no address and no time, so equal rows give equal bytes.
+They hold no name of a source file, no address and no time, so equal rows give equal bytes. Called
+by prepare_data's engine.
 """
 
 from __future__ import annotations
@@ -166,8 +167,8 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         splits = {split: sums.of_split(label.classes) for split, sums in weights.items()}
         statistics = replace(statistics, weight=WeightStatistics(options.weight, splits))
     if overlap := scan.overlap():
-        how = "have the same features as a row of train"
-        statistics = _note_overlap(statistics, overlap.also_in_train, rows, "rows", how)
+        clause = "have the same features as a row of train"
+        statistics = _note_overlap(statistics, overlap.also_in_train, rows, "rows", clause)
     return _complete(store, base, objects, schema, statistics, distributions.document())
 
 
@@ -177,25 +178,26 @@ def _described_images(
     """Return the content of statistics.json for a dataset of images."""
     rows, folders, faults = scan.rows(label), scan.job.source.pictures, scan.faults
     assert scan.summary.images and folders and label.classes
-    # Folders divide equal images, which are then not next to each other.
+    # Folders divide equal images, which are then not next to each other. So the shards' sums do not
+    # count them as duplicates, but the overlap of the splits does.
     overlap = scan.overlap()
     totals = overlap or summed
     statistics = described_images(
         scan.summary.images,
         model_input,
-        label.name,
-        label.classes,
-        scan.labels.class_counts(label),
-        {"read": faults.seen, **rows},
-        faults.counts(),
-        totals.duplicates,
-        totals.conflicts,
-        folders.notes,
+        label=label.name,
+        classes=label.classes,
+        class_counts=scan.labels.class_counts(label),
+        rows={"read": faults.seen, **rows},
+        bad=faults.counts(),
+        duplicates=totals.duplicates,
+        conflicts=totals.conflicts,
+        notes=folders.notes,
     )
     if not overlap:
         return statistics
-    shared, how = overlap.also_in_train, "are also in train"
-    return _note_overlap(statistics, shared, rows, "pictures", how)
+    clause = "are also in train"
+    return _note_overlap(statistics, overlap.also_in_train, rows, "pictures", clause)
 
 
 def _schema_split(
@@ -203,11 +205,11 @@ def _schema_split(
 ) -> SchemaSplit:
     """Return the entry of a split in schema.json, given all shards with the hash of their rows."""
     pairs = zip(shards, digests, strict=True)
-    of_split = [(shard, digest) for shard, digest in pairs if SPLITS[shard.split] == split]
+    split_shards = [(shard, digest) for shard, digest in pairs if SPLITS[shard.split] == split]
     return SchemaSplit(
         rows,
-        tuple(shard.key for shard, _ in of_split),
-        tuple(digest for _, digest in of_split),
+        tuple(shard.key for shard, _ in split_shards),
+        tuple(digest for _, digest in split_shards),
     )
 
 
@@ -242,8 +244,8 @@ def _planned(scan: Scan, label: Label, base: S3Address) -> tuple[Plan, list[Shar
     texts = {name: dictionary.texts for name, dictionary in scan.dictionaries.items()}
     coding = fit_encoding.learn(scan.kinds, counted, fitted.rows, texts, job.options, tallies)
     vocabulary = vocabulary.learned(coding)
-    of_label = None if label.classes is not None else fitted.labels
-    bins = Distributions.of(coding, fitted.rows, of_label, label.name)
+    label_values = None if label.classes is not None else fitted.labels
+    bins = Distributions.of(coding, fitted.rows, label_values, label.name)
     by_class = (
         np.zeros((3, 0), np.int64) if label.classes is None else scan.labels.class_counts(label)
     )

@@ -1,4 +1,7 @@
-"""Gives each string of a category a code, in the order in which the strings occur first."""
+"""Gives each string of a category a code, in the order in which the strings occur first.
+
+Called by the tasks that read parts of the source, and by the scan that merges their results.
+"""
 
 from __future__ import annotations
 

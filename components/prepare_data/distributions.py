@@ -14,7 +14,8 @@ one degree of freedom for each bin but one, times 1/n + 1/m (Yurdakul, "Statisti
 population stability index", 2018).
 
 distributions.json has one entry for each column, which takes a few kilobytes at most. For a wide
-table, it has the first 1,000 columns.
+table, it has the first 1,000 columns. Called when shards are written; the validation and `kfp-tfjob
+monitor` compare the documents.
 """
 
 from __future__ import annotations
@@ -187,10 +188,10 @@ class Distributions:
             if coded.field is not CONTENTS
         ]
         columns = tuple(_bins_of(coded, *at, sample) for coded, at in placed[:MOST_COLUMNS])
-        of_label = None
+        label_bins = None
         if labels is not None:
-            of_label = Bins(label, Number.kind, -1, edges_of(labels.astype(np.float32)))
-        return cls(columns, of_label, len(placed) - len(columns))
+            label_bins = Bins(label, Number.kind, -1, edges_of(labels.astype(np.float32)))
+        return cls(columns, label_bins, len(placed) - len(columns))
 
     @classmethod
     def of_file(cls, file: DistributionsDocument, coding: Coding) -> Distributions:
@@ -213,12 +214,12 @@ class Distributions:
 
     def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:
         """Add rows of the runs, best some thousand at a time: it costs twenty calls a column."""
-        at = SPLITS.index(split)
+        split_index = SPLITS.index(split)
         for bins, counts in zip(self._bins, self.counts, strict=True):
             if bins.place >= 0:
-                counts[at] += bins.counted(model_values(rows, bins.type.field, bins.place))
+                counts[split_index] += bins.counted(model_values(rows, bins.type.field, bins.place))
             elif labels is not None:
-                counts[at] += bins.counted(labels.astype(np.float32))
+                counts[split_index] += bins.counted(labels.astype(np.float32))
 
     def merge(self, counts_of_part: Sequence[np.ndarray]) -> None:
         """Add the counts of other rows over the same bins."""

@@ -69,8 +69,8 @@ def count_overlap(folder: BucketFolder, names: Sequence[str]) -> Overlap:
         pieces = [np.empty(0, _KIND)]
         for name, places in zip(names, ends, strict=True):
             start, end = (int(places[i - 1]) if i else 0), int(places[i])
-            at = (head + start * _KIND.itemsize, head + end * _KIND.itemsize)
-            pieces.append(np.frombuffer(folder.read(name, *at), _KIND))
+            first_byte, end_byte = head + start * _KIND.itemsize, head + end * _KIND.itemsize
+            pieces.append(np.frombuffer(folder.read(name, first_byte, end_byte), _KIND))
         rows = np.concatenate(pieces)
         train, tested = rows["hash"][rows["split"] == 0], rows[rows["split"] > 0]
         shared = tested["split"][np.isin(tested["hash"], train)]

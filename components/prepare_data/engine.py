@@ -6,6 +6,8 @@
    whether every split has enough rows.
 3. The buckets of all parts are gathered into shards, which are sorted, described, encoded and
    stored one by one. Then schema.json, statistics.json and, last, manifest.json are written.
+
+Called by `component.py`.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def run(
     base = step.layout.dataset(digest)
     work = base / WORK / step.run_id  # no other run clears it
     use_dataset(step.store, step.layout, digest, step.run_id)
-    if done := dataset.find(step.store, base):
+    if prepared := dataset.find(step.store, base):
         log.info("dataset %s already exists and is reused", base)
         BucketPrefix(step.store, work).clear()  # this run's step was killed at its end
     else:
@@ -102,16 +104,16 @@ def run(
                 listed([file.name for file in source.unread], 10),
             )
         with exit_on_sigterm(), TemporaryDirectory(prefix="prepare-data-") as folder:
-            place = str(work) if options.dask else _place(source, work, folder)
+            bucket_location = str(work) if options.dask else _bucket_location(source, work, folder)
             store = step.store
-            context = Context(place, store.endpoint, store.region, opened=store)
+            context = Context(bucket_location, store.endpoint, store.region, opened=store)
             executor = _executor(context, options, source, part, workers, cores)
-            done = _prepared(executor, source, data_label, options, base, block, part)
-        rows = ", ".join(f"{number:,} in {split}" for split, number in done.rows.items())
+            prepared = _prepare(executor, source, data_label, options, base, block, part)
+        rows = ", ".join(f"{number:,} in {split}" for split, number in prepared.rows.items())
         log.info("dataset %s is complete: rows: %s", base, rows)
-    for warning in done.statistics.warnings:
+    for warning in prepared.statistics.warnings:
         log.warning("%s", warning)
-    return done
+    return prepared
 
 
 def without_data(data_label: str, data_options: Mapping[str, Any]) -> str:
@@ -126,7 +128,7 @@ def without_data(data_label: str, data_options: Mapping[str, Any]) -> str:
     return fill("components/prepare_data/no_data.html.j2", title="No data")
 
 
-def _prepared(
+def _prepare(
     executor: Executor,
     source: Source,
     data_label: str,
@@ -166,15 +168,15 @@ def _prepared(
         executor.close()
 
 
-def _place(source: Source, work: S3Address, folder: str) -> str:
-    """Return where the bucket files are to be: a local folder, or an address in the store.
+def _bucket_location(source: Source, work: S3Address, folder: str) -> str:
+    """Return where tasks write bucket files: a local folder, or an address in the store.
 
     It is the store if local disk would not do, and for a large source in the store, because the
     disk of a node belongs to other pods, too.
     """
-    room = shutil.disk_usage(folder).free
+    free_bytes = shutil.disk_usage(folder).free
     in_store = any(isinstance(file.location, S3Address) for file in source.files)
-    if (in_store and source.size >= _LARGE) or source.size * _GROWTH > room:
+    if (in_store and source.size >= _LARGE) or source.size * _GROWTH > free_bytes:
         return str(work)
     return folder
 

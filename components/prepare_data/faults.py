@@ -1,4 +1,7 @@
-"""Collects the rows that do not parse, and describes them for the user."""
+"""Collects the rows that do not parse, and describes them for the user.
+
+Called by every reader and parser of prepare_data; the report shows the result.
+"""
 
 from __future__ import annotations
 

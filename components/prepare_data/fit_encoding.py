@@ -2,7 +2,8 @@
 
 Counts and first dates cover all rows, so each part is counted alone and then merged. Replacements
 of missing values come from the first 100,000 rows of train in the order of their hashes (fewer if
-rows are wide), which is all of train in most tables.
+rows are wide), which is all of train in most tables. Called before the shards are written, because
+they contain encoded rows.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ The rule, in this order, over the values that are not missing:
    there are more than 100,000 different ones, or if one in ten is longer than 1,000 characters.
 
 The values are counted one by one, so neither the order of the files nor the size of the blocks
-matters. `data_options.types` replaces the rule.
+matters. `data_options.types` replaces the rule. Called by the scan, after its first block and again
+after all values are counted.
 """
 
 from __future__ import annotations

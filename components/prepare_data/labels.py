@@ -1,4 +1,7 @@
-"""Collects the labels, and determines the task and the class of each label."""
+"""Collects the labels, and determines the task and the class of each label.
+
+Called by the tasks that read parts of the source, and by the scan that merges their results.
+"""
 
 from __future__ import annotations
 

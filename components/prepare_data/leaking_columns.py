@@ -7,7 +7,8 @@ many values does not score high by chance.
 
 With two classes, the score is the area under the ROC curve. With more classes, it is the share of
 the uncertainty about the label that the column removes: 1 minus the cross-entropy divided by the
-cross-entropy of the class shares. For a number, it is the R² of the ranks.
+cross-entropy of the class shares. For a number, it is the R² of the ranks. Called by the validation
+of the dataset.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ def _certainty(
     rows = np.bincount(train_codes, minlength=test_codes.max() + 1)
     pairs, counts = np.unique(train_codes * classes + train_labels, return_counts=True)
     test_pairs = test_codes * classes + test_labels
-    at = np.minimum(np.searchsorted(pairs, test_pairs), len(pairs) - 1)
-    occurrences = np.where(pairs[at] == test_pairs, counts[at], 0)
+    # A pair that train lacks gets the index of another one, and then 0 occurrences.
+    indices = np.minimum(np.searchsorted(pairs, test_pairs), len(pairs) - 1)
+    occurrences = np.where(pairs[indices] == test_pairs, counts[indices], 0)
     chance = (occurrences + _PRIOR_ROWS * shares[test_labels]) / (rows[test_codes] + _PRIOR_ROWS)
     return float(1 - np.log(chance).mean() / np.log(shares[test_labels]).mean())
 

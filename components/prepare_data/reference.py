@@ -1,4 +1,7 @@
-"""Finds the champion's dataset: what later data of the same model is compared with."""
+"""Finds the champion's dataset: what later data of the same model is compared with.
+
+Called by the validation of the dataset and by `kfp-tfjob monitor`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Renders a dataset and the verdict on it as one HTML page without external references."""
+"""Renders a dataset and the verdict on it as one HTML page without external references.
+
+Called by prepare_data's `component.py`.
+"""
 
 from __future__ import annotations
 
@@ -64,16 +67,19 @@ def sections(statistics: StatisticsDocument, validation: Validation) -> list[Sec
     by_kind: dict[str, list[str]] = {kind: [] for kind in TYPES}
     for name, column in statistics.features.items():
         by_kind[column.kind].append(name)
-    room, shown_sections = MOST_COLUMNS, []
+    remaining_rows, shown_sections = MOST_COLUMNS, []
     entries = _entries(validation)
     for kind, names in by_kind.items():
         if names:
-            of = TYPES[kind]
-            rows = [_row(name, of, statistics, validation, entries) for name in names[:room]]
-            room -= len(rows)
-            heads = of.figures or ("values",)
+            column_type = TYPES[kind]
+            rows = [
+                _row(name, column_type, statistics, validation, entries)
+                for name in names[:remaining_rows]
+            ]
+            remaining_rows -= len(rows)
+            heads = column_type.figures or ("values",)
             has_plot = any(row.plot for row in rows)
-            title = of.nouns[1].capitalize()
+            title = column_type.nouns[1].capitalize()
             shown_sections.append(Section(title, heads, has_plot, rows, len(names)))
     return shown_sections
 
@@ -87,8 +93,8 @@ def drift_cell(item: Drift | None, largest: float | None) -> tuple[str, str]:
     """Return the style and the text of a PSI, by the largest one that is allowed, if any."""
     if item is None:
         return "", ""
-    beyond = largest is not None and item.psi > largest
-    style = "bad" if beyond else "warning" if item.psi > _USUAL else ""
+    is_beyond_limit = largest is not None and item.psi > largest
+    style = "bad" if is_beyond_limit else "warning" if item.psi > _USUAL else ""
     return "" if item.is_chance else style, f"{item.psi:.3f}"
 
 
@@ -202,9 +208,9 @@ def page_of(step: Step, prepared: Prepared, validation: Validation) -> str:
     """
     page = render(prepared.schema, prepared.statistics, prepared.reused, validation)
     if validation.errors:
-        place = step.run.data_report
-        step.store.write(place, page.encode(), "text/html")
-        raise DataError(*validation.errors, Example(f"data_report is {place}"))
+        address = step.run.data_report
+        step.store.write(address, page.encode(), "text/html")
+        raise DataError(*validation.errors, Example(f"data_report is {address}"))
     return page
 
 

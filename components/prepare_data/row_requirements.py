@@ -1,4 +1,7 @@
-"""Decides whether the rows that were read are enough to train with, and what the label is."""
+"""Decides whether the rows that were read are enough to train with, and what the label is.
+
+Called by prepare_data's engine, between reading the source and writing the dataset.
+"""
 
 from __future__ import annotations
 

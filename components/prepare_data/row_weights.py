@@ -1,4 +1,7 @@
-"""Reads the weights of rows: the column that data_options.weight names."""
+"""Reads the weights of rows: the column that data_options.weight names.
+
+Called by the tasks that read parts of the source, and when data_uri is resolved.
+"""
 
 from __future__ import annotations
 

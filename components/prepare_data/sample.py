@@ -1,7 +1,8 @@
 """Reads some rows of a finished dataset back, to compare datasets and to look for leaks.
 
 The rows of a split are in the order of their hashes, so its first rows are a random sample. It is
-the same in each run, no matter which process wrote the shards.
+the same in each run, no matter which process wrote the shards. Called by the validation of the
+dataset.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def encoded(
     coding = schema.encoding
     rows = np.zeros(len(table), _row_type(schema))
     for feature, (field, place) in zip(coding.features, coding.places, strict=True):
-        known = learned.get(feature.name, feature)
-        rows[field.name][:, place] = _values(known, as_array(table[feature.name]))
+        encoding = learned.get(feature.name, feature)
+        rows[field.name][:, place] = _values(encoding, as_array(table[feature.name]))
     rows["features"] += np.float32(0)  # -0.0 is 0.0
     return Sample(rows, _labels(schema, as_array(table[schema.label.name])))
 

@@ -6,7 +6,7 @@
 
 A task converts the rows by these kinds, and counts all values by their form. If the merged counts
 show other kinds, the rows are read again. What the parts have is merged in the order of the source,
-so it does not depend on who read them.
+so it does not depend on who read them. Called by prepare_data's engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Plans the shards once all parts are read; the task that writes one, and describes its rows."""
+"""Plans the shards once all parts are read; the task that writes one, and describes its rows.
+
+Called where the dataset is written.
+"""
 
 from __future__ import annotations
 

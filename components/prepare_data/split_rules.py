@@ -2,7 +2,8 @@
 
 The split can come from a folder (`train/`, `validation/`, `test/`), from a column that names it,
 from the hash of a group, or from a time. The row then gets a new hash: its own, scaled into the
-range of its split. So the rows within a split stay in the order of their hashes.
+range of its split. So the rows within a split stay in the order of their hashes. Called by the
+tasks that read parts of the source.
 """
 
 from __future__ import annotations

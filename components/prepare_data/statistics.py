@@ -1,6 +1,6 @@
 """Computes statistics of the written rows: features, class counts, duplicates, conflicts.
 
-Those of parts merge in the order of the rows.
+Those of parts merge in the order of the rows. Called by the tasks that write shards.
 """
 
 from __future__ import annotations

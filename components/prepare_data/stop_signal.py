@@ -1,7 +1,8 @@
 """Lets SIGTERM end the step as an error does: its processes end, and no folder is left.
 
 Kubernetes sends it when a run is terminated or a node is drained. Without a handler, the kernel
-would end the process at once, and the rows of a local run would stay on the user's disk.
+would end the process at once, and the rows of a local run would stay on the user's disk. Called by
+prepare_data's engine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The task that reads a part of the source: it profiles the columns, and writes bucket files.
 
-Its result has everything but the rows.
+Its result has everything but the rows. Called by the scan, through an executor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The KFP interface of publish."""
+"""The KFP interface of publish.
+
+Called by the pipeline in `tfjob_training.py`.
+"""
 
 # Kubeflow Pipelines reads the outputs from a call in an annotation.
 # pyright: reportInvalidTypeForm=false

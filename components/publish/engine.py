@@ -9,7 +9,7 @@
 
 A run that finds a champion other than the one in its verdict is evaluated again. The second verdict
 is created, never replaced, and is in force for this try and for every retry. A run that loses again
-records that, and ends without a failure.
+records that, and ends without a failure. Called by `component.py`.
 """
 
 from __future__ import annotations
@@ -260,8 +260,8 @@ def _made_by_person(step: Step, request: PublishRequest, number: int) -> Publish
     log.info("version %d of %s is published: %s", champion.version, model_name, note)
     publish_newest(step.store, step.layout, model_name)
     mirror.sync(step.store, step.layout, model_name, variables=request.variables)
-    place = step.layout.model(model_name)
-    card = step.store.read(place.version(champion.version) / MODEL_CARD).decode()
+    model = step.layout.model(model_name)
+    card = step.store.read(model.version(champion.version) / MODEL_CARD).decode()
     card += f"\n{prose(note)}.\n"
     return Published.version_of(step, model_name, champion, card)
 

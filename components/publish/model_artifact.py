@@ -1,4 +1,7 @@
-"""The published model, or why there is none, as an artifact of Kubeflow Pipelines."""
+"""The published model, or why there is none, as an artifact of Kubeflow Pipelines.
+
+Called by `component.py`.
+"""
 
 from __future__ import annotations
 

@@ -63,15 +63,15 @@ def complete(
         DataError: The model or the dataset is missing or damaged.
     """
     run_id = verdict.run_id
-    place = step.layout.model(verdict.model_name)
-    claimed = (step.store, place, run_id, step.task_key, verdict.is_second)
+    model_layout = step.layout.model(verdict.model_name)
+    claimed = (step.store, model_layout, run_id, step.task_key, verdict.is_second)
     version, digest = versions.claim(*claimed), sha256(verdict.stored).hexdigest()
-    if _verdict_in(step.store, place.version(version)) not in ("", digest):
+    if _verdict_in(step.store, model_layout.version(version)) not in ("", digest):
         version = versions.claim(*claimed, verdict=digest)
     champion = Champion(
         number=number,
         version=version,
-        version_uri=str(place.version(version)),
+        version_uri=str(model_layout.version(version)),
         run_id=run_id,
         exported_weights_sha256=verdict.exported_weights_sha256,
         schema_digest=verdict.schema_digest,
@@ -81,7 +81,7 @@ def complete(
         task_key=step.task_key,
         why=verdict.reason[:_LONGEST_WHY],  # stays if the version goes
     )
-    folder = place.version(version)
+    folder = model_layout.version(version)
     manifest, card = _copy(step, folder, champion, verdict, model, dataset)
     return replace(champion, manifest_sha256=manifest.digest), card
 

@@ -1,7 +1,8 @@
 """Checks whether a run's pods fit on the nodes: sizes, selectors, tolerations, shared GPUs.
 
 More nodes may appear when pods wait for them, so these checks warn and do not end a run. Only parts
-of a GPU are rejected, because all-reduce between them never works.
+of a GPU are rejected, because all-reduce between them never works. Called by the table of checks,
+and by the launcher for a job whose pods wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Remedies for pods that do not start: the run parameter to change, and its current value.
 
 The scheduler and quotas name resources of Kubernetes, such as `requests.nvidia.com/gpu`. A user set
-`train_gpus`, so the remedy names that.
+`train_gpus`, so the remedy names that. Called by the checks of quotas and nodes, and by the
+launcher for a job whose pods wait.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def remedy(
     for name, resources in waiting_reasons.exceeded_quotas(events):
         quotas.add(name)
         for resource in resources:
-            to_lower += _requests_in_quota(spec, resource)
+            to_lower += _parameters_in_quota(spec, resource)
     corrections += [f"have the ResourceQuota {name} raised" for name in sorted(quotas)]
     ways = [f"lower {' or '.join(dict.fromkeys(to_lower))}"] if to_lower else []
     ways += dict.fromkeys(corrections)
@@ -187,7 +188,7 @@ def _placement_corrections(spec: JobSpec, role: str, message: str) -> Iterator[s
         yield f"correct {'pod.chief.output_claim or ' if own else ''}{key(spec, role, 'volumes')}"
 
 
-def _requests_in_quota(spec: JobSpec, resource: str) -> Iterator[str]:
+def _parameters_in_quota(spec: JobSpec, resource: str) -> Iterator[str]:
     """Yield the parameters that lower the job's part of a quota."""
     name = resource.removeprefix("requests.").removeprefix("limits.")
     if spec.workers:

@@ -1,6 +1,7 @@
 """The remedy for a step that needs more memory than its pod has.
 
-A step may need it after its memory ran out, so this module imports nothing large.
+A step may need it after its memory ran out, so this module imports nothing large. Called when a
+step fails for lack of memory, and by the exit task if it was killed.
 """
 
 from __future__ import annotations

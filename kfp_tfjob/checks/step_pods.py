@@ -2,7 +2,7 @@
 
 Kubeflow Pipelines creates these pods: the pipeline passes outputs of preflight to its setters
 (pipelines/task.py). An output always has a value, so preflight passes on the compiled settings
-where `pod` does not replace them.
+where `pod` does not replace them. Called by preflight, `doctor`, `submit` and the pipeline.
 """
 
 from __future__ import annotations

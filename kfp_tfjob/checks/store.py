@@ -1,7 +1,8 @@
 """Checks that a folder in a store can hold the output of runs.
 
 Which run publishes a model is decided by creating an object that must not exist yet. A store that
-ignores this condition would let two runs publish the same version.
+ignores this condition would let two runs publish the same version. Called by preflight, `doctor`,
+and a launcher without preflight.
 """
 
 from __future__ import annotations

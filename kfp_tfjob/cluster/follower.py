@@ -76,14 +76,14 @@ class Follower:
         self._waits = bool(missing or lagging) and not is_over(job)
         creators = kind_of(job).creators(job) if missing else []
         self.events = self._read_events(creators, lagging) if self._waits else []
-        place = None
+        queue_position = None
         if is_suspended(job):
             names = waiting_reasons.workloads(self.events)
             self.events += [event for name in names for event in self._backend.events(name)]
             queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
             if queue and names:
-                place = self._backend.place_in_queue(queue, names[-1])
-        summary = pod_summary(job, pods, self.events, place)
+                queue_position = self._backend.place_in_queue(queue, names[-1])
+        summary = pod_summary(job, pods, self.events, queue_position)
         now = time.monotonic()
         # Fifty pods that start one by one must not log fifty lines.
         if summary != self._summary and (

@@ -1,6 +1,7 @@
 """Log lines of replicas, each with the time that Kubernetes gave it.
 
 The time in nanoseconds orders the lines of all replicas, and identifies a line that is read twice.
+Called by both back ends, and by the programs that store and show logs.
 """
 
 from __future__ import annotations

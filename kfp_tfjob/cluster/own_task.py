@@ -2,7 +2,8 @@
 
 The name is a path: `run.root.exit-handler-1.preflight.executor`. With a retry strategy, which
 KFP 2.17 sets for every template, each level ends with `(N)`, the number of the attempt. Without
-these numbers, the path is the same on every retry, and differs between a loop's iterations.
+these numbers, the path is the same on every retry, and differs between a loop's iterations. Called
+by the steps' claim of a task, and by the exit task.
 """
 
 from __future__ import annotations

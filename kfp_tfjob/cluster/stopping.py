@@ -8,7 +8,8 @@
 4. Delete the job. If it came first, Kubernetes would delete its pods with their own grace periods.
 
 The exit task has enough time for this. A launcher has about 1.5 s after the click on Terminate, so
-it prepares the connections and the names in advance.
+it prepares the connections and the names in advance. Called by `run_watch.py` and by
+`KubernetesBackend.cancel`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A message says what to do; the page has space for the background. Names are parts of addresses that
 people save and send to each other, so a name is never changed or used for another problem.
-`kfp-tfjob compile --docs-url` compiles the address of a team's own site into the pipeline.
+`kfp-tfjob compile --docs-url` compiles the address of a team's own site into the pipeline. Called
+wherever a failure is reported.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Formats numbers and words for logs and messages."""
+"""Formats numbers and words for logs and messages.
+
+Called throughout the project.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 Keys of a store and names in an archive come from strangers. One with `..` would be written outside
 its folder, and one that differs from another only in its case would replace that file on a Mac.
+Called by the steps, the registry and the server before they use a stranger's name.
 """
 
 from __future__ import annotations

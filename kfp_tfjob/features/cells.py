@@ -1,6 +1,7 @@
 """The values of one column of a block: as strings, numbers or dates, each worked out at most once.
 
-Both the profile of a column and its parsing use them.
+Both the profile of a column and its parsing use them. Called by prepare_data's readers, profiles
+and parsers.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Texts:
         used, first = np.unique(codes, return_index=True)
         used = used[np.argsort(first)]
         used = used[used > 0]
-        place = np.zeros(len(self.texts) + 1, np.int32)
-        place[used] = np.arange(1, len(used) + 1)
-        return Texts([self.texts[code - 1] for code in used.tolist()], place[codes])
+        new_codes = np.zeros(len(self.texts) + 1, np.int32)  # by the present code
+        new_codes[used] = np.arange(1, len(used) + 1)
+        return Texts([self.texts[code - 1] for code in used.tolist()], new_codes[codes])
 
 
 class Parsed(NamedTuple):

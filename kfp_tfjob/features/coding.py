@@ -5,7 +5,8 @@ the training rows. raw_columns.py executes it, with TensorFlow: in the exported 
 and in the trainer for the rows of the dataset, so that both get the same values.
 
 A packed row has the numbers first and the codes after them, each in the order of the columns. A
-column has its `parts`, and then 1 for a missing value where `indicator` is set.
+column has its `parts`, and then 1 for a missing value where `indicator` is set. Created by
+prepare_data; read from schema.json by the trainer and the server.
 """
 
 from __future__ import annotations
@@ -119,10 +120,10 @@ class Coding:
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The features in the order of the table."""
-        at, starts = 0, {}
+        start, starts = 0, {}
         for item in self._ordered:
-            starts[item.name] = at
-            at += len(item.packed_names)
+            starts[item.name] = start
+            start += len(item.packed_names)
         return tuple(
             Column(item.name, item.kind, starts[item.name], len(item.packed_names), item.size)
             for item in self.features

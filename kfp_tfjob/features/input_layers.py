@@ -1,4 +1,7 @@
-"""Encodes packed rows for a network: normalized numbers, one-hot vectors, embeddings."""
+"""Encodes packed rows for a network: normalized numbers, one-hot vectors, embeddings.
+
+Called by users' models through the trainer's `dataset.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Adds up the mean, the deviation and the range of columns, part by part."""
+"""Adds up the mean, the deviation and the range of columns, part by part.
+
+Called by prepare_data's statistics and by the trainer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Encodes raw columns with TensorFlow: in the exported model, and in the trainer for its rows."""
+"""Encodes raw columns with TensorFlow: in the exported model, and in the trainer for its rows.
+
+Called by the trainer's `export.py` and `packing.py`.
+"""
 
 from __future__ import annotations
 

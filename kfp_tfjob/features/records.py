@@ -1,7 +1,8 @@
 """Defines the order in which training and evaluation read a split's rows.
 
 The order depends only on the seed and the epoch. It is the same for any number of replicas, and a
-resumed training finds its place without reading earlier rows.
+resumed training finds its place without reading earlier rows. Called by the trainer, by evaluate,
+and where a dataset is converted to `.npy` files.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The launcher's image does not contain TensorFlow, and evaluate's image may contain another version.
 The version is near the start of saved_model.pb, which may be as large as the model's constants, so
-only its first part is read.
+only its first part is read. Called by launch_tfjob and publish for their artifacts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Its digest covers the columns, the classes and the encoding, which make two models comparable, but
 not the counts. Publish copies the file into the model's version, so every reader also reads the
-documents of earlier versions.
+documents of earlier versions. Written by prepare_data; called by every later step and the server to
+read it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A model takes each raw column by name, in the type of its kind, or the bytes of image
 files. For a table of numbers without missing values, it may also take all columns as one packed
-input, as `serve_packed` of the trainer's own export does. Any other input is rejected.
+input, as `serve_packed` of the trainer's own export does. Any other input is rejected. Called by
+evaluate, the model server, and the trainer's test of its export.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 TensorFlow keeps an argument's name only if it starts with an ASCII letter, continues with ASCII
 letters, digits and _, is not a Python keyword, and differs from the others by more than its case.
+Called by the trainer's `export.py`, which writes the file, and by evaluate, publish and the server,
+which read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Hashes strings as the rows' hashes do (components/prepare_data/hashes.py)."""
+"""Hashes strings as the rows' hashes do (components/prepare_data/hashes.py).
+
+Called by prepare_data and by the column types of strings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Imports TensorFlow and Keras: quietly, and without unused modules."""
+"""Imports TensorFlow and Keras: quietly, and without unused modules.
+
+Called by the trainer and by evaluate before they first use TensorFlow.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The pods of a job and their logs are gone soon after it ends, and Kubeflow Pipelines loses the
 outputs of a failed step. So this record keeps everything a person needs afterwards. The launcher
 may be killed before the job has ended: then the record that the chief's own pod leaves,
-`NNNN.chief.json`, takes its place or completes it.
+`NNNN.chief.json`, takes its place or completes it. Called by the launcher, which writes it, and by
+the exit task and the commands, which read it.
 """
 
 from __future__ import annotations

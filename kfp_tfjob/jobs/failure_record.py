@@ -1,7 +1,8 @@
 """Why a step failed: the content of failure.json.
 
 `message` has everything as text. Pages, notifications and `kfp-tfjob why` use the other fields,
-because a value that a message quotes may contain any words, such as `Fix:`.
+because a value that a message quotes may contain any words, such as `Fix:`. Called by every step
+that fails, and by the exit task, notifications and commands, which read it.
 """
 
 from __future__ import annotations

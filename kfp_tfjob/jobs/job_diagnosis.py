@@ -211,17 +211,17 @@ def _removal(pod: Object, failed_at: datetime) -> _Removal | None:
     disruption = true_condition(pod, "DisruptionTarget")
     if disruption:
         reason = f"{disruption.get('reason', '')}: {disruption.get('message', '')}"
-        at = _time(disruption.get("lastTransitionTime"))
-        return _Removal(at, f"{replica} was removed from its node: {reason}", True)
+        removed_at = _time(disruption.get("lastTransitionTime"))
+        return _Removal(removed_at, f"{replica} was removed from its node: {reason}", True)
     if not is_being_deleted(pod):
         return None
     # The timestamp is the end of the grace period.
     grace = timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
-    at = _time(metadata["deletionTimestamp"]) - grace
-    if at > failed_at:
+    removed_at = _time(metadata["deletionTimestamp"]) - grace
+    if removed_at > failed_at:
         return None  # the operator cleans up after a failure
-    certain = at < failed_at and not kind_of_pod(pod).stops_peers
-    return _Removal(at, f"{replica} was deleted while it ran", certain)
+    certain = removed_at < failed_at and not kind_of_pod(pod).stops_peers
+    return _Removal(removed_at, f"{replica} was deleted while it ran", certain)
 
 
 def _explains(failure: ContainerFailure, removal: _Removal) -> bool:

@@ -2,7 +2,8 @@
 
 A JobSet never restarts its pods, because new attempts are the launcher's task. Its conditions do
 not contain exit codes, and it deletes its pods at every end. So a verdict is based on the last
-states of the pods that the launcher has read.
+states of the pods that the launcher has read. Called through the list in `kinds.py`, and by
+`kfp-tfjob import`.
 """
 
 from __future__ import annotations

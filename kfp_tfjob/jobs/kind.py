@@ -2,7 +2,8 @@
 
 The rest of the project uses only roles (`chief`, `worker`, ...), and the kind translates them to
 its operator's names. The class contains the rules that the training operator's kinds share. A kind
-fills in its names, and overrides a method for any other difference.
+fills in its names, and overrides a method for any other difference. Called by the launcher, the
+checks and the back ends.
 """
 
 from __future__ import annotations

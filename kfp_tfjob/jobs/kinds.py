@@ -1,6 +1,7 @@
 """Lists the kinds of jobs, and finds the kind of a job or pod.
 
-A new kind of training job needs a module in this package and a line in KINDS.
+A new kind of training job needs a module in this package and a line in KINDS. Called by the
+launcher, the checks, the back ends and `kfp-tfjob import`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Names, labels and annotations that identify the jobs and pods of a run or configure them."""
+"""Names, labels and annotations that identify the jobs and pods of a run or configure them.
+
+Used wherever a job is created, found or stopped.
+"""
 
 from __future__ import annotations
 

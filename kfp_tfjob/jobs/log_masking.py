@@ -1,4 +1,7 @@
-"""Masks the keys of the store and other secrets in logs and messages."""
+"""Masks the keys of the store and other secrets in logs and messages.
+
+Called by every program that shows the output of a replica or of another server.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 NCCL takes the fastest transport that it can use, and falls back to a slow one without a warning. If
 nodes have InfiniBand, but the image lacks its libraries or the pods lack its device, the job trains
-over TCP sockets at a fraction of the speed. Only the log at the level INFO shows this.
+over TCP sockets at a fraction of the speed. Only the log at the level INFO shows this. Called by
+the launcher, which follows the logs, and by the trainer.
 """
 
 from __future__ import annotations

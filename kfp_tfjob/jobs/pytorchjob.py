@@ -1,4 +1,7 @@
-"""Describes the PyTorchJob of the training operator; the chief is its Master."""
+"""Describes the PyTorchJob of the training operator; the chief is its Master.
+
+Called through the list in `kinds.py`, and by `kfp-tfjob import`.
+"""
 
 from __future__ import annotations
 

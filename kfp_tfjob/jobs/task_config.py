@@ -3,7 +3,7 @@
 A component that takes a `dsl.TaskConfig` gets the resources, placement, variables and volumes of
 its own task as fragments of a pod. Here they become settings in the form of `pod.all`. So the
 checks of the cluster, their remedies and the job manifest treat them as they treat `pod`, which
-wins wherever it has the same setting.
+wins wherever it has the same setting. Called by launch_tfjob's `task.py`.
 """
 
 from __future__ import annotations

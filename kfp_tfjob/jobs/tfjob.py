@@ -1,4 +1,7 @@
-"""Describes the TFJob of the training operator."""
+"""Describes the TFJob of the training operator.
+
+Called through the list in `kinds.py`, and by `kfp-tfjob import`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The calibration curve of a classifier, and its expected calibration error (ECE).
 
 A model is calibrated if, of all rows with a predicted probability of 0.8, 80% are of that class.
+Called by `metrics.py`, and by evaluate's plots.
 """
 
 from __future__ import annotations

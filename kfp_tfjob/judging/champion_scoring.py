@@ -3,6 +3,7 @@
 A champion whose files are damaged, or that was trained on the test rows, cannot be compared, but
 this does not fail the step. The reason becomes an obstacle, and `gate.incompatible_champion`
 decides whether a new model replaces such a champion. Only an unavailable store fails the step.
+Called by `judge` and by the pass that scores both models.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The confusion matrix and its metrics: accuracy, balanced accuracy, MCC, F1, precision, recall.
 
-Only the cells with rows are kept, so 10,000 classes need no matrix of 100 million counts.
+Only the cells with rows are kept, so 10,000 classes need no matrix of 100 million counts. Called by
+`metrics.py`, and by evaluate's plots and artifacts.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ def estimate(predictions: ClassPredictions, cells: Cells, metric: str, index: in
             value,
             influence,
             sample_size,
-            hits=np.ones(cells.classes),  # accuracy is the sum of the classes' shares of hits
+            hit_slopes=np.ones(cells.classes),  # accuracy is the sum of the classes' shares of hits
             proportion=True,
         )
     if metric == "balanced_accuracy":
@@ -223,7 +224,7 @@ def _build_estimate(
     value: float,
     influence: Influence,
     sample_size: int,
-    hits: _Floats,
+    hit_slopes: _Floats,
     proportion: bool = False,
 ) -> Estimate:
     """Return the estimate of a metric that a confusion matrix determines.
@@ -236,8 +237,8 @@ def _build_estimate(
         influence: From true and predicted classes to the influence of such a row; its mean over
             all rows is zero.
         sample_size: The number of rows behind the value.
-        hits: (classes,) the metric's slope in the share of rows that are rightly predicted to be
-            of a class, with the numbers of labels and predictions fixed.
+        hit_slopes: (classes,) the metric's slope in the share of rows that are rightly predicted to
+            be of a class, with the numbers of labels and predictions fixed.
         proportion: Whether the value is a share of `sample_size` rows.
     """
     variance = float(np.dot(cells.squares, influence(cells.labels, cells.predicted) ** 2))
@@ -253,7 +254,7 @@ def _build_estimate(
             else influence_values * weights_of(chunk) / mean_weight
         )
 
-    relabeled = _label_terms(predictions, cells, hits)
+    relabeled = _label_terms(predictions, cells, hit_slopes)
     return Estimate(
         metric,
         value,
@@ -266,33 +267,40 @@ def _build_estimate(
     )
 
 
-def _label_terms(predictions: ClassPredictions, cells: Cells, hits: _Floats) -> LabelTerms | None:
-    """Return the metric as a function of the labels, which change only its hits."""
+def _label_terms(
+    predictions: ClassPredictions, cells: Cells, hit_slopes: _Floats
+) -> LabelTerms | None:
+    """Return the metric as a function of the labels, which change only its hits.
+
+    None for too many classes. The rows with one predicted class are a kind of `LabelTerms.blocks`.
+    """
     if cells.classes > _MOST_RELABELED:
         return None
     predictions = with_positive_weight(predictions)
     shares, spreads = predictions.label_shares
-    counts = np.bincount(predictions.predicted, minlength=cells.classes)
-    guessed = np.flatnonzero(counts)
-    values = np.zeros((len(guessed), cells.classes))
-    values[np.arange(len(guessed)), guessed] = hits[guessed] / predictions.rows
-    counts = counts[guessed]
-    if np.count_nonzero(hits) == 1:  # all other classes are one
-        (index,) = np.flatnonzero(hits)
-        is_class = guessed == index
+    class_counts = np.bincount(predictions.predicted, minlength=cells.classes)
+    predicted = np.flatnonzero(class_counts)
+    counts = class_counts[predicted]
+    terms = np.zeros((len(predicted), cells.classes))
+    terms[np.arange(len(predicted)), predicted] = hit_slopes[predicted] / predictions.rows
+    if np.count_nonzero(hit_slopes) == 1:
+        # Only one class counts, so all others are one kind and one label. Two kinds are exact.
+        (index,) = np.flatnonzero(hit_slopes)
+        is_class = predicted == index
         counts = np.array([counts[~is_class].sum(), counts[is_class].sum()])
-        values = np.array([[0.0, 0.0], [0.0, hits[index] / predictions.rows]])
+        terms = np.array([[0.0, 0.0], [0.0, hit_slopes[index] / predictions.rows]])
         shares = np.array([1 - shares[index], shares[index]])
         spreads = np.array([spreads.sum() - spreads[index], spreads[index]])
     # The value of a guess that names each class as often as the model. The mean of the terms
     # differs, because shuffled labels would also change the weights of the rows with a prediction.
-    expected = float(hits @ (cells.by_label(cells.weight) * cells.by_guess(cells.weight)))
-    return LabelTerms(shares, spreads, lambda: iter([(counts, values)]), expected)
+    expected = float(hit_slopes @ (cells.by_label(cells.weight) * cells.by_guess(cells.weight)))
+    return LabelTerms(shares, spreads, lambda: iter([(counts, terms)]), expected)
 
 
 def _class_estimate(
     predictions: ClassPredictions, cells: Cells, metric: str, index: int
 ) -> Estimate:
+    """Estimate the precision, the recall or the F1 of a class, given its index."""
     metric_name = metric.partition("/")[0]
     true, guess = cells.by_label(cells.weight)[index], cells.by_guess(cells.weight)[index]
     if not true:
@@ -325,10 +333,10 @@ def _class_estimate(
         "recall": cells.effective_sample_size(in_class),
         "f1": cells.effective_sample_size(in_class) + cells.effective_sample_size(in_guess),
     }[metric_name]
-    hits = np.zeros(cells.classes)
-    hits[index] = factor / denominator if denominator else 0.0
+    hit_slopes = np.zeros(cells.classes)
+    hit_slopes[index] = factor / denominator if denominator else 0.0
     class_estimate = _build_estimate(
-        predictions, cells, metric, value, influence, sample_size, hits, metric_name != "f1"
+        predictions, cells, metric, value, influence, sample_size, hit_slopes, metric_name != "f1"
     )
     return replace(_require_beating_guess(class_estimate), has_interval=bool(denominator))
 
@@ -382,24 +390,26 @@ def _balanced_accuracy(predictions: ClassPredictions, cells: Cells) -> Estimate:
 def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:
     """Return Matthews' correlation coefficient, for any number of classes (Gorodkin 2004)."""
     true, guess = cells.by_label(cells.weight), cells.by_guess(cells.weight)
-    numerator = float(np.dot(cells.weight, cells.hit) - np.dot(true, guess))
-    of_guess, of_true = 1 - float(np.dot(guess, guess)), 1 - float(np.dot(true, true))
-    denominator = math.sqrt(max(of_guess * of_true, 0.0))
-    if of_guess < 1e-15 or of_true < 1e-15:  # always one class: 0 by definition
-        no_hits = np.zeros(cells.classes)
+    # MCC is a correlation: a covariance, divided by the root of two variances.
+    covariance = float(np.dot(cells.weight, cells.hit) - np.dot(true, guess))
+    guess_variance, true_variance = 1 - float(np.dot(guess, guess)), 1 - float(np.dot(true, true))
+    denominator = math.sqrt(max(guess_variance * true_variance, 0.0))
+    if guess_variance < 1e-15 or true_variance < 1e-15:  # always one class: 0 by definition
+        no_slopes = np.zeros(cells.classes)
 
         def influence(labels: _Codes, predicted: _Codes) -> _Floats:
             return np.zeros(len(labels))
 
         correlation = _build_estimate(
-            predictions, cells, "mcc", 0.0, influence, cells.effective_sample_size(), no_hits
+            predictions, cells, "mcc", 0.0, influence, cells.effective_sample_size(), no_slopes
         )
         return replace(correlation, of_constant=0.0)
-    value = numerator / denominator
+    value = covariance / denominator
 
     def slope(labels: _Codes, predicted: _Codes) -> _Floats:
-        first = ((labels == predicted) - true[predicted] - guess[labels]) / denominator
-        return first + value * (guess[predicted] / of_guess + true[labels] / of_true)
+        by_covariance = ((labels == predicted) - true[predicted] - guess[labels]) / denominator
+        by_variances = guess[predicted] / guess_variance + true[labels] / true_variance
+        return by_covariance + value * by_variances
 
     mean = float(np.dot(cells.weight, slope(cells.labels, cells.predicted)))
 
@@ -412,9 +422,9 @@ def _mcc(predictions: ClassPredictions, cells: Cells) -> Estimate:
         cells.effective_sample_size_by_class(influence_values, predicted)
         for predicted in (False, True)
     )
-    hits = np.full(cells.classes, 1 / denominator)
+    hit_slopes = np.full(cells.classes, 1 / denominator)
     scaled = _scale_influence(centered, small_sample_correction(sample_size))
-    correlation = _build_estimate(predictions, cells, "mcc", value, scaled, sample_size, hits)
+    correlation = _build_estimate(predictions, cells, "mcc", value, scaled, sample_size, hit_slopes)
     # Its expected value by chance is 0, because the shares of labels and predictions are
     # subtracted.
     relabeled = correlation.relabeled and replace(correlation.relabeled, expected=0.0)

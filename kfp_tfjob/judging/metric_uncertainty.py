@@ -10,7 +10,8 @@ Rows of one group, such as the visits of one customer, may be alike. Where data_
 names the groups, influence values are first summed by group (the cluster-robust variance of Liang
 and Zeger 1986), and quantiles come from Student's t for this number of groups.
 
-Influence values are computed by chunk, so the memory does not grow with the rows.
+Influence values are computed by chunk, so the memory does not grow with the rows. Called by the
+modules that compute metrics, and by the comparison of two models.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Means of a value for each row, such as the log loss, are computed here; metrics of the confusion
 matrix in confusion_metrics.py, metrics of ranks in ranking_metrics.py. Each estimate comes with its
-uncertainty (metric_uncertainty.py).
+uncertainty (metric_uncertainty.py). Created by `judge` for each model; read by the gate, the
+verdict and the report.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _user_metric(predictions: Predictions, metric: str) -> Estimate:
 
 
 def _top_k_accuracy(predictions: ClassPredictions, metric: str, k: int) -> Estimate:
-    if predictions.rank is None:
+    if predictions.rank is None:  # of two classes, the true one is always among the first k
         return mean(metric, predictions, lambda chunk: np.ones(chunk.rows), proportion=True)
 
     def hits(chunk: ClassPredictions) -> NDArray[np.float64]:

@@ -2,7 +2,8 @@
 
 Every metric is computed from these columns at the end, so no result depends on the batch size, and
 two models are compared row by row. Predictions take 10 bytes a row for two classes and 140 for 30.
-Metrics read them in chunks, because their temporary arrays are larger.
+Metrics read them in chunks, because their temporary arrays are larger. Filled while `judge` scores
+a model; read by all metrics.
 """
 
 from __future__ import annotations

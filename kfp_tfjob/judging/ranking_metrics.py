@@ -2,7 +2,8 @@
 
 A *cut* is a threshold of the score. Up to `EXACT_SCORES` scores, each distinct score is a cut. With
 more, a cut is one of 262,144 bins of equal width in the scores' logit, so that memory does not grow
-with the rows. This rounding is far smaller than the error of 1,000 bootstraps.
+with the rows. This rounding is far smaller than the error of 1,000 bootstraps. Called by
+`metrics.py` and `verdict.py`.
 """
 
 from __future__ import annotations
@@ -203,8 +204,9 @@ class Curve:
         share = self.share
         if metric == "auc":
             return (self.ranks - 0.5) / (share * (1 - share))
-        reached, precision = self._precision_by_chance
-        rises = np.cumsum(self.rows / reached) - 1 / reached  # of rows below, and others at the cut
+        rows_at_or_above, precision = self._precision_by_chance
+        # The rises at the rows below, and at the other rows of the cut.
+        rises = np.cumsum(self.rows / rows_at_or_above) - 1 / rows_at_or_above
         return (precision + share * rises) / share
 
     @cached_property
@@ -214,11 +216,12 @@ class Curve:
         The precision at a row of the class is above the class's share, because it counts that row.
         """
         rows = self.rows.astype(np.float64)
-        reached = np.maximum(np.cumsum(rows[::-1])[::-1], 1)
+        rows_at_or_above = np.maximum(np.cumsum(rows[::-1])[::-1], 1)
         mean_weight = (self.positive.sum() + self.negative.sum()) / rows.sum()
         own_weight = float(self.squares[0].sum() / self.positive.sum() / mean_weight)
         other_share = (self.share * rows.sum() - own_weight) / max(rows.sum() - own_weight, 1)
-        return reached, (own_weight + other_share * (reached - 1)) / (own_weight + reached - 1)
+        other_rows = rows_at_or_above - 1
+        return rows_at_or_above, (own_weight + other_share * other_rows) / (own_weight + other_rows)
 
     def chance_mean(self, metric: str) -> tuple[float, float]:
         """Return the mean of a metric if the labels are shuffled, and its extra variance.
@@ -229,10 +232,11 @@ class Curve:
         """
         if metric == "auc":
             return 0.5, 0.0
-        reached, precision = self._precision_by_chance
+        rows_at_or_above, precision = self._precision_by_chance
         mean = float(self.rows @ precision) / float(self.rows.sum())
-        beyond = (1 - self.share) / self.rows.sum()
-        return mean, beyond**2 * float(self.rows @ (1 / reached))
+        # The label is 1 for a row of the class, and its mean is the share; each row adds 1 / rows.
+        deviation = (1 - self.share) / self.rows.sum()
+        return mean, deviation**2 * float(self.rows @ (1 / rows_at_or_above))
 
     def prior_variance(self, metric: str) -> float:
         """Return the usual variance of a metric with this value and these numbers of rows.
@@ -363,22 +367,32 @@ def _label_terms(predictions: ClassPredictions, curves: list[Curve], metric: str
 
 
 def _build_curve(predictions: ClassPredictions, index: int, exact: bool) -> Curve:
+    """Return the curve of a class, given its index and whether each distinct score is a cut."""
     if exact:
         scores = np.unique(predictions.score(index))
         tied = np.ones(len(scores), bool)
     else:
         scores, tied = _occupied_bins(predictions, index)
-    counts, squares = np.zeros((2, 2, len(scores)))
+    weight_sums, squares = np.zeros((2, 2, len(scores)))
     rows = np.zeros(len(scores), np.int64)
     for chunk in predictions.chunks():
         # One bincount for both: the other rows are counted in a second range after the class's.
         cuts, weights = _find_cuts(scores, chunk.score(index)), weights_of(chunk)
         rows += np.bincount(cuts[weights > 0], minlength=len(scores))
         cuts += np.where(chunk.labels == index, 0, len(scores))
-        counts += np.bincount(cuts, weights, counts.size).reshape(counts.shape)
-        squares += np.bincount(cuts, weights**2, counts.size).reshape(counts.shape)
-    sample_sizes = _effective_sample_sizes(counts, squares)
-    return Curve(index, exact, scores, counts[0], counts[1], squares, sample_sizes, tied, rows)
+        weight_sums += np.bincount(cuts, weights, squares.size).reshape(squares.shape)
+        squares += np.bincount(cuts, weights**2, squares.size).reshape(squares.shape)
+    return Curve(
+        index=index,
+        exact=exact,
+        scores=scores,
+        positive=weight_sums[0],
+        negative=weight_sums[1],
+        squares=squares,
+        effective_sample_sizes=_effective_sample_sizes(weight_sums, squares),
+        tied=tied,
+        rows=rows,
+    )
 
 
 def _occupied_bins(

@@ -2,6 +2,7 @@
 
 While the models score the rows, each row gets the number of its slice. Afterwards the predictions
 are divided by these numbers, one column at a time, so a slice is evaluated like a whole test split.
+Called by `judge`, while it scores the rows, and by the gate.
 """
 
 from __future__ import annotations

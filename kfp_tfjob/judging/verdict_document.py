@@ -1,6 +1,7 @@
 """Builds verdict.json from the gate's decision and the metrics.
 
-A verdict contains only what JSON can store: a number that is not finite becomes None.
+A verdict contains only what JSON can store: a number that is not finite becomes None. Called by
+`judge`.
 """
 
 from __future__ import annotations

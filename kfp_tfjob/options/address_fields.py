@@ -2,6 +2,7 @@
 
 `{date}` and `{hour}` come from the tick: the time that a schedule planned for the run. A run that
 starts late, or is retried the next day, still has its own tick. The clock is never read here.
+Called by preflight, and by the commands that start, render or plan a run.
 """
 
 from __future__ import annotations

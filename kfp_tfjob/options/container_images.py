@@ -1,7 +1,8 @@
 """Defines the container images of the compiled pipeline, and the user its steps run as.
 
 `kfp-tfjob compile` compiles other values in. Not every Kubeflow Pipelines back end accepts them as
-run parameters, and a run must not depend on a moving tag.
+run parameters, and a run must not depend on a moving tag. Called by the components, preflight and
+the commands that compile or check a pipeline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The typed form of `data_options.contract`."""
+"""The typed form of `data_options.contract`.
+
+Called by prepare_data's validation and by `kfp-tfjob monitor`.
+"""
 
 from __future__ import annotations
 

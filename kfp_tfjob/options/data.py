@@ -1,4 +1,7 @@
-"""The typed form of the parameter `data_options`."""
+"""The typed form of the parameter `data_options`.
+
+Parsed by preflight and prepare_data, and read throughout prepare_data.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The parameter `gate`: what a challenger must show to become the champion."""
+"""The parameter `gate`: what a challenger must show to become the champion.
+
+Called by preflight and evaluate.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The typed form of `data_options.images`."""
+"""The typed form of `data_options.images`.
+
+Called by prepare_data, the trainer and evaluate.
+"""
 
 from __future__ import annotations
 

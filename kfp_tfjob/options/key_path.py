@@ -1,7 +1,8 @@
 """Splits the path of a key, such as `train_options.seed`, with the help of the declared types.
 
 The keys of some dicts are names that a user chooses: classes, columns, node labels. They may
-contain dots, as in `train_options.class_weight.1.0`, so dots alone do not separate keys.
+contain dots, as in `train_options.class_weight.1.0`, so dots alone do not separate keys. Called by
+the command line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Lists the names of the metrics, so that checking a form does not import numpy."""
+"""Lists the names of the metrics, so that checking a form does not import numpy.
+
+Called by evaluate, the forms of the options, and the pages that show a metric.
+"""
 
 from __future__ import annotations
 

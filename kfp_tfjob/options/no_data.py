@@ -1,7 +1,8 @@
 """Rules for run parameters in a run without data_uri, which runs the user's own program.
 
 Such a run needs no label, split or evaluation. A parameter that describes data is rejected, because
-the user who set it expects an effect.
+the user who set it expects an effect. Called by preflight, prepare_data, and the commands that
+submit or render a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Hides values with secret-looking names, so that no report, page or log shows them.
 
 A parameter is the wrong place for a secret, because Kubeflow Pipelines prints parameters. If a user
-puts one there anyway, our own output does not repeat it.
+puts one there anyway, our own output does not repeat it. Called wherever parameters are logged,
+shown or stored.
 """
 
 from __future__ import annotations

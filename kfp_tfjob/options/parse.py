@@ -1,7 +1,8 @@
 """Casts and checks parameters from KFP, and reports all problems at once, each with a fix.
 
 KFP sometimes turns an int parameter into a float, and it gives dicts no schema. So each dict
-parameter has a typed form, a subclass of Group, and only `parse` creates it.
+parameter has a typed form, a subclass of Group, and only `parse` creates it. Called by preflight,
+the steps and the command line.
 """
 
 from __future__ import annotations

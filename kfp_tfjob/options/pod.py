@@ -1,4 +1,7 @@
-"""The typed form of the parameter `pod`: resources and placement of the replicas and steps."""
+"""The typed form of the parameter `pod`: resources and placement of the replicas and steps.
+
+Called by preflight, the launcher, the checks and `kfp-tfjob import`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Options that no longer exist, with the remedy for each.
 
 A schedule or a script may still send them. Without this table, the answer would be a similar key
-that does something else.
+that does something else. Called by `parse.py`.
 """
 
 from __future__ import annotations

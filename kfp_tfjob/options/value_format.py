@@ -1,6 +1,7 @@
 """How files write the numbers or dates of a column: a value of `data_options.types`.
 
-A format that a user names is a string in stored files: `number 1.234,5` or `date %d.%m.%Y`.
+A format that a user names is a string in stored files: `number 1.234,5` or `date %d.%m.%Y`. Called
+by the form of `data_options`, and by the parsers of numbers and dates.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ They are drawn by hand because no library fits. matplotlib takes more than a sec
 fixes its colors. pygal 3.1 puts a script and a style sheet with fixed colors into every plot: 18 KB
 each, so the 200 histograms of a dataset's page would be 3.7 MB, and it lacks a confusion matrix.
 The packages svg.py, drawsvg and svgwrite only write elements, which ElementTree does as well.
+Called by the reports of evaluate and launch_tfjob.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ class _Plot:
             add(self.svg, "line", x1=start, x2=_WIDTH - _RIGHT, y1=level, y2=level, class_="grid")
             add(self.svg, "text", tick(value), x=start - 6, y=level + 4, text_anchor="end")
         for value in ticks or round_ticks(self.x):
-            place, bottom = self.at(value, self.y[0])
-            add(self.svg, "text", tick(value), x=place, y=bottom + 16, text_anchor="middle")
+            across, bottom = self.at(value, self.y[0])
+            add(self.svg, "text", tick(value), x=across, y=bottom + 16, text_anchor="middle")
         middle = self.at(_middle(self.x), _middle(self.y))
         add(self.svg, "text", x, x=middle[0], y=self.height - 8, text_anchor="middle")
         turn = f"rotate(-90 12 {middle[1]:g})"
@@ -140,8 +141,8 @@ class _Plot:
             bottom = self.height - _BOTTOM
             add(self.svg, "line", x1=across, x2=across, y1=top, y2=bottom, class_="line dashed c")
             at_end = across > _WIDTH - 80
-            place = {"x": across - 4 if at_end else across + 4, "y": top + 10 + 12 * (index % 4)}
-            add(self.svg, "text", name, **place, text_anchor="end" if at_end else "start")
+            position = {"x": across - 4 if at_end else across + 4, "y": top + 10 + 12 * (index % 4)}
+            add(self.svg, "text", name, **position, text_anchor="end" if at_end else "start")
 
     def lines(
         self,

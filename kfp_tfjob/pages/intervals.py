@@ -3,7 +3,7 @@
 A reader compares two intervals only if they share an axis, and an axis is useful only for values of
 one unit. So a plot consists of panels, each with its own axis, one unit and as many rows as it has
 values. A row's name and numbers are above its line: next to it, long names of metrics and classes
-would leave no space for the line on a phone.
+would leave no space for the line on a phone. Called by evaluate's `verdict_plots.py`.
 """
 
 from __future__ import annotations
@@ -96,40 +96,41 @@ def interval_cell(
         return Markup()
     svg = drawing("value with its interval", _CELL_WIDTH, _CELL_HEIGHT)
 
-    def place(number: float) -> float:
+    def x_of(number: float) -> float:
         return 1 + (_CELL_WIDTH - 2) * min(max(share_of(number, *ends), 0.0), 1.0)
 
     middle = _CELL_HEIGHT / 2
     if math.isfinite(value):
-        first, last = sorted((place(0.0), place(value)))
+        first, last = sorted((x_of(0.0), x_of(value)))
         add(svg, "rect", x=first, y=3, width=last - first, height=_CELL_HEIGHT - 6, class_="soft")
         if all(map(math.isfinite, interval)):
-            _whisker(svg, place(interval[0]), place(interval[1]), middle, "line")
+            _whisker(svg, x_of(interval[0]), x_of(interval[1]), middle, "line")
     if math.isfinite(other):
-        x = place(other)
+        x = x_of(other)
         add(svg, "line", x1=x, x2=x, y1=0, y2=_CELL_HEIGHT, class_="line b")
     return markup(svg)
 
 
 def _draw_panel(svg: ElementTree.Element, panel: Panel, top: float) -> None:
+    """Draw a panel's grid, reference lines and rows, from the vertical position `top` down."""
     points = [point for row in panel.rows for point in row.points]
     points += [line for line in panel.lines.values() if math.isfinite(line)]
     low, high = axis_ends(points or [0.0], 0.5)
     gap = high / 50 - low / 50
     low, high = low - gap, high + gap
 
-    def place(number: float) -> float:
+    def x_of(number: float) -> float:
         return _EDGE + share_of(number, low, high) * (_WIDTH - 2 * _EDGE)
 
     first, bottom = top + _TOP, top + _TOP + _ROW * len(panel.rows)
     for value in round_ticks((low, high)):
-        x = place(value)
+        x = x_of(value)
         add(svg, "line", x1=x, x2=x, y1=first, y2=bottom, class_="grid")
         add(svg, "text", tick(value), x=x, y=bottom + 14, class_="mid")
     add(svg, "text", panel.axis, x=_WIDTH / 2, y=bottom + 30, class_="mid")
     for name, value in panel.lines.items():
         if math.isfinite(value):
-            x = place(value)
+            x = x_of(value)
             add(svg, "line", x1=x, x2=x, y1=first, y2=bottom, class_="line dashed c")
             anchor = "start" if x < _WIDTH / 3 else "end" if x > 2 * _WIDTH / 3 else "middle"
             add(svg, "text", name, x=x, y=top + 11, text_anchor=anchor)
@@ -140,9 +141,9 @@ def _draw_panel(svg: ElementTree.Element, panel: Panel, top: float) -> None:
         end = {"x": _WIDTH - _EDGE, "y": text_y, "text_anchor": "end"}
         add(svg, "text", numbers, **end, class_="halo")
         if math.isfinite(row.low) and math.isfinite(row.high):
-            _whisker(svg, place(row.low), place(row.high), line_y, f"line {row.style}")
+            _whisker(svg, x_of(row.low), x_of(row.high), line_y, f"line {row.style}")
         if math.isfinite(row.value):
-            add(svg, "circle", cx=place(row.value), cy=line_y, r=4, class_=f"fill {row.style}")
+            add(svg, "circle", cx=x_of(row.value), cy=line_y, r=4, class_=f"fill {row.style}")
 
 
 def _whisker(svg: ElementTree.Element, first: float, last: float, y: float, style: str) -> None:

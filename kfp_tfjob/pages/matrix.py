@@ -1,4 +1,7 @@
-"""Draws confusion matrices."""
+"""Draws confusion matrices.
+
+Called by evaluate's `plots.py`.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,9 @@ def confusion_matrix(names: Sequence[str], counts: Counts) -> Markup:
     middle = y_start + size / 2
     add(svg, "text", "true", x=10, y=middle, transform=f"rotate(-90 10 {middle:g})", class_="mid")
     for i, label in enumerate(labels):
-        place = (i + 0.5) * side
-        add(svg, "text", label, x=x_start - 6, y=y_start + place + 4, text_anchor="end")
-        x, y = x_start + place + 4, y_start - 6
+        middle = (i + 0.5) * side
+        add(svg, "text", label, x=x_start - 6, y=y_start + middle + 4, text_anchor="end")
+        x, y = x_start + middle + 4, y_start - 6
         add(svg, "text", label, x=x, y=y, transform=f"rotate(-50 {x:g} {y:g})")
         for j in range(len(labels)):
             count = counts[i][j]
@@ -57,9 +60,9 @@ def confusion_matrix(names: Sequence[str], counts: Counts) -> Markup:
             box.set("fill-opacity", f"{opacity:.2f}")
             add(box, "title", f"{_pair(names, i, j)}: {count:,} ({share:.1%})")
             if numbers and count:
-                place = {"x": x + side / 2, "y": y + side / 2 + 4, "text_anchor": "middle"}
+                position = {"x": x + side / 2, "y": y + side / 2 + 4, "text_anchor": "middle"}
                 text = tick(count) if count >= 10_000 else str(count)
-                add(svg, "text", text, **place, class_="on" if opacity > _DARK else "ink")
+                add(svg, "text", text, **position, class_="on" if opacity > _DARK else "ink")
     return markup(svg)
 
 

@@ -1,4 +1,7 @@
-"""Draws small plots for a table's rows: histograms and shares."""
+"""Draws small plots for a table's rows: histograms and shares.
+
+Called by prepare_data's report.
+"""
 
 from __future__ import annotations
 

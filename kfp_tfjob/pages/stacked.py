@@ -1,4 +1,7 @@
-"""Draws parts of a whole as one stacked bar, with a key for a table's rows."""
+"""Draws parts of a whole as one stacked bar, with a key for a table's rows.
+
+Called by launch_tfjob's report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Writes the elements of an inline SVG; text on it stays text."""
+"""Writes the elements of an inline SVG; text on it stays text.
+
+Called by the modules of this package that draw.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A template is a file `NAME.html.j2` or `NAME.md.j2` next to the module that fills it. Its name is
 its path in this package. HTML templates extend `pages/base.html.j2`, so a page works without
-scripts and offline, and follows light and dark mode.
+scripts and offline, and follows light and dark mode. Called by the reports of all steps.
 """
 
 from __future__ import annotations

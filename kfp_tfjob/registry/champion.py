@@ -2,7 +2,8 @@
 
 Each promotion appends a record with the next number, created with If-None-Match, and the highest
 number is the champion. Overwriting one record would let two runs promote at once without either
-noticing; here only one of them can create the next number.
+noticing; here only one of them can create the next number. Called by evaluate, publish, the server
+and the `models` commands.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reads a model's champion records, the newest first.
 
 A model's champions are numbered records, `champions/<n>.json`; the highest number is the champion.
-A record is created once and never changed, so a reader needs no lock.
+A record is created once and never changed, so a reader needs no lock. Called by this package, and
+by evaluate, publish and preflight.
 """
 
 from __future__ import annotations

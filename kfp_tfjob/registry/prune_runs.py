@@ -100,11 +100,14 @@ class Deletion:
 
 @dataclass
 class _Stored:
-    """The objects of a run or a dataset, by their keys below its folder."""
+    """The objects of a run or a dataset, by their keys below its folder.
+
+    `newest` is when the newest object was written.
+    """
 
     folders: set[S3Address] = field(default_factory=set)
     objects: list[tuple[str, Listed]] = field(default_factory=list)
-    at: datetime = datetime.min.replace(tzinfo=UTC)
+    newest: datetime = datetime.min.replace(tzinfo=UTC)
     is_pruned: bool = False  # by a prune that was killed, or by one that runs now
 
     def add(self, folder: S3Address, file: Listed) -> None:
@@ -115,18 +118,18 @@ class _Stored:
             self.is_pruned = True
         else:
             self.objects.append((key, file))
-            self.at = max(self.at, file.modified)
+            self.newest = max(self.newest, file.modified)
 
     def add_record(self, folder: S3Address, record: Listed) -> None:
         """Add a record that is stored outside the folder."""
         self.folders.add(folder)
         self.objects.append(("", record))
-        self.at = max(self.at, record.modified)
+        self.newest = max(self.newest, record.modified)
 
     @property
     def may_run(self) -> bool:
         """Whether a task began an attempt after the last record of its end or the run's end."""
-        begun, ended = dict[str, datetime](), defaultdict[str, datetime](lambda: _Stored.at)
+        begun, ended = dict[str, datetime](), defaultdict[str, datetime](lambda: _Stored.newest)
         for key, file in self.objects:
             *folders, name = key.split("/")
             task = "/".join(folders[:2]) if folders[:1] == [TASKS] else ""
@@ -141,7 +144,7 @@ class _Stored:
     def deletion(self, kind: str, name: str) -> Deletion:
         files = [file for key, file in self.objects if _is_of_kind(kind, key)]
         size, folders = sum(file.size for file in files), tuple(sorted(self.folders))
-        return Deletion(kind, name, _WHY[kind], len(files), size, self.at, folders)
+        return Deletion(kind, name, _WHY[kind], len(files), size, self.newest, folders)
 
 
 def plan(store: Store, layout: Layout, seconds: float) -> list[Deletion]:
@@ -162,7 +165,7 @@ def plan(store: Store, layout: Layout, seconds: float) -> list[Deletion]:
     old = {
         run_id: run
         for run_id, run in runs.items()
-        if run.at < (min(before, now - _LONGEST_RUN) if run.may_run else before)
+        if run.newest < (min(before, now - _LONGEST_RUN) if run.may_run else before)
     }
     needed = _Needed()
     for name in store.folders(layout.root / MODELS):
@@ -184,7 +187,7 @@ def plan(store: Store, layout: Layout, seconds: float) -> list[Deletion]:
         log.warning("no dataset is deleted, because a run may use any of them: %s", error)
         datasets = {}
     for digest, dataset in datasets.items():
-        if digest not in needed.datasets and dataset.at < before:
+        if digest not in needed.datasets and dataset.newest < before:
             deletions.append(dataset.deletion(_DATASET, digest))
     # Without files, only a killed prune's tombstone is left to delete.
     by_name = runs | datasets
@@ -218,8 +221,10 @@ def execute(
         for folder in deletion.folders:
             for file in store.list(folder):
                 stored.add(folder, file)
-        at = max(stored.at, _used_at(store, layout, deletion.name)) if is_dataset else stored.at
-        if at > deletion.newest + _ROUNDED:
+        last_use = stored.newest
+        if is_dataset:
+            last_use = max(last_use, _used_at(store, layout, deletion.name))
+        if last_use > deletion.newest + _ROUNDED:
             if tombstone:
                 store.delete(tombstone)
             yield deletion, "it has been used since the plan was made"
@@ -285,7 +290,7 @@ def _used_at(store: Store, layout: Layout, digest: str) -> datetime:
     try:
         return store.head(layout.dataset_in_use(digest))["LastModified"]
     except ObjectNotFoundError:
-        return _Stored.at
+        return _Stored.newest
 
 
 def _store_time(store: Store, objects: Iterable[Listed]) -> datetime:

@@ -3,7 +3,7 @@
 It is `runs/<run_id>`, unless output_uri shapes it, as in `s3://bucket/prefix/runs/{date}`. Then
 preflight fills in the fields once and records the result under the run id. The record is created
 with If-None-Match and never changes, so every step, every retry, and every program that knows only
-the run id finds the same folder.
+the run id finds the same folder. Called by every step, and by the commands that read a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Finds the runs that evaluated a model.
 
 A template in output_uri may put a run's folder anywhere below the root, so each such run has a
-record of its folder. A run without a record is in `runs/<run_id>`.
+record of its folder. A run without a record is in `runs/<run_id>`. Called by `kfp-tfjob runs
+prune`, `tensorboard` and the `models` commands.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ def _evaluated_tasks(
         task = run.task(key)
         try:
             verdict = ModelVerdict.read(store, task.verdict)
-            at = store.head(task.verdict)["LastModified"]
+            evaluated_at = store.head(task.verdict)["LastModified"]
         except DataError:
             continue  # not evaluated yet, or a folder that is not a run
         if verdict.model_name == model_name:
             version = versions.get((run_id, key))
             name = "-".join(filter(None, (f"v{version}" if version else "", run_id, key)))
-            yield EvaluatedRun(name, task, at)
+            yield EvaluatedRun(name, task, evaluated_at)

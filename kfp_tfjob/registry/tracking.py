@@ -2,7 +2,8 @@
 
 The chief, publish and `models sync` run on different machines and cannot hand each other the id of
 an MLflow run. So each MLflow run carries the id of its run here as a tag, and is found by it. The
-client is imported inside functions, because only the processes that use MLflow have it.
+client is imported inside functions, because only the processes that use MLflow have it. Called by
+the launcher, the trainer's process for MLflow, publish and the mirror.
 """
 
 # pyright: reportMissingImports=false

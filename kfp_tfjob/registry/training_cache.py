@@ -1,7 +1,8 @@
 """Records of evaluated runs by their inputs, so that a later run with equal inputs skips training.
 
 The records for one digest of inputs are an append-only list. A run that trains although a record
-exists, for example because the champion was deleted, appends the next one.
+exists, for example because the champion was deleted, appends the next one. Called by evaluate,
+which appends a record, and by preflight, which looks for one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 evaluate writes the first verdict. If another run is promoted after that, publish evaluates the
 model again and writes a second verdict, which then applies. If yet another run is promoted
-meanwhile, the run has lost the race: it ends without a failure and publishes nothing.
+meanwhile, the run has lost the race: it ends without a failure and publishes nothing. Called by
+evaluate and publish, which write it, and by the programs that show it.
 """
 
 from __future__ import annotations

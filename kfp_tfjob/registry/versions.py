@@ -5,7 +5,8 @@ manifest has been written.
 
 A retry must find the number that its run has claimed, without reading all other runs' claims. So
 before a run claims a number, it records the first number that is free at that time. Its own claim
-has that number or a later one. Both are read by their keys, because a listing may be late.
+has that number or a later one. Both are read by their keys, because a listing may be late. Called
+by publish and by the other modules of the registry.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 kserve and FastAPI parse the body by Content-Type. `curl -d` sends a form's Content-Type, and other
 clients omit it, although a request has only one possible type: V1 is JSON, and so is V2, unless the
 header of its binary extension gives the JSON's length before the tensors. Triton and TensorFlow
-Serving ignore Content-Type, so requests that work there work here.
+Serving ignore Content-Type, so requests that work there work here. Called by `server.py` and
+`protocol.py`.
 """
 
 from __future__ import annotations

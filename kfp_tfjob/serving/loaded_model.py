@@ -1,7 +1,8 @@
 """A champion in memory: its SavedModel, and the columns that requests must have.
 
 A champion is checked against its record before it answers: schema, weights and signature. The
-follower loads a new one while the previous one still answers.
+follower loads a new one while the previous one still answers. Created by the follower; called by
+`protocol.py` for each request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The server's Prometheus metrics, at /metrics together with kserve's.
 
 All have the label `model_name`. A rate of requests is
-`sum(rate(kfp_tfjob_requests_total{model_name="digits"}[1m]))`.
+`sum(rate(kfp_tfjob_requests_total{model_name="digits"}[1m]))`. Called by the follower, the limits,
+the sampler and `protocol.py`.
 """
 
 # pyright: reportMissingImports=false

@@ -1,4 +1,7 @@
-"""kserve's server with a given listening socket; kserve itself does not offer the address."""
+"""kserve's server with a given listening socket; kserve itself does not offer the address.
+
+Called by `server.py`.
+"""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The error of a rejected request, and the body of its response."""
+"""The error of a rejected request, and the body of its response.
+
+Raised by the modules that read a request; `server.py` sends the response.
+"""
 
 from __future__ import annotations
 

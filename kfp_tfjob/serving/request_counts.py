@@ -309,7 +309,7 @@ class RequestCounts:
     ) -> ColumnDrift:
         limits, now = self.limits, column.share(float(column.counts[0]))
         unseen = column.share(column.unseen)
-        beyond = {
+        exceeded = {
             "psi": limits.max_psi is not None
             and not column.bins.type.moves_on
             and drift.psi > limits.max_psi
@@ -319,7 +319,7 @@ class RequestCounts:
             "unseen": limits.max_unseen is not None and column.at_least(unseen) > limits.max_unseen,
         }
         if not judged or name in limits.ignore:
-            beyond = {}
+            exceeded = {}
         return ColumnDrift(
             name,
             column.bins.kind,
@@ -330,7 +330,7 @@ class RequestCounts:
             now,
             unseen,
             tuple(nlargest(_MOST_EXAMPLES, column.texts, key=column.texts.__getitem__)),
-            tuple(key for key, is_beyond in beyond.items() if is_beyond),
+            tuple(key for key, is_exceeded in exceeded.items() if is_exceeded),
         )
 
 

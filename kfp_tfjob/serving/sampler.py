@@ -17,7 +17,7 @@ import random
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -113,9 +113,9 @@ class Sampler:
         from . import requests_sample
 
         loaded, types = reservoir.loaded, reservoir.loaded.columns.types
-        sampled_rows = sorted(reservoir.rows, key=lambda row: row[0])
+        sampled_rows = sorted(reservoir.rows, key=lambda row: row.time)
         columns = {
-            name: types[name].sample_column([row[1][index] for row in sampled_rows])
+            name: types[name].sample_column([row.values[index] for row in sampled_rows])
             for index, name in enumerate(reservoir.columns)
         }
         champion = loaded.champion
@@ -133,8 +133,8 @@ class Sampler:
             self._store,
             self._layout.model(loaded.model_name),
             columns,
-            [row[0] for row in sampled_rows],
-            [np.atleast_1d(row[2]).tolist() for row in sampled_rows],
+            [row.time for row in sampled_rows],
+            [np.atleast_1d(row.prediction).tolist() for row in sampled_rows],
             about,
         )
         self._metrics.sampled(len(sampled_rows))
@@ -149,6 +149,14 @@ class Sampler:
             self.flush()
 
 
+class _SampledRow(NamedTuple):
+    """The time of a row's request, the row's values in the order of the columns, the prediction."""
+
+    time: datetime
+    values: list[Any]
+    prediction: np.ndarray
+
+
 class _Reservoir:
     """The sampled rows of one interval and one champion."""
 
@@ -159,7 +167,9 @@ class _Reservoir:
         types = loaded.columns.types
         index_of_column = {name: index for index, name in enumerate(types)}
         self._column_indices = [index_of_column[name] for name in columns]
-        self._long_columns = [at for at, name in enumerate(columns) if types[name].most_bytes]
+        self._long_columns = [
+            position for position, name in enumerate(columns) if types[name].most_bytes
+        ]
         string_columns = sum(
             pa.types.is_string(types[name].sample_type) and not types[name].most_bytes
             for name in columns
@@ -170,9 +180,7 @@ class _Reservoir:
         self._most_rows = max(1, min(most_rows, MOST_BYTES // row_bytes))
         self.seen = 0
         self._long_bytes = 0  # of the strings that are not truncated
-        # The time of the row's request, the row's values in the order of the columns, and its
-        # prediction.
-        self.rows: list[tuple[datetime, list[Any], np.ndarray]] = []
+        self.rows: list[_SampledRow] = []
 
     def add(self, rows: Rows, index: int, prediction: np.ndarray, now: datetime) -> None:
         """Offer one row of a request to the sample."""
@@ -182,21 +190,22 @@ class _Reservoir:
             return
         all_values = rows.values(index)
         values = [
-            value if at in self._long_columns else _truncate_string(value)
-            for at, value in enumerate(map(all_values.__getitem__, self._column_indices))
+            value if position in self._long_columns else _truncate_string(value)
+            for position, value in enumerate(map(all_values.__getitem__, self._column_indices))
         ]
         self._long_bytes += self._size(values) - sum(
-            self._size(row[1]) for row in self.rows[slot : slot + 1]
+            self._size(row.values) for row in self.rows[slot : slot + 1]
         )
-        self.rows[slot : slot + 1] = [(now, values, prediction.copy())]
+        # A copy, because the prediction may be a view of a whole batch, which would stay in memory.
+        self.rows[slot : slot + 1] = [_SampledRow(now, values, prediction.copy())]
         while self._long_bytes > MOST_BYTES and len(self.rows) > 1:
             removed = self.rows.pop(random.randrange(len(self.rows)))
-            self._long_bytes -= self._size(removed[1])
+            self._long_bytes -= self._size(removed.values)
             self._most_rows = len(self.rows)
 
     def _size(self, values: list[Any]) -> int:
         """Return the bytes of a row's strings that are not truncated."""
-        return sum(len(values[at]) for at in self._long_columns)
+        return sum(len(values[position]) for position in self._long_columns)
 
 
 def _truncate_string(value: Any) -> Any:

@@ -209,14 +209,14 @@ def _add_handlers(options: ServerOptions, metrics: Any) -> None:
 
 def _malformed(item: Mapping[str, Any]) -> Problem:
     """Return the problem for one of FastAPI's validation errors."""
-    place = [str(part) for part in item["loc"] if part not in ("body", "Request")]
+    path = [str(part) for part in item["loc"] if part not in ("body", "Request")]
     if item["type"] == "json_invalid":
-        return not_json(f"{item['ctx']['error']} at character {place[0]}", REQUEST)
-    if not place:
+        return not_json(f"{item['ctx']['error']} at character {path[0]}", REQUEST)
+    if not path:
         return not_json("an empty body" if item["type"] == "missing" else item["msg"], REQUEST)
     return Problem(
         f"the request does not follow the Open Inference Protocol: {item['msg']}",
-        received=".".join(place),
+        received=".".join(path),
         expected=REQUEST,
         fix="send each column as an input",
     )

@@ -2,7 +2,7 @@
 
 With IRSA, STS exchanges the service account's token for a role's keys. With EKS Pod Identity, an
 agent on the node does. Both may refuse, and neither is the store, so their errors have their own
-messages.
+messages. Called by `s3_session.py` and `s3_errors.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The body of a PUT: bytes, or a piece of a file that is never completely in memory.
 
 A body is read twice: for its checksum, and to send it. If the file changes between the two, the
-checksum is wrong and the store rejects the body. It never stores a mix of old and new bytes.
+checksum is wrong and the store rejects the body. It never stores a mix of old and new bytes. Called
+by the modules of this package that send a PUT.
 """
 
 from __future__ import annotations

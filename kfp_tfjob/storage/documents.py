@@ -1,7 +1,8 @@
 """Stored JSON documents: typed ones, and the limits for untrusted ones.
 
 A typed document is a frozen dataclass. pydantic checks the types of what is read; it is imported
-on first use, because it takes longer than most commands that read nothing.
+on first use, because it takes longer than most commands that read nothing. Called wherever a stored
+document is read or written.
 """
 
 from __future__ import annotations

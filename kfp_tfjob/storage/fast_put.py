@@ -2,7 +2,7 @@
 
 boto3 spends 1 to 2 ms of CPU on a request; this module spends a tenth of that. boto3 still does
 everything else: credentials, endpoint, addressing, and all other requests. It also sends the PUT
-over a route that only boto3 can handle, for example through a proxy.
+over a route that only boto3 can handle, for example through a proxy. Called by `s3_session.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The manifest: the list of objects that proves a folder complete.
 
 It is written last, so a folder with a manifest is complete. Readers trust a folder only through its
-manifest. It holds no URI and no time: equal content has an equal manifest in every place.
+manifest. It holds no URI and no time: equal content has an equal manifest in every place. Called by
+every program that completes a folder or trusts one.
 """
 
 from __future__ import annotations

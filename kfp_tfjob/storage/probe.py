@@ -87,13 +87,13 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
         latency = time.monotonic() - began
     except StoreUnavailableError as error:
         raise _explain_rejected_write(session, prefix, error) from error.__cause__
-    at = {"Bucket": address.bucket, "Key": address.key}
+    location = {"Bucket": address.bucket, "Key": address.key}
     session.tags_are_md5 = reply.etag.strip('"') == _MD5
     if read:
-        session.call(f"read below {prefix}", address, lambda: session.client.get_object(**at))
+        session.call(f"read below {prefix}", address, lambda: session.client.get_object(**location))
     problem = None
     try:
-        session.call(f"delete {address}", address, lambda: session.client.delete_object(**at))
+        session.call(f"delete {address}", address, lambda: session.client.delete_object(**location))
     except StepError as error:
         # Runs work without this right; they only leave more behind.
         problem = Problem(

@@ -3,7 +3,8 @@
 Exactly one should. A store that looks for the object first and writes later passes a test with one
 create after the other, and loses some of these races: versitygw 1.2.0 about one in six. A race
 usually takes milliseconds, so there are several. In SeaweedFS 4.48 it takes seconds, because its
-clients wait for each other in steps of a second, so there is only one.
+clients wait for each other in steps of a second, so there is only one. Called by the check of a
+store.
 """
 
 from __future__ import annotations

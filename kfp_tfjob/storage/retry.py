@@ -1,7 +1,8 @@
 """Retries calls after transient errors, within a time limit.
 
 boto3 limits the number of tries, and refused connections use them up within seconds. A limit in
-seconds means the same for every kind of failure, so users know how long an outage may last.
+seconds means the same for every kind of failure, so users know how long an outage may last. Called
+by the clients of the store, the cluster and the back end.
 """
 
 from __future__ import annotations

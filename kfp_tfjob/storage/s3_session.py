@@ -1,7 +1,8 @@
 """A session with one store: its credentials, and calls that are retried and explained.
 
 Everything else in this package calls boto3 through `S3Session.call`, so each call has the same time
-limit, fetches rotated keys once they are refused, and fails with an error of this project.
+limit, fetches rotated keys once they are refused, and fails with an error of this project. Called
+by `store.py`, `parts.py` and `probe.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Signs requests with AWS Signature Version 4, faster than boto3."""
+"""Signs requests with AWS Signature Version 4, faster than boto3.
+
+Called by `fast_put.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A client for an S3 store: checksummed writes, verified reads, conditional creates, retries.
 
 Every write carries its CRC64NVME in a header, so a store that checks it rejects a damaged body.
-Trailers are never used: some stores keep them inside the object.
+Trailers are never used: some stores keep them inside the object. Opened by `step.py` for each step,
+and by the sidecar, the server and the commands.
 """
 
 from __future__ import annotations
@@ -437,15 +438,15 @@ class Store:
         return self._client.get_object(Bucket=address.bucket, Key=address.key, **extra)
 
     def _head(self, address: S3Address, **extra: str) -> dict[str, Any]:
-        at = {"Bucket": address.bucket, "Key": address.key, **extra}
+        location = {"Bucket": address.bucket, "Key": address.key, **extra}
         try:
-            return self._client.head_object(**at)
+            return self._client.head_object(**location)
         except ClientError as error:
             if code_of(error) not in WORDLESS:
                 raise
         # A reply to HEAD lacks a body, so only GET's refusal says whether it is transient.
         self._get(address)["Body"].close()
-        return self._client.head_object(**at)
+        return self._client.head_object(**location)
 
     def _put(
         self, address: S3Address, body: Body, condition: dict[str, str], content_type: str = ""

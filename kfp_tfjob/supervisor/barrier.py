@@ -1,6 +1,7 @@
 """The supervisor's side of the flush barrier: waits until the sidecar has stored all output.
 
-Before that, it writes completion.json, the record that the command of an attempt succeeded.
+Before that, it writes completion.json, the record that the command of an attempt succeeded. Called
+by `supervise.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads and writes the small files that a pod's processes exchange.
 
-A file may be absent, half written or damaged.
+A file may be absent, half written or damaged. Called by the supervisor and the uploader.
 """
 
 from __future__ import annotations

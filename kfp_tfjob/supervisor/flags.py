@@ -1,4 +1,7 @@
-"""Turns hyperparameters into the flags of a command line."""
+"""Turns hyperparameters into the flags of a command line.
+
+Called by `tf_config.py`.
+"""
 
 from __future__ import annotations
 

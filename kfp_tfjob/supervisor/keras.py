@@ -1,7 +1,8 @@
 """Chooses Keras 2 for a user's own program whose strategy `model.fit` of Keras 3 does not support.
 
 Keras 3 fails with MultiWorkerMirroredStrategy (keras#20585) and ParameterServerStrategy, and
-computes wrong metrics with CentralStorageStrategy. It supports MirroredStrategy.
+computes wrong metrics with CentralStorageStrategy. It supports MirroredStrategy. Called by
+`supervise.py`.
 """
 
 from __future__ import annotations

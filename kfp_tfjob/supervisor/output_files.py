@@ -1,4 +1,7 @@
-"""Lists the output files below a folder, and computes one hash for all of them."""
+"""Lists the output files below a folder, and computes one hash for all of them.
+
+Called by both sides of the flush barrier: the supervisor and the uploader.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Finds the replicas that do not listen, and waits until the chief's name resolves."""
+"""Finds the replicas that do not listen, and waits until the chief's name resolves.
+
+Called by `supervise.py`.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Restarting helps after a signal, a lost peer or a port in use, but not after an error that would
 happen again. A command that dies three times without passing the steps in which it died before
-would also die in another attempt.
+would also die in another attempt. Called by `supervise.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Collects the orders to stop a replica: a signal, or an annotation of the chief's pod.
 
 The launcher renews the annotation `heartbeat`. `stop-within` contains the remaining seconds, which
-reach even a pod that is terminating already.
+reach even a pod that is terminating already. Called by `supervise.py`, and by the uploader's
+`watch.py`.
 """
 
 from __future__ import annotations

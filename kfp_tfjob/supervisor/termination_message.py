@@ -1,4 +1,7 @@
-"""Writes the reason for a replica's end where the cluster and the sidecar read it."""
+"""Writes the reason for a replica's end where the cluster and the sidecar read it.
+
+Called by the supervisor, the trainer and the uploader when they end.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The training operator writes TF_CONFIG. For other operators, the job manifest has TOPOLOGY: how many
 replicas of each role there are, and where. The command gets both forms that programs read:
-TF_CONFIG, and the variables of torch.distributed and torchrun.
+TF_CONFIG, and the variables of torch.distributed and torchrun. Called by `supervise.py`, and by the
+trainer's `config.py`.
 """
 
 from __future__ import annotations
@@ -128,11 +129,11 @@ class Topology:
         if self.kind in _TRAINS:
             host, port = self.chief_address if self.members else _ALONE
             variables.update(MASTER_ADDR=host, MASTER_PORT=str(port))
-            variables.update(RANK=str(self.place), WORLD_SIZE=str(self.size))
+            variables.update(RANK=str(self.rank), WORLD_SIZE=str(self.size))
         if self.kind in _TRAINS and self.size > 1:
             # A bare torchrun would train on each replica alone; its flags override these.
             variables.update(PET_MASTER_ADDR=host, PET_MASTER_PORT=str(port))
-            variables.update(PET_NODE_RANK=str(self.place), PET_NNODES=str(self.size))
+            variables.update(PET_NODE_RANK=str(self.rank), PET_NNODES=str(self.size))
         return variables
 
     @property
@@ -155,7 +156,7 @@ class Topology:
             return self
         workers = [*chiefs, *self.members.get("worker", ())]
         other_members = {kind: hosts for kind, hosts in self.members.items() if kind not in _TRAINS}
-        index = self.place if self.kind in _TRAINS else self.index
+        index = self.rank if self.kind in _TRAINS else self.index
         kind = "worker" if self.kind in _TRAINS else self.kind
         return Topology(kind, index, {"worker": workers, **other_members})
 
@@ -202,14 +203,14 @@ class Topology:
         return _name(self.kind, self.index)
 
     @property
-    def place(self) -> int:
+    def rank(self) -> int:
         """The number of this replica among chief and workers, from 0."""
         before = 0 if self.kind == "chief" else len(self.members.get("chief", ()))
         return before + self.index
 
     @property
     def chief_address(self) -> tuple[str, int]:
-        """Host and port of the replica with the place 0; no host without TF_CONFIG."""
+        """Host and port of the replica with rank 0; no host without TF_CONFIG."""
         first = next((hosts[0] for kind in _TRAINS if (hosts := self.members.get(kind))), ":0")
         host, port = split(first)
         return host, int(port)

@@ -1,6 +1,7 @@
 """Reads the files of the user's code from a folder, a zip or the store, within size limits.
 
-Sizes are checked before the files are read, because model_code may name the wrong ones.
+Sizes are checked before the files are read, because model_code may name the wrong ones. Called by
+`model_code.py`, and by the upload of a user's code.
 """
 
 from __future__ import annotations

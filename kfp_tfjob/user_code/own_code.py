@@ -1,6 +1,7 @@
 """Loads a user's own function that a step calls, such as a reader or an evaluator.
 
-An option names the function in the forms in which `model_code` names the model's function.
+An option names the function in the forms in which `model_code` names the model's function. Called
+by the own reader of prepare_data and by `evaluator_code.py`; preflight only checks the code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Parses the user's code without importing it, and explains why a file is not Python.
 
 Code that was copied from a web page or a word processor often contains no-break spaces, curly
-quotes or dashes. They look right in an editor, and Python's own message only gives a number.
+quotes or dashes. They look right in an editor, and Python's own message only gives a number. Called
+by preflight and by the upload of a user's code, before anything is imported.
 """
 
 from __future__ import annotations

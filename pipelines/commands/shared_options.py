@@ -148,16 +148,17 @@ def open_runs(
     from ..local.home import Home
     from ..stored_run import local_folder, only_here
 
-    place = Home((home or DEFAULT).absolute())
+    runs_home = Home((home or DEFAULT).absolute())
     if home is not None:
-        place.check_exists()
-    if not only_here(place, home is not None, connection) and not local_folder(place, run, False):
+        runs_home.check_exists()
+    is_local = only_here(runs_home, home is not None, connection)
+    if not is_local and not local_folder(runs_home, run, False):
         return open_client(connection, endpoint)
     from ..kubeflow.records import quiet
     from ..local.runs import HomeRuns
 
     quiet()
-    return HomeRuns(place, endpoint)
+    return HomeRuns(runs_home, endpoint)
 
 
 def open_client(connection: Any, endpoint: str = "") -> Client:

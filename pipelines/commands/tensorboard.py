@@ -66,8 +66,8 @@ def tensorboard(
     if bool(run) == bool(model):
         raise click.UsageError("pass either a run, such as last, or --model")
     if model:
-        place = open_models(output, endpoint, "", home)
-        serve_model(place.store, place.layout, model, limit, port, click.echo)
+        models = open_models(output, endpoint, "", home)
+        serve_model(models.store, models.layout, model, limit, port, click.echo)
         return
     with stored_run(run, home, endpoint, connection, local=False) as stored:
         serve(stored, port, click.echo)

@@ -1,7 +1,8 @@
 """Converts one job into run parameters and notes.
 
 The notes are the reason why this is not a mapping of fields: a run decides some things itself, and
-a person who imports a job must see each part that the parameters do not contain.
+a person who imports a job must see each part that the parameters do not contain. Called by
+`kfp-tfjob import`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Asks an installed tool for the program that a container image starts by itself.
 
 A job may leave its command to the image, but the supervisor needs the command. Reading it from a
-registry here would need each registry's login, which these tools have.
+registry here would need each registry's login, which these tools have. Called by
+`main_container.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Finds the program of a job: the container that trains in each role, and the whole command.
 
 A run starts one command in all replicas. If the job's roles start different ones, or the command
-contains host names of the old job's pods, the run would train something else.
+contains host names of the old job's pods, the run would train something else. Called by
+`conversion.py`.
 """
 
 from __future__ import annotations
@@ -104,25 +105,25 @@ def command_of(
         role.role: _container_command(mains[role.role], named_command, report, ask)
         for role in job.roles
     }
-    first = commands[job.chief.role]
+    command = commands[job.chief.role]
     for role in job.roles:
-        if commands[role.role] != first:
+        if commands[role.role] != command:
             report.refuse(
                 f"{role.name}.command",
                 json.dumps(commands[role.role]),
-                f"the command of {job.chief.name}: {json.dumps(first)}",
+                f"the command of {job.chief.name}: {json.dumps(command)}",
                 "start a program that finds out its role from TF_CONFIG or RANK, and name it with"
                 " --command",
             )
     prelude = [
         *_change_folder(job, mains, report),
-        *_export_indices(job, mains, first, report),
+        *_export_indices(job, mains, command, report),
         *_export_rendezvous(job),
     ]
-    first = _replace_addresses(job, first, report)
+    command = _replace_addresses(job, command, report)
     if not prelude:
-        return first
-    return ["sh", "-c", " && ".join([*prelude, 'exec "$0" "$@"']), *first]
+        return command
+    return ["sh", "-c", " && ".join([*prelude, 'exec "$0" "$@"']), *command]
 
 
 def _container_command(

@@ -1,7 +1,8 @@
 """Finds a job's output: the path in the pod, and the address in the store to which it is copied.
 
 A job does not declare either. They are inferred from the sidecar that copies the output, from flags
-of the program, or from the only empty volume; if that fails, a note asks the user.
+of the program, or from the only empty volume; if that fails, a note asks the user. Called by
+`conversion.py`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 A run stores its parameters in the job under other names, such as EPOCHS, and each becomes a
 parameter again. Only data and code need a comment, because the job names their copies in the store.
+Called by `conversion.py` for a job that a run of this project created.
 """
 
 from __future__ import annotations

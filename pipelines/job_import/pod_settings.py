@@ -1,7 +1,7 @@
 """Converts the pods of a role into `pod.<role>`, and the roles into `pod`.
 
 Fields without an equivalent in a run get a note. Fields without which the program would read or
-train something else are reasons to reject the job.
+train something else are reasons to reject the job. Called by `conversion.py`.
 """
 
 from __future__ import annotations

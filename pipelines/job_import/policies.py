@@ -1,7 +1,7 @@
 """The policies of a job, and the options of a run that take their place.
 
 A policy tells an operator how to react to a failure or a finished job. In a run, the launcher does
-that, so most policies lack an equivalent and get a note.
+that, so most policies lack an equivalent and get a note. Called by `conversion.py`.
 """
 
 from __future__ import annotations

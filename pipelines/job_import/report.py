@@ -1,6 +1,7 @@
 """Collects the parts of a job that a run does not take over, and the parts that it cannot express.
 
-The former become comments in the parameters file; the latter are reasons to reject the job.
+The former become comments in the parameters file; the latter are reasons to reject the job. Filled
+by all modules of this package; shown by `kfp-tfjob import`.
 """
 
 from __future__ import annotations

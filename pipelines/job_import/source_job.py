@@ -1,7 +1,7 @@
 """Reads a TFJob, PyTorchJob or JobSet: its roles with their pod templates, and its policies.
 
 The kinds spell the same things differently, and so do the versions of a kind. The other modules
-work with one form, in which the first role is the chief.
+work with one form, in which the first role is the chief. Called by `conversion.py`.
 """
 
 from __future__ import annotations

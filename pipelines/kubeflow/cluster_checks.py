@@ -1,7 +1,7 @@
 """Checks a run against the cluster of this machine's kubeconfig, for the plan of `submit`.
 
 The kubeconfig may name another cluster than the back end's. So a finding says which cluster was
-checked, and none of them stops a submission.
+checked, and none of them stops a submission. Called by `plan.py` and `why.py`.
 """
 
 from __future__ import annotations

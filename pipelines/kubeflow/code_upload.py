@@ -1,7 +1,8 @@
 """Copies a user's code on this machine to the store, where a cluster's pods can read it.
 
 The copy's folder is named after its content, so submitting the same code again writes the same
-objects, and a run keeps its code when the user edits the files.
+objects, and a run keeps its code when the user edits the files. Called by `submission.py` and
+`client.py`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 The SDK's client decides where the back end is and who asks: `KF_PIPELINES_ENDPOINT`, the
 `KF_PIPELINES_*` variables of Google's Identity-Aware Proxy, a token in a file, the service account
 of a pod, or the kubeconfig. Here its errors become problems with a fix, and nothing waits forever.
+Called by the Python client and by the commands that need the back end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Ends a run, and waits until none of its pods run any more.
 
 The back end reports a run as over while its training job still holds GPUs. So the pods and jobs are
-looked up on the cluster, if this machine can reach it.
+looked up on the cluster, if this machine can reach it. Called by `client.py`, and by
+`runs.py` for local runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Turns the errors of Kubeflow Pipelines into errors with a fix.
 
 The generated client raises one exception for every status, with the reply's body. A wrong address
-often answers too: with a login page, a redirect, or HTML.
+often answers too: with a login page, a redirect, or HTML. Called by the modules that send requests
+to the back end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Follows a run: its steps, the progress of training, and why it waits.
 
 The back end knows the steps, the store has the progress, and the cluster knows why a pod waits. A
-user may reach only some of them, and the notes say what is missing.
+user may reach only some of them, and the notes say what is missing. Called by `kfp-tfjob watch`,
+the Python client and local runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The plan of a run before it is submitted: pods, GPUs and memory, and possible obstacles.
 
 A person sees the cost of a run before it starts, and Client.plan returns the same to programs.
+Called by `kfp-tfjob submit` and the Python client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The pods and jobs of a run on the cluster, if this machine can reach it.
 
 The Kubeflow Pipelines API does not report a training job's pods or why a pod waits. With a
-kubeconfig, or in a pod, the Kubernetes API reports both.
+kubeconfig, or in a pod, the Kubernetes API reports both. Called by the Python client and the
+commands that explain, end or check a run.
 """
 
 from __future__ import annotations

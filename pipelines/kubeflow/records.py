@@ -1,7 +1,8 @@
 """The stored records of a run: progress, attempts, the verdict, the failure.
 
 A back end stores little of a run. The records are in the store, whose keys a user may not have. So
-each of them can be missing, and `Records.trouble` is the reason.
+each of them can be missing, and `Records.trouble` is the reason. Called by the commands that show,
+follow or explain a run.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Records:
         self.run_id = run.run_id
         self._run = run
         output = str(run.parameters.get("output_uri", ""))
+        # `_open` sets `trouble` instead of raising, because a run without records is shown as well.
         self._layout = self._open(lambda: Layout.parse(output)) if output else None
         if not output:
             self.trouble = "it has no parameter output_uri, so they cannot be found"

@@ -1,7 +1,8 @@
 """The runs of a back end, in this project's form, and how to find one.
 
 The API describes a run by tasks of Argo, with a driver and several tries for each step. A user
-thinks in steps, so `steps_of` reduces them to one state each.
+thinks in steps, so `steps_of` reduces them to one state each. Called by the Python client and the
+commands that name a run.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ runs in flight is only paused.
 
 The back end computes the next tick, because its API does not report the time zone in which it reads
 cron. It rejects an invalid field of an expression, but it accepts five fields and reads the first
-as seconds.
+as seconds. Called by the `schedule` commands and the Python client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks and submits a run, and makes sure that a repeated or lost request starts only one.
 
 The back end accepts two runs of one name, so a request that is repeated after a lost response would
-train twice. The name tells whether the run was started.
+train twice. The name tells whether the run was started. Called by `client.py`.
 """
 
 from __future__ import annotations

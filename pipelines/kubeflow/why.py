@@ -1,7 +1,8 @@
 """Explains why a run failed, is waiting, or published nothing, and what to do about it.
 
 The best source is the record of the failed step in the store. A step that was killed leaves none,
-so the pods are read next, and last the message of the back end.
+so the pods are read next, and last the message of the back end. Called by `kfp-tfjob why` and
+`watch`, by the Python client, and for local runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Opens the embedded store of a folder of local runs.
 
 Commands such as `models list` may run while no run does, so they start the store's server, or use
-the one that another program has started.
+the one that another program has started. Called by the commands that read a store or a local run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Ends a local run: prints its last lines, and copies its results.
 
-The embedded store stops with the run, so the last lines point to files on this machine.
+The embedded store stops with the run, so the last lines point to files on this machine. Called by
+`run.py`.
 """
 
 from __future__ import annotations

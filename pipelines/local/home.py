@@ -1,7 +1,8 @@
 """The folder of local runs: its paths, and the errors of its disk.
 
 A full disk shows as an error of whichever program writes next, often without its cause. So it is
-checked here, before a run and during it.
+checked here, before a run and during it. Called by local runs, and by the commands that accept a
+run of this machine.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The numbers come from the processes themselves (`common/progress.py`), and those of training from
 the chief's progress.jsonl, which is on this machine. The steps' log lines only become the text of a
 line without a report. All of them are written to the run's `run.log`, as they are printed without
-a terminal.
+a terminal. Called by `run.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reads which steps of a local run started and ended, from the lines of kfp.local in its log.
 
-A back end stores the state of each task. kfp.local only prints it, with the time of day.
+A back end stores the state of each task. kfp.local only prints it, with the time of day. Called by
+`runs.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Runs the pipeline with kfp.local, in a separate process that can be killed.
 
 python -m kfp_tfjob.pipelines.local.pipeline_process OUTPUTS TICK < PARAMETERS.json
+
+`run.py` starts it.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@
 4. Run the pipeline in a separate process and show the lines of its steps.
 5. Restart the S3 server if it dies; on a signal, end the pipeline and run `finish`.
 6. Print the decision, or the message and exit code of the failed step.
+
+Called by `kfp-tfjob run`.
 """
 
 from __future__ import annotations

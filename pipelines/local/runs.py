@@ -2,7 +2,8 @@
 
 A back end keeps the state of its runs. A local run leaves only its records, its log, and, while it
 is in progress, its processes; the state is derived from these. Everything else is read and
-explained by the same code as a run on a cluster.
+explained by the same code as a run on a cluster. Called by the commands `runs`, `watch`, `why`,
+`cancel` and `retry`.
 """
 
 from __future__ import annotations

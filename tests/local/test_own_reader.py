@@ -213,7 +213,7 @@ def test_only_errors_of_the_function_are_its_own(
             raise kind("planted")
 
         with monkeypatch.context() as patch, pytest.raises(kind, match="planted"):
-            patch.setattr(own_reader, "_wrong", fail)
+            patch.setattr(own_reader, "_batch_problem", fail)
             rows(source, chosen, "a")
     short, chosen = source_of(tmp_path, "raise MemoryError('of the function')\nyield None")
     with pytest.raises(MemoryError):

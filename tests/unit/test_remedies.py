@@ -2059,7 +2059,7 @@ NOT_HERE = {
     "components/task_claim:_same_task_key": "tests/local/test_launch_alone.py sets task_key",
     f"{PREPARE}/contracts:consequence": "tests/local/test_evaluate_publish.py treats it as first",
     f"{PREPARE}/data_validation:_drifted": "tests/local/test_data_validation.py ignores columns",
-    f"{PREPARE}/data_validation:_unknown": "tests/local/test_data_validation.py has warnings",
+    f"{PREPARE}/data_validation:_limit_problem": "tests/local/test_data_validation.py has warnings",
     f"{PREPARE}/executors/distributed:_problem": "tests/local/test_prepare_dask.py has a cluster",
     f"{PREPARE}/executors/distributed:_short_of_memory": "it needs a worker with more memory",
     f"{PREPARE}/reference:find": "tests/local/test_data_validation.py has warnings",

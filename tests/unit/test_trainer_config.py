@@ -51,7 +51,7 @@ def test_everything_can_be_said() -> None:
     assert config.options.precision == "mixed_bfloat16"
     assert config.options.early_stopping.given == {"patience": 2, "restore_best_weights": True}
     cluster = config.cluster
-    found = cluster.size, cluster.name, cluster.place, cluster.chief_address
+    found = cluster.size, cluster.name, cluster.rank, cluster.chief_address
     assert found == (3, "worker 1", 2, ("a", 1))
     assert (config.attempt, config.expected_gpus) == (2, 0)
     assert config.hyperparameters == {"hidden": [8]}

@@ -52,7 +52,7 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
         if not environment.get(name)
     )
     job, output = Path(environment["JOB_DIR"]), Path(environment["OUTPUT_DIR"])
-    of_run = RunLayout(S3Address.parse(environment["RUN_URI"], "RUN_URI"))
+    run_layout = RunLayout(S3Address.parse(environment["RUN_URI"], "RUN_URI"))
     code, data = environment.get("CODE_URI"), environment.get("DATA_DIR")
     restores = environment.get("RESTORE") == "1"
     for folder in (job / "home", job / "tmp", output):
@@ -75,7 +75,7 @@ def run(environment: Mapping[str, str], open_store: Callable[[], Store]) -> int 
         return None
     from .restore import restore
 
-    return restore(store, of_run, output)
+    return restore(store, run_layout, output)
 
 
 def _open_store() -> Store:

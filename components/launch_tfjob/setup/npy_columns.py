@@ -10,7 +10,7 @@ group are positions in the row group's own list, which is sorted and kept on the
 these lists are merged, and the codes are replaced.
 
 Everything is written to a hidden folder and renamed at the end. If `setup` is killed, it starts
-again from nothing, and writes the same bytes.
+again from nothing, and writes the same bytes. Called by the init container, `__main__.py`.
 """
 
 from __future__ import annotations

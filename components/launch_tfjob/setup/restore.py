@@ -3,7 +3,8 @@
 The manifest verifies the checkpoint. It also names the other files, which TensorBoard,
 ModelCheckpoint or a user's program wrote next to the checkpoints. Each one is restored as it is in
 the store now, verified by the store's checksum or, without one, by a second read. A SavedModel is
-restored completely or not at all. A missing file never fails a training.
+restored completely or not at all. A missing file never fails a training. Called by the init
+container, `__main__.py`.
 """
 
 from __future__ import annotations

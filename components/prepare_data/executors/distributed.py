@@ -1,7 +1,8 @@
 """Runs tasks on a Dask cluster that the user has, as futures.
 
 Nothing else of Dask is used. What tasks get and return is small: rows are in bucket files in the
-store. Dask runs the tasks of a lost worker again on another one.
+store. Dask runs the tasks of a lost worker again on another one. Called by prepare_data's engine if
+`data_options.dask` is set.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A task is a function that is named by `module:function`. It takes a context, a value that all tasks
 of a call have in common, and an item of its own; these and its result can be pickled. Rows stay out
 of that: they are in bucket files. So the same task runs in this process, in another process, or on
-a Dask worker.
+a Dask worker. Created by prepare_data's engine; called by the scan and wherever shards are written.
 """
 
 from __future__ import annotations

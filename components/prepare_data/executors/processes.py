@@ -7,6 +7,7 @@ moment; so each imports for about half a second.
 
 A process that is killed costs the tasks that were running: they run again, in new processes. If
 three are killed before another task is done, the step fails, because it is probably out of memory.
+Called by prepare_data's engine if several tasks run at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides how many tasks run at a time: as many as pod.prepare.cpu requests, if there is enough.
 
 A worker beyond the cores that this container may use only slows the others down, and one without
-memory ends the step.
+memory ends the step. Called by prepare_data's engine.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     pictures/cat/2024/07/1.jpg     also cat: folders below a class are ignored
     pictures/train/cat/1.jpg       in the split train, if the top folders name splits
 
-Every file in a class's folder is a row, regardless of its name.
+Every file in a class's folder is a row, regardless of its name. Called when data_uri is resolved.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 
 Many archives have such a list in place of a folder for each class. Its rows become the files of an
 image source, as a folder's files do. Later code does not distinguish the two, so the same images
-give the same dataset. A row that names no image is an invalid row.
+give the same dataset. A row that names no image is an invalid row. Called when data_uri is
+resolved, and by preflight for a table that lists images.
 """
 
 from __future__ import annotations
@@ -235,8 +236,8 @@ def _files(source: Source, rows: Sequence[_Listed]) -> tuple[list[SourceFile], F
             faults.mark_file(i, "repeated", f"{earlier.row.table}, line {earlier.row.line}")
         else:
             split = split_of(name) if by_top else row.table.split
-            place = (file.size, file.location, file.tag)
-            files[name] = SourceFile(name, *place, split, row.label, row.row)
+            stored_as = (file.size, file.location, file.tag)
+            files[name] = SourceFile(name, *stored_as, split, row.label, row.row)
     return sorted(files.values(), key=lambda file: file.name), faults
 
 

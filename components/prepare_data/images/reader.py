@@ -40,6 +40,7 @@ def chunks_of(
 
 
 def _chunk(source: Source, files: list[SourceFile], label: str, options: DataOptions) -> Chunk:
+    """Return a row for each file; an unusable image is marked as invalid, with empty content."""
     faults = FileFaults([(file.name, file.row) for file in files])
     contents, properties = [], np.zeros(len(files), PROPERTIES)
     for row, (file, content) in enumerate(zip(files, source.contents(files), strict=True)):
@@ -51,8 +52,8 @@ def _chunk(source: Source, files: list[SourceFile], label: str, options: DataOpt
         assert content is not None
         contents.append(content)
         format, mode = FORMATS.index(header.format), MODES.index(header.mode)
-        size = (header.width, header.height)
-        properties[row] = (len(content), *size, format, mode, header.is_turned)
+        shape = (header.width, header.height)
+        properties[row] = (len(content), *shape, format, mode, header.is_turned)
     columns = {label: pa.array([file.label for file in files]).dictionary_encode()}
     for name in options.split.extra.values():  # a column of the table that lists the images
         columns[name] = pa.array([file.row.split_value if file.row else "" for file in files])

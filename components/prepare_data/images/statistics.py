@@ -1,4 +1,7 @@
-"""Describes a dataset of images: the model's input, and statistics.json with its warnings."""
+"""Describes a dataset of images: the model's input, and statistics.json with its warnings.
+
+Called where the dataset's documents are written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks the header against label and options before the data is read."""
+"""Checks the header against label and options before the data is read.
+
+Called by every reader of tables, and when data_uri is resolved.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Decompresses files, and decodes their text to UTF-8; neither is in memory as a whole."""
+"""Decompresses files, and decodes their text to UTF-8; neither is in memory as a whole.
+
+Called by the readers of text and of compressed files.
+"""
 
 from __future__ import annotations
 
@@ -172,9 +175,9 @@ class _Checked:
             before = data[: error.start].decode(self._encoding, errors="ignore")
             raise self._wrong(before, data[error.start : error.start + 16]) from error
         if not self._encoding.startswith("utf") and (control := _CONTROLS.search(text)):
-            at = control.start()
-            sample = text[at : at + 16].encode(self._encoding, errors="replace")
-            raise self._wrong(text[:at], sample, _OF_WINDOWS.get(self._encoding, ""))
+            position = control.start()
+            sample = text[position : position + 16].encode(self._encoding, errors="replace")
+            raise self._wrong(text[:position], sample, _OF_WINDOWS.get(self._encoding, ""))
         self._line += text.count("\n")
         return text
 

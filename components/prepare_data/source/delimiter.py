@@ -3,7 +3,8 @@
 Spreadsheets write `;` where the comma is the decimal separator, databases write tabs or `|`, and
 instruments align columns with blanks. A wrong guess would train on other columns, so another
 delimiter than the comma needs proof: the first line contains no comma outside quotes, and all rows
-of the first block have equally many values. The first file decides for all files and parts.
+of the first block have equally many values. The first file decides for all files and parts. Called
+when data_uri is resolved and when the scan begins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A source's digest, which distinguishes changed data from data that a run has read before."""
+"""A source's digest, which distinguishes changed data from data that a run has read before.
+
+Called by preflight and by prepare_data's engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A source's files, opened as they are stored; reading one fails if it changes meanwhile."""
+"""A source's files, opened as they are stored; reading one fails if it changes meanwhile.
+
+Called wherever prepare_data reads its source.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A file without a header would otherwise lose its first row, whose values would be the names of the
 columns. The line is a row if each field could be a value of its column, and a header if none could.
-In between, the file is read as the options say.
+In between, the file is read as the options say. Called when data_uri is resolved.
 """
 
 from __future__ import annotations

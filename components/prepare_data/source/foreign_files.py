@@ -1,4 +1,7 @@
-"""Recognizes files that cannot be read, such as archives, by their first bytes."""
+"""Recognizes files that cannot be read, such as archives, by their first bytes.
+
+Called by readers that cannot parse a file, for the message.
+"""
 
 from __future__ import annotations
 

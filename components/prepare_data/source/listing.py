@@ -3,7 +3,7 @@
 Several addresses are on lines of their own, or separated by commas. In a pattern, `*` and `?` stand
 for characters of one name, `[ab]` for one of these, and `**` for folders at any depth. A folder
 has the files with a known ending; a pattern that matches a file takes any. Links to files are
-followed.
+followed. Called when data_uri is resolved.
 """
 
 from __future__ import annotations

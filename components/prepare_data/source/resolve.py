@@ -1,4 +1,7 @@
-"""Resolves data_uri: lists its files, and checks the header."""
+"""Resolves data_uri: lists its files, and checks the header.
+
+Called by preflight and by prepare_data's engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names the files of a folder that are not read, if they may be what the user means."""
+"""Names the files of a folder that are not read, if they may be what the user means.
+
+Called when data_uri is resolved and where the dataset's suspicions are collected.
+"""
 
 from __future__ import annotations
 

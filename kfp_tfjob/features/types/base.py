@@ -7,7 +7,8 @@ and reports use it. Nothing else in the product asks which type a column has, be
 one of many tables would silently make training and serving differ.
 
 While prepare_data works, a row has one value of each column, in one of four lists (`FIELDS`). The
-encoded rows that the trainer reads have the first three.
+encoded rows that the trainer reads have the first three. Called by prepare_data, the trainer,
+evaluate and the server.
 """
 
 from __future__ import annotations

@@ -271,12 +271,12 @@ class Date(ColumnType):
 
     @classmethod
     def graph(cls, columns: Sequence[Self], values: Any, tables: tuple[Any, ...]) -> list[Any]:
-        """Return the parts; seconds are since the origin."""
+        """Return (rows, columns) for each part; the last one is the seconds since the origin."""
         import tensorflow as tf
 
         origins = tf.constant([column.origin for column in columns], tf.int64)
-        *parts, days, seconds = date_parts(values, origins)
-        return [*parts, tf.cast(days, tf.float64) + tf.cast(seconds, tf.float64) / SECOND]
+        *parts, seconds, microseconds = date_parts(values, origins)
+        return [*parts, tf.cast(seconds, tf.float64) + tf.cast(microseconds, tf.float64) / SECOND]
 
     @classmethod
     def read(cls, values: Sequence[Any]) -> Read:
@@ -419,6 +419,10 @@ def of_patterns(text: pa.Array, patterns: Sequence[str]) -> pa.Array:
 
 
 def _in_iso(text: str, patterns: Iterable[str]) -> str:
+    """Return a date in ISO 8601; if it fits no pattern, the string with `?`, which is no date.
+
+    Without the `?`, a string that happens to be in ISO 8601 would be a date in another format.
+    """
     for pattern in patterns:
         with suppress(ValueError):
             moment = datetime.strptime(text.strip(), pattern)
@@ -457,15 +461,19 @@ def _readings(texts: Sequence[str]) -> list[tuple[list[str], str]]:
     """Return lists of patterns that read strings, each with an example; best only each once."""
     readings: list[tuple[list[str], str]] = []
     meanings = set()
-    of_first = _candidates(texts[0])
-    read = {it: [_in_iso(text, [it]) for text in texts] for it in of_first}
-    most = max(sum(not iso.endswith("?") for iso in column) for column in read.values())
-    for pattern, column in read.items():
+    candidates = _candidates(texts[0])
+    dates_by_pattern = {
+        pattern: [_in_iso(text, [pattern]) for text in texts] for pattern in candidates
+    }
+    most_read = max(
+        sum(not iso.endswith("?") for iso in column) for column in dates_by_pattern.values()
+    )
+    for pattern, column in dates_by_pattern.items():
         unread = [text for text, iso in zip(texts, column, strict=True) if iso.endswith("?")]
-        if len(texts) - len(unread) < most or tuple(column) in meanings:
+        if len(texts) - len(unread) < most_read or tuple(column) in meanings:
             continue
         meanings.add(tuple(column))
-        example = f"{texts[0]!r} as {of_first[pattern].replace('T00:00:00', '')}"
+        example = f"{texts[0]!r} as {candidates[pattern].replace('T00:00:00', '')}"
         readings_of_rest = _readings(unread) if unread else [([], "")]
         readings += [
             ([pattern, *patterns_of_rest], example) for patterns_of_rest, _ in readings_of_rest
@@ -511,10 +519,12 @@ def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """
     values = np.full(len(text), NO_DATE, np.int64)
     for pattern, unit in ((_PLAIN, UNIT), (_ZONED, pa.timestamp("us", "UTC"))):
-        at = np.flatnonzero(matches(text, pattern))
+        indices = np.flatnonzero(matches(text, pattern))
         # Truncate to microseconds: Arrow's nanoseconds do not cover all years.
-        found = pc.replace_substring_regex(text.take(pa.array(at)), r"(\.[0-9]{6})[0-9]+", r"\1")
-        values[at] = _cast(found, unit)
+        dates = pc.replace_substring_regex(
+            text.take(pa.array(indices)), r"(\.[0-9]{6})[0-9]+", r"\1"
+        )
+        values[indices] = _cast(dates, unit)
     good = (values >= FIRST_DATE) & (values <= LAST_DATE)
     values[~good] = NO_DATE
     return values, good

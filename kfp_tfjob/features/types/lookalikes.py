@@ -2,7 +2,8 @@
 
 A model does not see the order of names. Numbers may become names because of a few other strings,
 such as `?`, or because of a sign in each value, such as `23.4 kmpl`. Training on them causes no
-error, but the model learns little from them.
+error, but the model learns little from them. Called by prepare_data, for warnings about categories
+and classes.
 """
 
 from __future__ import annotations

@@ -543,7 +543,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
 
 
 def parse_all(text: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return strings as numbers, and which are numbers, too large for float32 or not.
+    """Return strings as numbers, and a mask of the strings that are numbers of any size.
 
     Args:
         text: Strings of shape [values], without a null.

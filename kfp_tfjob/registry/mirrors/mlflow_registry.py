@@ -1,7 +1,7 @@
 """MLflow's model registry: a model version for each version, and the alias `champion`.
 
 A version is linked to the MLflow run of its training, and that run is tagged as the champion's.
-MLflow sets the link only when it creates a version.
+MLflow sets the link only when it creates a version. `mirror.py` starts it as a separate process.
 """
 
 # pyright: reportMissingImports=false

@@ -1,6 +1,7 @@
 """Turns the arrow columns of any format into rows: what is a number, a label, a fault.
 
-A reader of a format is a `Reader`: it opens one file and yields its columns in chunks.
+A reader of a format is a `Reader`: it opens one file and yields its columns in chunks. Called by
+the readers of all formats.
 """
 
 from __future__ import annotations

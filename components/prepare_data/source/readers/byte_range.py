@@ -2,7 +2,8 @@
 
 A record belongs to the range in which its first byte is. Where a range begins, the first record is
 looked for after a line end. Inside a long quoted value, what is found may be wrong, so a reader
-tells where it really began and ended, and the ranges of a file must follow each other.
+tells where it really began and ended, and the ranges of a file must follow each other. Called by
+the readers of formats that can be split.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The grammar is RFC 4180 with LF or CRLF line ends: a value that begins with a qu
 the closing quote, across line ends; a quote inside an unquoted value is an ordinary character.
 A line that breaks the grammar is bad, and reading continues at the next line. So is one with blanks
 before a value in quotes, which would keep its quotes. The result does not depend on where the
-blocks are cut.
+blocks are cut. Called by the readers of CSV and Excel files, and to find the delimiter.
 """
 
 from __future__ import annotations
@@ -52,26 +52,37 @@ class Block:
 
 
 class CsvRecords:
-    """The blocks of one CSV, or of a range of it."""
+    """The blocks of one CSV, or of a range of it.
+
+    Args:
+        stream: The file, at the start of the range.
+        name: The file's name, for messages.
+        delimiter: One character.
+        block: Bytes of a block.
+        byte_range: The range; its position moves with the blocks.
+    """
 
     def __init__(
-        self, stream: IO[bytes], name: str, delimiter: str, block: int, reach: ByteRange
+        self, stream: IO[bytes], name: str, delimiter: str, block: int, byte_range: ByteRange
     ) -> None:
-        self._stream, self._name, self._block, self._reach = stream, name, block, reach
-        # By byte: what may stand before a quote that opens a value, and behind one that closes it.
-        self._before, self._behind = np.zeros((2, 256), bool)
-        self._before[[*delimiter.encode(), _NEWLINE, _QUOTE]] = True
-        self._behind[[*delimiter.encode(), _NEWLINE, _RETURN, _QUOTE]] = True
+        self._stream, self._name, self._block, self._range = stream, name, block, byte_range
+        # By byte: whether it may precede a quote that opens a value, and follow one that closes it.
+        self._precedes_quote, self._follows_quote = np.zeros((2, 256), bool)
+        self._precedes_quote[[*delimiter.encode(), _NEWLINE, _QUOTE]] = True
+        self._follows_quote[[*delimiter.encode(), _NEWLINE, _RETURN, _QUOTE]] = True
         self._line = 1
-        comma = re.escape(delimiter.encode())
-        quoted, plain = rb'"(?:[^"]++|"")*+"', rb'(?!")[^%b\r\n]*+' % comma
+        # Possessive quantifiers, so that a line that does not match fails without backtracking.
+        separator = re.escape(delimiter.encode())
+        quoted, plain = rb'"(?:[^"]++|"")*+"', rb'(?!")[^%b\r\n]*+' % separator
         value = rb"(?:%b|%b)" % (quoted, plain)
-        self._record = re.compile(rb"%b(?:%b%b)*+\r?\n" % (value, comma, value))
-        self._value = re.compile(rb"%b(?:%b|\r?\n)" % (value, comma))
+        self._record = re.compile(rb"%b(?:%b%b)*+\r?\n" % (value, separator, value))
+        self._value = re.compile(rb"%b(?:%b|\r?\n)" % (value, separator))
         blanks = re.escape(cells.BLANKS.replace(delimiter, "").encode())
-        # From the record's start, because a value in quotes may contain delimiters.
+        # A value with blanks before or after its quotes. The search is from the record's start,
+        # because a value in quotes may contain delimiters.
         self._indented = re.compile(
-            rb"(?:%b%b)*?[%b]++%b[%b]*+(?:%b|\r?\n)" % (value, comma, blanks, quoted, blanks, comma)
+            rb"(?:%b%b)*?[%b]++%b[%b]*+(?:%b|\r?\n)"
+            % (value, separator, blanks, quoted, blanks, separator)
         )
 
     def __iter__(self) -> Iterator[Block]:
@@ -81,9 +92,9 @@ class CsvRecords:
             DataError: A line is longer than LONGEST_RECORD.
         """
         buffered, used, ended = b"", 0, False
-        while self._reach.left:
+        while self._range.left:
             if not ended and (len(buffered) < self._block or not used):
-                piece = self._stream.read(self._reach.wanted(len(buffered), self._block))
+                piece = self._stream.read(self._range.wanted(len(buffered), self._block))
                 buffered, ended = buffered + piece, not piece
                 if ended and buffered and not buffered.endswith(b"\n"):
                     buffered += b"\n"
@@ -93,13 +104,13 @@ class CsvRecords:
                 continue
             # While a quote stays open, more is read; each quick search still covers little.
             view = buffered[: 2 * self._block]
-            block = self._quick(view[: self._reach.cut(view)]) or self._careful(
+            block = self._quick(view[: self._range.cut(view)]) or self._careful(
                 buffered, last=ended
             )
             used = block.size
             if used:
                 self._line += block.count
-                self._reach.position += used
+                self._range.position += used
                 buffered = buffered[used:]
                 yield block
 
@@ -124,14 +135,14 @@ class CsvRecords:
         starts = [int(at[0]) for at in (*first, newlines[:1] + 1) if len(at)]
         return max(starts, key=lambda at: self._fitting(data, at, columns), default=0)
 
-    def _fitting(self, data: bytes, at: int, columns: int) -> int:
+    def _fitting(self, data: bytes, position: int, columns: int) -> int:
         """Return how many of the next records are well formed and have this number of values."""
         for i in range(LOOKED):
-            match = self._record.match(data, at)
+            match = self._record.match(data, position)
             record = match.group() if match else b""
             if not match or (record.strip(b"\r\n") and self.width(record) != columns):
                 return i
-            at = match.end()
+            position = match.end()
         return LOOKED
 
     def records(self, block: Block) -> Iterator[bytes]:
@@ -204,7 +215,9 @@ class CsvRecords:
         quotes = quotes[: np.searchsorted(quotes, len(buffer))]
         opening, closing = quotes[0::2], quotes[1::2]
         before = buffer[opening - 1]  # of the first byte: the last one, a newline
-        return bool(self._before[before].all() and self._behind[buffer[closing + 1]].all())
+        return bool(
+            self._precedes_quote[before].all() and self._follows_quote[buffer[closing + 1]].all()
+        )
 
     def _careful(self, data: bytes, last: bool) -> Block:
         """Find the records of about one block one by one, and the bad lines."""
@@ -212,7 +225,7 @@ class CsvRecords:
         lines = array("q")
         bad = self._no_faults()
         position, line = 0, self._line
-        while position < min(len(data), self._block, self._reach.left):
+        while position < min(len(data), self._block, self._range.left):
             limit = min(position + LONGEST_RECORD, len(data))
             line_end = data.find(b"\n", position, limit) + 1
             match = self._record.match(data, position, limit) if line_end else None
@@ -220,7 +233,7 @@ class CsvRecords:
                 break  # it may continue in data that is not read yet
             end = match.end() if match else line_end
             if not end:
-                raise too_long(self._name, self._reach.position + position)
+                raise too_long(self._name, self._range.position + position)
             record = data[position:end]
             if not match:
                 bad.lost(line, "quotes", _shown(record))

@@ -2,7 +2,8 @@
 
 Files that were joined have a header, or a byte order mark, in the middle. Among strings, these
 would be values like any other, so they are invalid rows. A column that pandas or R wrote without a
-name is recognized by the first records, which are read before the blocks.
+name is recognized by the first records, which are read before the blocks. Called by
+`open_table.py`, and by the reader of Excel files.
 """
 
 from __future__ import annotations
@@ -284,19 +285,21 @@ class CsvTable(Reader):
         return "mark" if record.startswith(_MARK) else ""
 
     def _parse(self, block: Block, columns: Columns) -> Chunk:
-        where = {name: i for i, name in enumerate(self.schema.names)}
-        at = {name: where[name] for name in columns.all}
+        indices = {name: i for i, name in enumerate(self.schema.names)}
+        index_of = {name: indices[name] for name in columns.all}
         if not block.data.isascii() and _MARK in block.data:
             block = self._without_joints(block)
-        chunk = self._as_typed(block, at, columns) or self._as_text(block, at, columns)
+        chunk = self._as_typed(block, index_of, columns) or self._as_text(block, index_of, columns)
         # In another header, the label is one of the names.
         if pc.any(pc.is_in(chunk.columns[columns.label], value_set=self._names)).as_py():
             block = self._without_joints(block)
-            chunk = self._as_typed(block, at, columns) or self._as_text(block, at, columns)
+            chunk = self._as_typed(block, index_of, columns) or self._as_text(
+                block, index_of, columns
+            )
         chunk.faults.merge(block.bad)
         return chunk
 
-    def _as_typed(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk | None:
+    def _as_typed(self, block: Block, index_of: dict[str, int], columns: Columns) -> Chunk | None:
         """Parse what the types can fast; None if there is nothing, or an invalid value."""
         parsed = {
             name: column_type
@@ -306,13 +309,15 @@ class CsvTable(Reader):
         # A number that means "missing" can be found only while the values are text.
         if not parsed or not self._direct or b"\0" in block.data:
             return None
-        types = self._types(at, columns)
-        types |= {str(at[name]): column_type.arrow_type for name, column_type in parsed.items()}
+        types = self._types(index_of, columns)
+        types |= {
+            str(index_of[name]): column_type.arrow_type for name, column_type in parsed.items()
+        }
         try:
             table = self._read(block, types, nulls=columns.gaps)
         except pa.ArrowInvalid:
             return None
-        values = {name: as_array(table[str(i)]) for name, i in at.items()}
+        values = {name: as_array(table[str(i)]) for name, i in index_of.items()}
         if not all(column_type.holds(values[name]) for name, column_type in parsed.items()):
             return None
         return Chunk(values, BlockFaults(self._name, block.lines), len(block.data), self.nulls)
@@ -322,11 +327,15 @@ class CsvTable(Reader):
         repeated = columns.texts - {columns.label, *columns.extra}
         return {str(i): _REPEATED if name in repeated else pa.binary() for name, i in at.items()}
 
-    def _as_text(self, block: Block, at: dict[str, int], columns: Columns) -> Chunk:
+    def _as_text(self, block: Block, index_of: dict[str, int], columns: Columns) -> Chunk:
         """Split a block into values, and mark the rows that cannot be split."""
         size, lost = len(block.data), None
         has_nul = b"\0" in block.data
-        types = {str(i): pa.binary() for i in at.values()} if has_nul else self._types(at, columns)
+        types = (
+            {str(i): pa.binary() for i in index_of.values()}
+            if has_nul
+            else self._types(index_of, columns)
+        )
         try:
             table = self._read(block, types)
         except pa.ArrowInvalid:  # of a row with more or fewer values
@@ -335,7 +344,7 @@ class CsvTable(Reader):
         faults = BlockFaults(self._name, block.lines)
         if lost:
             faults.merge(lost)
-        values = {name: as_array(table[str(i)]) for name, i in at.items()}
+        values = {name: as_array(table[str(i)]) for name, i in index_of.items()}
         if has_nul:
             for name, column in values.items():
                 hit = pc.find_substring(column, b"\0").to_numpy(zero_copy_only=False) >= 0

@@ -176,7 +176,7 @@ def _opened(stream: IO[bytes], name: str, options: DataOptions) -> CalamineSheet
     with undamaged(name, _EXPECTED, (CalamineError,)):
         sheet = workbook.get_sheet_by_name(wanted)
     if merged := sheet.merged_cell_ranges:
-        cells = [f"{_place(*first)}:{_place(*last)}" for first, last in merged]
+        cells = [f"{_cell_name(*first)}:{_cell_name(*last)}" for first, last in merged]
         raise DataError(
             Problem(
                 f"sheet {wanted!r} of {name} has merged cells, of which only the first has a value",
@@ -265,7 +265,7 @@ def _not_computed(archive: zipfile.ZipFile, member: str) -> Iterator[str]:
             text = text[max(end, len(text) - _LONGEST_CELL) :]
 
 
-def _place(row: int, column: int) -> str:
+def _cell_name(row: int, column: int) -> str:
     """Return a cell's name, such as AB7, given its row and column from 0."""
     letters, number = "", column + 1
     while number:

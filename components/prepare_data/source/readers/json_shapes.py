@@ -1,7 +1,8 @@
 """Decodes a line of JSON, and says what a text is that is JSON in another shape than JSON Lines.
 
 Most files that are called JSON have one of a few shapes, each written by a usual call: an array,
-one object for the whole table, an object over several lines, or what Python prints.
+one object for the whole table, an object over several lines, or what Python prints. Called by the
+reader of JSON Lines.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Parts are read one by one, in any order and anywhere. The cut depends on the source alone, never on
 who reads them. A part is a range of a large file, a file that can only be read as a whole, or
-several small files.
+several small files. Called by the scan and its tasks, and when data_uri is resolved.
 """
 
 from __future__ import annotations

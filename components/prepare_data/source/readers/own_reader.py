@@ -5,7 +5,7 @@ file, as a stream of bytes that can only be read forward, and the file's name. I
 batches of pyarrow.
 
 It runs in the step's process, or in several that the step starts, each of which loads it once. It
-sees the store's keys.
+sees the store's keys. Called by `open_table.py`, and by preflight to check the code.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OwnReader(OwnCode):
                 batch = self._users(source, name, lambda: next(begun, _END))
                 if batch is _END:
                     break
-                if mismatch := _wrong(number, batch, schema):
+                if mismatch := _batch_problem(number, batch, schema):
                     raise self._failed(name, *mismatch)
                 schema = batch.schema
                 yield batch
@@ -141,7 +141,9 @@ def place(options: DataOptions) -> dict[str, str]:
     return place_of(PATH, options.reader or "")
 
 
-def _wrong(number: int, batch: Any, schema: pa.Schema | None) -> tuple[str, str, str] | None:
+def _batch_problem(
+    number: int, batch: Any, schema: pa.Schema | None
+) -> tuple[str, str, str] | None:
     """Return a batch's problem as received, expected and fix; None if it is valid."""
     if not isinstance(batch, pa.RecordBatch):
         kind = type(batch)
