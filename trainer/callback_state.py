@@ -2,7 +2,7 @@
 
 The state of a Keras callback is a list of attributes. A user's callback returns its state from
 get_state() as numbers, strings, lists, dicts and arrays, and accepts it in set_state(state). Called
-by `callbacks.py` and `training_state.py`.
+by `callback_runner.py` and `training_state.py`.
 """
 
 from __future__ import annotations
