@@ -1224,7 +1224,7 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
         spread,
     ),
     (
-        Case(f"{PREPARE}/weights:check", table, data(weight="w"), typed("v")),
+        Case(f"{PREPARE}/row_weights:check", table, data(weight="w"), typed("v")),
         lambda: file(a=ROWS, w=[0.0] * len(Y), v=[1.0] * len(Y)),
     ),
     *(
