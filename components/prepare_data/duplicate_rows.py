@@ -46,7 +46,7 @@ class OverlapWriter:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Rows with features of other rows, in whatever split these are.
+    """Rows with features of other rows, in any split.
 
     Attributes:
         also_in_train: The rows of validation and of test that are also in train.

@@ -31,7 +31,7 @@ class Missing:
 
 
 def fill_value(rule: str, sample: np.ndarray, median: Callable[[np.ndarray], Any]) -> Any:
-    """Return what stands for a missing value; 0 if train has only missing ones.
+    """Return the value that replaces a missing one; 0 if all values of train are missing.
 
     Args:
         rule: `median`, `mean` or `most_frequent`.

@@ -81,7 +81,7 @@ class PodTemplate:
 
     @property
     def output_dir(self) -> str:
-        """The path that the program gets as OUTPUT_DIR; only that of the chief is mirrored."""
+        """The program's OUTPUT_DIR; the uploader mirrors the chief's."""
         if not self.is_chief:
             return f"{JOB_DIR}/{OUTPUT}"
         # A claim outlives the job. Files of an earlier attempt must not count as our output.

@@ -3,7 +3,7 @@
 A *cut* is a threshold of the score. Up to `EXACT_SCORES` scores, each distinct score is a cut. With
 more, a cut is one of 262,144 bins of equal width in the scores' logit, so that memory does not grow
 with the rows. This rounding is far smaller than the error of 1,000 bootstraps. Called by
-`metrics.py` and `verdict.py`.
+`metrics.py` and `verdict_document.py`.
 """
 
 from __future__ import annotations
