@@ -42,8 +42,8 @@ TOPICS = (CLUSTER, NAMESPACE, _BACK_END, _STORE)
 _BACK_END_SECONDS = 2  # a person waits, and a back end that works answers at once
 _STORE_PATIENCE = Patience(seconds=3, silence=3)  # as above; preflight tries longer
 # The first versions of Kubeflow Pipelines with Secret names as run parameters, with the user id of
-# a task, and with a check of a run's account.
-_OLDEST, _USER_ID, _ACCOUNTS = (2, 5), (2, 16), (2, 18)
+# a task, and with a check of a run's account. Only the tested version was run.
+_OLDEST, _USER_ID, _TESTED, _ACCOUNTS = (2, 5), (2, 16), (2, 17), (2, 18)
 
 Report = Mapping[str, list[Finding]]
 
@@ -139,7 +139,7 @@ def check_version(version: str, where: str, level: str, account: str = "") -> It
     if not number:
         yield unknown(
             f"Kubeflow Pipelines responds {where}, but does not report its version",
-            fix="check that it is 2.5 or later, and for Pod Security restricted 2.16 or later",
+            fix="check that it is 2.17; older versions have not been tried",
         )
         return
     back_end = f"Kubeflow Pipelines {number[0]} {where}"
@@ -147,17 +147,24 @@ def check_version(version: str, where: str, level: str, account: str = "") -> It
     if release < _OLDEST:
         yield Finding(
             f"{back_end}: too old, because run parameters cannot name a Secret",
-            fix="upgrade Kubeflow Pipelines to 2.5 or later",
+            fix="upgrade Kubeflow Pipelines to 2.17",
         )
     elif release < _USER_ID and level == "restricted":
         yield Finding(
             f"{back_end}: it ignores a step's user id, so Pod Security restricted rejects its pod",
-            fix="set PIPELINE_RUN_AS_USER of the API server, or upgrade to 2.16 or later",
+            fix="set PIPELINE_RUN_AS_USER of the API server, or upgrade to 2.17",
         )
     elif release < _USER_ID:
         yield warning(
-            f"{back_end}: it ignores a step's user id, so steps run as the image's user",
-            "for Pod Security restricted, upgrade to 2.16 or later",
+            f"{back_end}: not tried; it ignores a step's user id, so steps run as the image's user",
+            "upgrade to 2.17",
+        )
+    elif release < _TESTED:
+        yield warning(f"{back_end}: not tried, because it is older than 2.17", "upgrade to 2.17")
+    elif release > _TESTED:
+        yield warning(
+            f"{back_end}: not tried, because it is newer than 2.17",
+            "read what changes after 2.17 in docs/support.md",
         )
     else:
         yield ok(back_end)

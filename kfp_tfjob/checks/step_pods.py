@@ -115,8 +115,8 @@ def check(pods: Mapping[str, StepPod]) -> Iterator[Problem]:
             yield Problem(
                 f"this pipeline does not pass {pod.key} on to the pod of {pod.step}",
                 expected="a pipeline that was compiled without --plain-steps",
-                fix="compile it without that option for Kubeflow Pipelines 2.5 or later; or remove"
-                f" {pod.key}, and compile with --step-resources {pod.step}.memory=8Gi",
+                fix=f"compile it without that option; or remove {pod.key}, and compile with"
+                f" --step-resources {pod.step}.memory=8Gi",
                 path=pod.key,
                 name="step-pod-not-compiled",
             )

@@ -40,8 +40,8 @@ from kfp_tfjob.common.errors import ConfigurationError, Problem
 @click.option(
     "--plain-steps",
     is_flag=True,
-    help="compile for Kubeflow Pipelines before 2.5; runs then cannot set pod.prepare or"
-    " pod.evaluate",
+    help="compile for Kubeflow Pipelines before 2.5 (not tried); runs then cannot set pod.prepare"
+    " or pod.evaluate",
 )
 @click.option(
     "--run-as-user",

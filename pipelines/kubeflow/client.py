@@ -28,7 +28,7 @@ from .connection import BackEnd, Connection
 from .package import Package
 from .pods import RunOnCluster
 from .records import Records
-from .runs import Run, all_parameters, find_run, list_runs, read_run
+from .runs import Run, all_parameters, find_run, list_runs, read_run, with_steps
 from .schedules import Schedule, Trigger
 from .why import Why, explain, with_verdict
 
@@ -214,7 +214,8 @@ class Client:
             verdicts: Whether to read their verdicts from the store; without access they stay empty.
             tell: Called with the reason why verdicts are missing.
         """
-        newest = list(islice(list_runs(self.back_end, model), limit))
+        listed_runs = islice(list_runs(self.back_end, model), limit)
+        newest = [with_steps(self.back_end, run) for run in listed_runs]
         if not verdicts:
             return newest
         # One run shows whether the store can be read, so that a command does not wait for each.

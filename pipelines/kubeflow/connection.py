@@ -16,7 +16,7 @@ import os
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,6 +155,7 @@ class BackEnd:
         version: The version that the back end reports, for example `2.17.0`; some builds report
             `unknown`.
         namespace: The namespace of the runs; empty for a back end without users.
+        lists_tasks: False after the back end has refused to list a run's task records.
 
     Raises:
         ConfigurationError: The back end has a namespace for each user, and the user's is unknown;
@@ -164,6 +165,7 @@ class BackEnd:
     def __init__(self, connection: Connection, patience: float = 20) -> None:
         self.connection = connection
         self.version = "unknown"
+        self.lists_tasks = True
         self._patience = Patience(
             patience, first=0.5, longest=5, party="Kubeflow Pipelines", error=BackEndAwayError
         )
@@ -236,6 +238,23 @@ class BackEnd:
             ),
         )
 
+    def call_with_body(
+        self, action: str, method: Callable[..., Any], **kwargs: Any
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """Return the reply as `call` does, and its JSON.
+
+        The generated client drops fields that are newer than itself.
+        """
+
+        def with_body(**arguments: Any) -> tuple[Any, Mapping[str, Any]]:
+            reply = method(**arguments)
+            body = None
+            with contextlib.suppress(ValueError):
+                body = _last_body(method)
+            return reply, body if isinstance(body, Mapping) else {}
+
+        return self.call(action, with_body, **kwargs)
+
     def once(self, action: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return the reply to a call that must not be repeated; arguments and errors as `call`."""
         return self._translate_errors(
@@ -291,7 +310,7 @@ class BackEnd:
         reply = method(**kwargs)
         # The generated model lacks the version, so the body is read again.
         try:
-            health = json.loads(method.__self__.api_client.last_response.data)
+            health = _last_body(method)
         except ValueError as error:
             raise no_back_end(self.connection.host, f"no JSON: {error}") from error
         if not isinstance(health, dict):
@@ -321,6 +340,15 @@ class BackEnd:
             if not _is_about_reply(error):
                 raise
             raise no_back_end(self.connection.host, f"{type(error).__name__}: {error}") from error
+
+
+def _last_body(method: Any) -> Any:
+    """Return the JSON of the last reply to the client whose method this is.
+
+    Raises:
+        ValueError: The reply is not JSON.
+    """
+    return json.loads(method.__self__.api_client.last_response.data)
 
 
 def _is_about_reply(error: Exception) -> bool:

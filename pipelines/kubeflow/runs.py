@@ -1,8 +1,8 @@
 """The runs of a back end, in this project's form, and how to find one.
 
-The API describes a run by tasks of Argo, with a driver and several tries for each step. A user
-thinks in steps, so `steps_of` reduces them to one state each. Called by the Python client and the
-commands that name a run.
+The API describes a run by tasks of Argo, with a driver and several tries for each step; after
+2.17, by one record for each step (`task_records`). A user thinks in steps, so `steps_of` reduces
+both to one state for each step. Called by the Python client and the commands that name a run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kfp_tfjob.storage.layout import Layout
 from ..local.home import Home
 from .connection import BackEnd, equals
 from .errors import UnknownRunError
+from .task_records import read_tasks
 
 LAST = "last"
 WAITING, RUNNING = ("pending",), ("running", "paused", "canceling")
@@ -223,7 +224,21 @@ def named(back_end: BackEnd, name: str) -> list[Run]:
 def read_run(back_end: BackEnd, run_id: str) -> Run:
     """Return the current state of a run."""
     method = back_end.sdk.runs.run_service_get_run
-    return run_of(back_end, back_end.call(f"read the run {run_id}", method, run_id=run_id))
+    raw, body = back_end.call_with_body(f"read the run {run_id}", method, run_id=run_id)
+    return run_of(back_end, raw, read_tasks(back_end, raw, body))
+
+
+def with_steps(back_end: BackEnd, run: Run) -> Run:
+    """Return a run of a list with the steps that have started, if it has not ended.
+
+    After 2.17, Kubeflow Pipelines lists runs without their tasks.
+    """
+    if run.steps or run.is_over:
+        return run
+    try:
+        return read_run(back_end, run.run_id)
+    except UnknownRunError:
+        return run  # it was deleted since
 
 
 def all_parameters(back_end: BackEnd, run_id: str) -> dict[str, Any]:
@@ -246,14 +261,21 @@ def all_parameters(back_end: BackEnd, run_id: str) -> dict[str, Any]:
     return defaults_of(spec) | parameters_of(raw)
 
 
-def run_of(back_end: BackEnd, raw: Any) -> Run:
-    """Return the Run for an object of the API."""
+def run_of(back_end: BackEnd, raw: Any, tasks: list[Any] | None = None) -> Run:
+    """Return the Run for an object of the API.
+
+    Args:
+        back_end: The back end.
+        raw: The object.
+        tasks: The run's tasks; None for those in the object, which has some up to 2.17.
+    """
     parameters = parameters_of(raw)
     state = _state(raw.state)
     ended = raw.finished_at if state in OVER and raw.finished_at else None
     if ended and ended.year < 2000:  # the zero time of the back end
         ended = None
-    tasks = (raw.run_details.task_details if raw.run_details else None) or []
+    if tasks is None:
+        tasks = (raw.run_details.task_details if raw.run_details else None) or []
     return Run(
         run_id=raw.run_id,
         name=raw.display_name or "",

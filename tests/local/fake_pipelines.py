@@ -37,6 +37,8 @@ class FakePipelines:
         self.experiments: dict[str, api.V2beta1Experiment] = {}
         self.schedules: dict[str, api.V2beta1RecurringRun] = {}
         self.versions: dict[str, Mapping[str, Any]] = {}  # specs of uploaded pipelines
+        # Task records by run, as JSON; only a back end after 2.17 has them.
+        self.records: dict[str, list[dict[str, Any]]] = {}
         self.multi_user, self.token = False, ""  # requests must have the token, if there is one
         self.requests: list[tuple[str, str]] = []
         # Called before each request; may raise Refusal, or ConnectionError to hang up.
@@ -93,6 +95,8 @@ class FakePipelines:
             return self._experiments(method, query, body)
         if path == "/runs":
             return self._create(body) if method == "POST" else self._list(query)
+        if (found := re.fullmatch(r"/runs/([^/:]+)/tasks", path)) and found[1] in self.records:
+            return self._tasks(found[1], query)
         if found := re.fullmatch(r"/runs/([^/:]+)(?::(\w+))?", path):
             return self._run(method, found[1], found[2] or "")
         if path == "/recurringruns":
@@ -150,7 +154,15 @@ class FakePipelines:
                 raise Refusal(400, "Workflow must be Failed/Error to retry")
             run.state, run.finished_at = "RUNNING", None
             return {}
+        if records := self.records.get(run_id):
+            return api.ApiClient().sanitize_for_serialization(run) | {"task_count": len(records)}
         return run
+
+    def _tasks(self, run_id: str, query: Mapping[str, str]) -> dict[str, Any]:
+        records, start = self.records[run_id], int(query.get("page_token") or 0)
+        end = start + int(query["page_size"])
+        more = {"next_page_token": str(end)} if end < len(records) else {}
+        return {"tasks": records[start:end], "total_size": len(records), **more}
 
     def _schedules(self, method: str, query: Mapping[str, str], body: Any) -> Any:
         if method == "POST":

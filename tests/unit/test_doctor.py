@@ -16,7 +16,9 @@ from kfp_tfjob.pipelines.compilation import FOLDER
     ("version", "level", "state"),
     [
         ("2.17.0", "restricted", "ok"),
-        ("v2.16.1", "", "ok"),
+        ("2.17.3", "", "ok"),
+        ("v2.16.1", "", "warning"),
+        ("2.18.0", "restricted", "warning"),
         ("2.15.3", "restricted", "problem"),
         ("2.15.3", "baseline", "warning"),
         ("2.4.1", "privileged", "problem"),
