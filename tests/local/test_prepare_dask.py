@@ -78,6 +78,18 @@ def test_results_come_in_the_order_of_the_items(
     results.close()
 
 
+def test_an_answer_that_takes_longer_than_a_look_arrives(
+    cluster: DaskCluster, s3: Server, tmp_path: Path, monkeypatch
+) -> None:
+    two_workers(cluster, s3)
+    executor = Distributed(Context(str(tmp_path)), cluster.address)
+    wait_for(executor, 2)
+    monkeypatch.setattr(distributed, "_LOOK_SECONDS", 0.003)
+    squares = [number for number, _ in executor.map(f"{TASKS}:square", COMMON, range(100))]
+    executor.close()
+    assert squares == list(range(100))
+
+
 @pytest.mark.parametrize(("name", "kill"), [("people", True), SLOW])
 def test_the_dataset_has_the_bytes_of_one_process(
     cluster: DaskCluster, s3: Server, store: Store, base, tmp_path: Path, monkeypatch, name, kill

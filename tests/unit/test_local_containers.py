@@ -86,7 +86,7 @@ def test_a_progress_bar_has_lines_before_its_end(monkeypatch, tmp_path) -> None:
     lines: list[str] = []
     command = [sys.executable, "-c", BAR]
     made = LocalContainer("c", command, {}, tmp_path, False, lines.append, Event().set)
-    assert made.ended.wait(60)
+    assert made.ended.wait(300)
     assert len(lines) >= 4 and lines[0].startswith("step ") and "\r" not in lines[0]
     assert lines[-2:] == ["step 29 of 30", "all done"] and not any("\r" in line for line in lines)
 
@@ -107,7 +107,7 @@ def test_a_bar_of_keras_is_its_last_state(tmp_path: Path) -> None:
         lines.append,
         Event().set,
     )
-    assert made.ended.wait(60)
+    assert made.ended.wait(300)
     bar, last = (uncolored(line) for line in lines[-2:])
     assert "40/40" in bar and "39/40" not in bar and "\r" not in bar and last == "all done"
 
@@ -116,7 +116,7 @@ def test_output_without_lines_needs_no_memory_for_all_of_it(tmp_path: Path) -> N
     lines: list[str] = []
     command = [sys.executable, "-c", "for _ in range(300): print('x' * 100_000, end='')"]
     made = LocalContainer("c", command, {}, tmp_path, False, lines.append, Event().set)
-    assert made.ended.wait(60)
+    assert made.ended.wait(300)
     assert sum(map(len, lines)) == 30_000_000 and max(map(len, lines)) < 2_000_000
 
 

@@ -103,27 +103,12 @@ class Distributed(Executor):
         """
         from distributed import KilledWorker
 
+        is_done = threading.Event()
+        # `result(timeout=...)` would be wrong: a call that times out while the answer is on its way
+        # cancels that transfer, also for the next call, which has joined it.
+        future.add_done_callback(lambda _: is_done.set())
         last_seen = time.monotonic()
-        while True:
-            try:
-                return future.result(timeout=_LOOK_SECONDS)
-            except TimeoutError:  # of this call: a task answers in any case
-                pass
-            except KilledWorker as error:
-                raise StepError(
-                    Problem(
-                        f"{counted(error.allowed_failures + 1, 'worker')} died in the same task"
-                        f" {task}",
-                        received=f"task {error.task}",
-                        expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a"
-                        " task",
-                        fix="read the workers' log; give each process at least 400 MiB",
-                    )
-                ) from error
-            except (OSError, CancelledError) as error:
-                raise self._lost(error) from error
-            except Exception as error:  # a task answers with its own errors: Dask cannot load it
-                raise _refused(f"{type(error).__name__}: {error}") from error
+        while not is_done.wait(_LOOK_SECONDS):
             if self._threads():
                 last_seen = time.monotonic()
             elif time.monotonic() - last_seen > _ALONE_SECONDS:
@@ -133,6 +118,21 @@ class Distributed(Executor):
                     "at least one worker",
                     "start workers, or find out why they are not running",
                 )
+        try:
+            return future.result()
+        except KilledWorker as error:
+            raise StepError(
+                Problem(
+                    f"{counted(error.allowed_failures + 1, 'worker')} died in the same task {task}",
+                    received=f"task {error.task}",
+                    expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a task",
+                    fix="read the workers' log; give each process at least 400 MiB",
+                )
+            ) from error
+        except (OSError, CancelledError) as error:
+            raise self._lost(error) from error
+        except Exception as error:  # a task answers with its own errors: Dask cannot load it
+            raise _refused(f"{type(error).__name__}: {error}") from error
 
     def _threads(self) -> int:
         """Return the number of threads of all workers; 0 if the cluster has lost its workers.
