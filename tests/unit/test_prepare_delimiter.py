@@ -10,6 +10,7 @@ from kfp_tfjob.components.prepare_data.source.delimiter import with_delimiter
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.options.data import BLANKS
 from kfp_tfjob.storage.store import Store
+from tests.problems import problem_of
 from tests.unit.prepared_files import check, faults_of, names_of, options, read
 
 _STORE = Store("http://127.0.0.1:1")
@@ -65,6 +66,28 @@ def test_two_delimiters_that_fit_are_named(tmp_path: Path) -> None:
     assert delimiter_of(path, delimiter="|") == "|"
     (said,) = check(path)
     assert "data_options.delimiter" in said
+
+
+@pytest.mark.parametrize("delimiter", [" ", "\t", ";", ","])
+def test_quotes_escaped_with_a_backslash_are_named(tmp_path: Path, delimiter: str) -> None:
+    """R's write.table writes them so; preflight advised another delimiter, which does not help."""
+    lines = ['"a" "b" "y"', '"1" 1.5 "p" "u"', '"2" 2.5 "the \\"p\\"" "v"', '"3" 3.5 "q" "u"']
+    path = tmp_path / ("f.tsv" if delimiter == "\t" else "f.csv")
+    text = "\n".join(lines).replace(" ", delimiter).replace(f"the{delimiter}", "the ") + "\n"
+    path.write_text(text)
+    problem = problem_of(delimiter_of, path, kind=DataError)
+    assert "line 3: a quote is escaped" in problem.what and "write.csv" in problem.fix
+    path.write_text(text.replace('\\"', '""'))
+    assert check(path) == []
+    path.write_text(text.replace('the \\"p\\"', "C:\\"))
+    assert check(path) == [], "a backslash before the closing quote"
+
+
+def test_line_ends_in_a_table_with_blanks_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text('"a" "y"\n"1" "p\nq" "u"\n"2" "r" "v"\n')
+    (said,) = check(path)
+    assert "write.csv" in said and "line end" in said
 
 
 def test_a_stated_delimiter_is_kept(tmp_path: Path) -> None:

@@ -204,6 +204,10 @@ COLUMNS = {key: [row[key] for row in DATA] for key in DATA[0]}
 SHAPES = {
     "an array": (json.dumps(DATA), "one JSON array"),
     "an indented array": (json.dumps(DATA, indent=1), "one JSON array"),
+    "an array with a row on each line": (
+        "[\n\t" + LINES.replace("}\n", "},\n\t").removesuffix(",\n\t") + "\n]\n",
+        "one JSON array",
+    ),
     "an array of arrays": (json.dumps([list(row.values()) for row in DATA]), "one JSON array"),
     "arrays": ("".join(f"{json.dumps([i, 1, 'u'])}\n" for i in range(9)), "an array on each line"),
     "nested arrays": ("[[1, 2], 3]\n[[1, 2], 4]\n", "an array on each line"),
@@ -233,6 +237,10 @@ SHAPES = {
         "objects as Python prints them",
     ),
     "commas": (LINES.replace("}\n", "},\n"), "objects with a comma"),
+    "commas between rows": (
+        LINES.replace("}\n", "},\n").removesuffix(",\n") + "\n",
+        "objects with a comma",
+    ),
     "comments": ("".join(f"{line} // a row\n" for line in LINES.splitlines()), "comments"),
     "keys twice": (LINES.replace('"size"', '"age"'), "the key 'age' twice"),
     "a CSV": ("age,size,y\n1,2,u\n", "no JSON object"),

@@ -227,6 +227,8 @@ def test_a_nul_is_a_fault_of_its_row(path: Path) -> None:
         (gzip.compress(b"RDX3\nX\n", mtime=0), "a file of R"),
         (b"\0\0\0\0\0\0\0\0DUCK", "a DuckDB database"),
         (b"<stata_dta><header>", "a Stata file"),
+        (b"r\x02\x01\x00\x08\x00X\x02\x00\x00", "a Stata file"),  # as pandas writes it
+        (b"s\x01\x01\x00", "a Stata file"),
         (b"<table border=1>\n<tr>", "HTML or XML"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
         (b"\n<!DOCTYPE html>\n<html>", "HTML or XML: <!DOCTYPE html> <html>"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.options.data import AUTO, BLANKS, DataOptions
@@ -24,6 +25,7 @@ from .readers.open_table import csv_text
 _BLOCK = 1 << 20  # bytes of the first file whose rows must fit
 _TAB_SEPARATED = (".tsv", ".tsv.gz", ".tsv.zst")
 _QUOTED = re.compile(rb'"(?:[^"]|"")*+"')
+_ESCAPED = b'\\"'  # R's write.table and Spark write it for a quote inside quotes
 _CANDIDATES = (";", "\t", "|")  # only if none of them fits, the columns may be aligned
 
 
@@ -31,7 +33,8 @@ def with_delimiter(source: Source, options: DataOptions) -> DataOptions:
     """Return the options with the delimiter of the source's CSV files in place of `auto`.
 
     Raises:
-        DataError: Several delimiters fit, or the first file cannot be read.
+        DataError: Several delimiters fit, the first file cannot be read, or its quotes are escaped
+            with a backslash.
     """
     if options.delimiter != AUTO or source.reader or source.pictures or not source.first.size:
         return options
@@ -42,6 +45,7 @@ def with_delimiter(source: Source, options: DataOptions) -> DataOptions:
     first = first_record(text)[0] if text.strip(b"\r\n") else b""
     header = _QUOTED.sub(b"", first)
     delimiter = ","
+    candidates: list[str] = []
     if file.name.lower().endswith(_TAB_SEPARATED) and b"\t" in header:
         delimiter = "\t"
     elif header and b"," not in header:
@@ -51,6 +55,9 @@ def with_delimiter(source: Source, options: DataOptions) -> DataOptions:
         if len(fitting) > 1:
             raise DataError(_ambiguous(file.name, text, fitting))
         delimiter = fitting[0] if fitting else ","
+    if options.on_bad_row == "fail" and _ESCAPED in text:
+        likely = [delimiter] if delimiter != "," or b"," in header else [*candidates, BLANKS]
+        DataError.raise_if(filter(None, [_escaped_quotes(file.name, text, likely, options)]))
     return options.model_copy(update={"delimiter": delimiter})
 
 
@@ -61,6 +68,29 @@ def _divides(text: bytes, delimiter: str, options: DataOptions) -> bool:
         return first > 1 and {first, *widths} == {len(options.names)}
     # The header that R writes above named rows is one field short.
     return first > 1 and len({*widths}) < 2 and all(width - first in (0, 1) for width in widths)
+
+
+def _escaped_quotes(
+    file: str, text: bytes, delimiters: Sequence[str], options: DataOptions
+) -> Problem | None:
+    """Describe quotes escaped with a backslash, if a delimiter fits once they are doubled.
+
+    Otherwise, their lines would be invalid, and R's row names would seem to be too many values.
+    """
+    if any(_divides(text, delimiter, options) for delimiter in delimiters):
+        return None  # the backslash is an ordinary character
+    doubled = text.replace(_ESCAPED, b'""')
+    if not any(_divides(doubled, delimiter, options) for delimiter in delimiters):
+        return None
+    line = text.count(b"\n", 0, text.index(_ESCAPED))
+    received = text.split(b"\n", line + 1)[line][:200].decode(errors="replace").rstrip("\r")
+    return Problem(
+        f"{file}, line {line + 1}: a quote is escaped with a backslash",
+        received=repr(received),
+        expected="two quotes for each quote inside quotes",
+        fix="write the file with doubled quotes: in R, write.csv(TABLE, FILE, row.names=FALSE); in"
+        """ Spark, option("escape", '"')""",
+    )
 
 
 def _widths(text: bytes, delimiter: str) -> list[int]:

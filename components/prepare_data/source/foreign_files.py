@@ -25,6 +25,10 @@ _PICKLES = (
     b"\x05\x95",
     *(bytes([version]) + opcode for version in (2, 3) for opcode in (b"]", b"}", b"c")),
 )
+# The releases of Stata 8 to 12, the byte order, and two bytes that are always the same.
+_OLD_STATA = tuple(
+    bytes([release, order, 1, 0]) for release in (0x71, 0x72, 0x73) for order in (1, 2)
+)
 _HEIC = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 # Where bytes are in a file, the bytes, what the file is, and what to do in a table's place.
 _KNOWN = (
@@ -45,6 +49,7 @@ _KNOWN = (
     (0, b"X\n\0\0\0", "a file of R", _TABLE),
     (0, b"MATLAB 5.0", "a MATLAB file", _TABLE),
     (0, b"<stata_dta>", "a Stata file", _TABLE),
+    *((0, begin, "a Stata file", _TABLE) for begin in _OLD_STATA),
     (0, b"$FL2", "an SPSS file", _TABLE),
     (12, b"\xc2\xea\x81\x60\xb3\x14", "a SAS file", _TABLE),
     *((0, b"\x80" + begin, "a pickle of Python", _TABLE) for begin in _PICKLES),

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 _FORMAT = "data_options.format"
-_LINES = 'in pandas, to_json(PATH, orient="records", lines=True)'
+_LINES = 'in pandas, to_json(PATH, orient="records", lines=True, date_format="iso")'
 _LONGEST_LITERAL = 1 << 16  # bytes of a line that is compared with Python's literals
 _FEWEST_ARRAYS = 2
 _SEPARATOR = b"\x1e"  # before each object of a JSON text sequence (RFC 7464); read as a blank
@@ -168,6 +168,11 @@ def shape_of(text: bytes, is_whole: bool) -> Shape:
         return _UNKNOWN
     only_object = object_of(plain) if is_whole else None
     return _TABLE if only_object is not None and is_table(only_object) else _LONG_OBJECTS
+
+
+def is_list(text: bytes) -> bool:
+    """Return whether rows are in an array or have commas behind them, so only the last is valid."""
+    return shape_of(text, is_whole=True) in (_ARRAY, _COMMAS)
 
 
 def _is_array(line: bytes) -> bool:

@@ -26,7 +26,7 @@ from ...faults import ENCODING, BlockFaults
 from ..column_names import Columns, empty
 from .arrow_table import Chunk, Reader
 from .byte_range import BLOCK, LONGEST_RECORD, ByteRange, Span, begin, too_long
-from .json_shapes import Literal, is_table, key_twice, object_of, shape_of
+from .json_shapes import Literal, is_list, is_table, key_twice, object_of, shape_of
 
 _LOOKED = 1 << 20  # bytes in which every key occurs; not the size of a block, which may vary
 _EXACT = 2**53 - 1  # whole numbers up to it are exact as float64
@@ -145,7 +145,8 @@ class JsonTable(Reader):
         if len(self._head) < _LOOKED:
             text = self._head
         rows = [row for line in text.split(b"\n") if (row := object_of(line)) is not None]
-        if not rows or (len(rows) == 1 and self._is_whole and is_table(rows[0])):
+        is_only = len(rows) == 1 and self._is_whole
+        if not rows or (is_only and (is_table(rows[0]) or is_list(text))):
             raise self._other_shape(text)
         for row in rows:
             orders.add(tuple(row))
