@@ -32,7 +32,8 @@ class DaskCluster:
 
     @property
     def address(self) -> str:
-        until(self._file.exists)
+        # The scheduler does not write it at once.
+        until(lambda: self._file.exists() and self._file.read_text().rstrip().endswith("}"))
         return json.loads(self._file.read_text())["address"]
 
     def add(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
