@@ -178,8 +178,8 @@ def _described_images(
     """Return the content of statistics.json for a dataset of images."""
     rows, folders, faults = scan.rows(label), scan.job.source.pictures, scan.faults
     assert scan.summary.images and folders and label.classes
-    # Folders divide equal images, which are then not next to each other. So the shards' sums do not
-    # count them as duplicates, but the overlap of the splits does.
+    # Equal images in different folders are not next to each other in a shard. The shards' sums miss
+    # these duplicates; the overlap of the splits counts them.
     overlap = scan.overlap()
     totals = overlap or summed
     statistics = described_images(

@@ -112,7 +112,12 @@ class ColumnRows:
 
     @classmethod
     def of(cls, bins: Bins, counts: np.ndarray) -> ColumnRows:
-        """Return the counts of Distributions."""
+        """Return a column's entry in distributions.json.
+
+        Args:
+            bins: The column's bins.
+            counts: (splits, 1 + bins) rows; those with a missing value first.
+        """
         by, fixed = bins.type.drift_bins, bins.type.fixed_edges
         return cls(
             name=bins.name,

@@ -108,10 +108,10 @@ class Cells:
         return (self.by_label(wrong) + self.by_guess(wrong)).astype(np.int64)
 
     def effective_sample_size(self, chosen: NDArray[np.bool_] | None = None) -> int:
-        """Return the number of equally weighted rows with as much information as these cells."""
+        """Return the number of equally weighted rows with as much information as the chosen cells."""
         weight = self.weight if chosen is None else self.weight[chosen]
         squares = self.squares if chosen is None else self.squares[chosen]
-        # With integer weights, the ratio is an integer, except for rounding errors.
+        # With equal weights, the ratio is the number of rows, which rounding must not truncate.
         return int(weight.sum() ** 2 / squares.sum() + 1e-6) if weight.sum() else 0
 
     def with_hidden_variance(self, estimate: Estimate) -> Estimate:

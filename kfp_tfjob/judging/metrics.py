@@ -184,11 +184,11 @@ def _top_k_accuracy(predictions: ClassPredictions, metric: str, k: int) -> Estim
 def _classification_terms(
     predictions: ClassPredictions, by_label: Callable[[ClassPredictions], _Floats]
 ) -> LabelTerms | None:
-    """Return the mean of a row's value as a function of the labels; None without all scores.
+    """Return what each row would add to a mean metric with each label; None without all scores.
 
     Args:
         predictions: The model's predictions.
-        by_label: From a chunk to the (rows, classes) values of its rows with each label.
+        by_label: Computes the (rows, classes) values of a chunk, one for each possible label.
     """
     if predictions.scores.shape[1] == 0:
         return None  # only the probabilities of the true classes are kept

@@ -141,11 +141,11 @@ def reference_problems(
 
 
 def registry_problems(registry: str, path: str) -> Iterator[Problem]:
-    """Yield a problem if no image in a registry can have a valid reference.
+    """Yield a problem if the registry's name makes every image reference invalid.
 
     Args:
         registry: A host and perhaps a path, for example `ghcr.io/me`.
-        path: The option that names it.
+        path: The option or parameter with the registry, for example `--registry`.
     """
     suffix = tools_in("")
     fix = "name the registry's host and path, for example ghcr.io/me"

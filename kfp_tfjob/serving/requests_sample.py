@@ -162,7 +162,7 @@ def get(store: Store, address: S3Address) -> RequestsSample:
 
 
 def read(data: bytes, name: str) -> RequestsSample:
-    """Return a file's content.
+    """Return the features and times of a file's rows, without the predictions.
 
     Args:
         data: The file's bytes.

@@ -125,7 +125,7 @@ class Records:
 
     @cached_property
     def outcome(self) -> Outcome:
-        """The outcome of a run without a failure; read once, because it does not change."""
+        """The outcome of a run that did not fail; empty if its records cannot be read."""
 
         def read(store: Store, run: RunLayout) -> Outcome:
             assert self._layout  # or there is no store to read

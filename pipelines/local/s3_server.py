@@ -485,7 +485,10 @@ def _with_cache(application: WSGIApplication) -> WSGIApplication:
 
 
 def _end_when_unused(folder: Path) -> None:
-    """End this process once no program uses it; a new program waits for the lock meanwhile."""
+    """End this process once no program holds the shared lock of `users`.
+
+    From then on, a new program waits for that lock until this process has ended.
+    """
     from eventlet import sleep
 
     with _lock_file(folder / "users") as users:

@@ -55,6 +55,7 @@ class ArrowFile(Reader):
             row += batch.num_rows
 
     def _record_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all record batches; of a stream, also after an earlier call that took one."""
         if self._file:
             for number in range(self._file.num_record_batches):
                 with undamaged(self._name, _EXPECTED):
