@@ -406,7 +406,7 @@ def shown_date(microseconds: int) -> str:
 
 
 def shown(column: pa.Array, row: int) -> str:
-    """Return a value as text for a message; empty if it is missing, or a string that is not UTF-8."""
+    """Return a value as text for a message; empty if it is missing, or text but not UTF-8."""
     try:
         value = column[row].as_py()
     except UnicodeDecodeError:

@@ -108,7 +108,7 @@ class Cells:
         return (self.by_label(wrong) + self.by_guess(wrong)).astype(np.int64)
 
     def effective_sample_size(self, chosen: NDArray[np.bool_] | None = None) -> int:
-        """Return the number of equally weighted rows with as much information as the chosen cells."""
+        """Return how many equally weighted rows have as much information as the chosen cells."""
         weight = self.weight if chosen is None else self.weight[chosen]
         squares = self.squares if chosen is None else self.squares[chosen]
         # With equal weights, the ratio is the number of rows, which rounding must not truncate.
