@@ -194,8 +194,7 @@ class CsvTable(Reader):
         except (UnicodeDecodeError, csv.Error) as error:
             bad = next(iter(block.bad.examples), None)
             received = bad.value if bad and not header else header.decode(errors="replace")
-            line = header or (received.encode() if '"' in received else b"")
-            remedy = _header_remedy(line) if line else _LINE_ENDS
+            remedy = _header_remedy(header) if header or '"' in received else _LINE_ENDS
             raise DataError(
                 Problem(
                     f"{self._name}: the header cannot be read ({error})",
