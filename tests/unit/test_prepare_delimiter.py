@@ -83,13 +83,6 @@ def test_quotes_escaped_with_a_backslash_are_named(tmp_path: Path, delimiter: st
     assert check(path) == [], "a backslash before the closing quote"
 
 
-def test_line_ends_in_a_table_with_blanks_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "f.csv"
-    path.write_text('"a" "y"\n"1" "p\nq" "u"\n"2" "r" "v"\n')
-    (said,) = check(path)
-    assert "write.csv" in said and "line end" in said
-
-
 def test_a_stated_delimiter_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     path.write_text("a;b;y\n1;2;u\n")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -45,7 +44,6 @@ from .csv_records import LOOKED, PIECE, Block, CsvRecords, first_record, reduced
 _REPEATED = pa.dictionary(pa.int32(), pa.binary())
 _LOOKED_BYTES = 1 << 20
 _MARK = codecs.BOM_UTF8
-_QUOTED_BLANKS = re.compile(rb'"[ \t]+"')  # as R's write.table separates names
 
 
 class _Remedy(NamedTuple):
@@ -421,11 +419,5 @@ def _header_remedy(header: bytes) -> _Remedy:
             " otherwise, set it to that of the file, or write the file as UTF-8"
         )
         return _Remedy(fix, path, "cp1252")
-    if _QUOTED_BLANKS.search(header):
-        return _Remedy(
-            "separate the values with commas, for example in R with write.csv(TABLE, FILE,"
-            " row.names=FALSE), or set data_options.delimiter=blanks if no value contains a line"
-            " end"
-        )
     fix = "correct data_options.delimiter, or write the file as CSV in UTF-8 with one row on each"
     return _Remedy(f"{fix} line")
