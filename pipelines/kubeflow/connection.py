@@ -248,9 +248,9 @@ class BackEnd:
 
         def with_body(**arguments: Any) -> tuple[Any, Mapping[str, Any]]:
             reply = method(**arguments)
-            body = None
+            text, body = _last_reply(method), None
             with contextlib.suppress(ValueError):
-                body = _last_body(method)
+                body = json.loads(text)
             return reply, body if isinstance(body, Mapping) else {}
 
         return self.call(action, with_body, **kwargs)
@@ -309,8 +309,9 @@ class BackEnd:
         method = self.sdk.healthzs.healthz_service_get_healthz
         reply = method(**kwargs)
         # The generated model lacks the version, so the body is read again.
+        text = _last_reply(method)
         try:
-            health = _last_body(method)
+            health = json.loads(text)
         except ValueError as error:
             raise no_back_end(self.connection.host, f"no JSON: {error}") from error
         if not isinstance(health, dict):
@@ -342,13 +343,9 @@ class BackEnd:
             raise no_back_end(self.connection.host, f"{type(error).__name__}: {error}") from error
 
 
-def _last_body(method: Any) -> Any:
-    """Return the JSON of the last reply to the client whose method this is.
-
-    Raises:
-        ValueError: The reply is not JSON.
-    """
-    return json.loads(method.__self__.api_client.last_response.data)
+def _last_reply(method: Any) -> bytes:
+    """Return the body of the last reply to the client whose method this is."""
+    return method.__self__.api_client.last_response.data
 
 
 def _is_about_reply(error: Exception) -> bool:

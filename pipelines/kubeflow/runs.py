@@ -274,8 +274,10 @@ def run_of(back_end: BackEnd, raw: Any, tasks: list[Any] | None = None) -> Run:
     ended = raw.finished_at if state in OVER and raw.finished_at else None
     if ended and ended.year < 2000:  # the zero time of the back end
         ended = None
-    if tasks is None:
-        tasks = (raw.run_details.task_details if raw.run_details else None) or []
+    details = raw.run_details
+    run_tasks: list[Any] = (details.task_details if details else None) or []
+    if tasks is not None:
+        run_tasks = tasks
     return Run(
         run_id=raw.run_id,
         name=raw.display_name or "",
@@ -286,13 +288,13 @@ def run_of(back_end: BackEnd, raw: Any, tasks: list[Any] | None = None) -> Run:
         seconds=_seconds(raw.created_at, ended),
         page=back_end.page(raw.run_id),
         folder=folder_of(str(parameters.get("output_uri", "")), raw.run_id),
-        steps=steps_of(tasks),
+        steps=steps_of(run_tasks),
         error=_message(raw.error),
         parameters=masked(defaults_of(raw.pipeline_spec) | parameters),
         schedule=raw.recurring_run_id or "",
         is_archived=raw.storage_state == _ARCHIVED,
         was_cancelled=_was_cancelled(raw, state),
-        root_driver=_root_driver(tasks),
+        root_driver=_root_driver(run_tasks),
     )
 
 

@@ -18,7 +18,7 @@ FILES = re.compile(
     r"|request\.json|variables\.bin|flush-request\.json|flush-reply\.json|state\.json"
     r"|identity\.json|claim\.json|champion\.json)$|\.end\.json$|-uploader-"
 )
-# Labels and folders of a pod, pages of the UI, examples in messages, variables of a model.
+# Labels and folders of a pod, pages of the UI, examples in messages, variables of a model, APIs.
 NO_NAMES = (
     "kfp-tfjob/",
     "/kfp-tfjob/",
@@ -27,6 +27,7 @@ NO_NAMES = (
     "{}/#/",
     "/v1/models/",
     "/v2/models/",
+    "/apis/v2beta1/",
 )
 FOLDERS = set(
     "datasets runs models attempts code output evaluation model checkpoints logs versions"
