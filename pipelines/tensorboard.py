@@ -120,12 +120,12 @@ def _launch(store: Store, logs: str, port: int) -> str:
 
 def _configure_boto3(store: Store) -> None:
     """Give boto3's default session the endpoint, keys and addressing of the store."""
-    options = store.session.settings
+    settings = store.session.settings
     session = botocore.session.get_session()
     session._credentials = store.session.client._get_credentials()
     session.set_config_variable("region", store.region)
-    style = options.addressing or ("path" if store.endpoint else "auto")
+    style = settings.addressing or ("path" if store.endpoint else "auto")
     session.set_default_client_config(Config(s3={"addressing_style": style}))
     boto3.setup_default_session(botocore_session=session)
-    variables = {"S3_ENDPOINT": store.endpoint, "AWS_CA_BUNDLE": options.ca_bundle}
+    variables = {"S3_ENDPOINT": store.endpoint, "AWS_CA_BUNDLE": settings.ca_bundle}
     os.environ.update({name: setting for name, setting in variables.items() if setting})

@@ -57,10 +57,9 @@ class Claim:
         Args:
             attempt: Its number.
             checkpoint: The newest step in the store.
-            previous: The verdict of the attempt before it. One whose pods did not all get nodes
-                does not count: it could not train, and time limits the wait for nodes.
+            previous: The verdict of the attempt before it; None if it counts in any case.
         """
-        uses_budget = previous != Verdict.PARTLY_PLACED
+        uses_budget = previous is None or previous.uses_budget
         fruitless = 0 if checkpoint > self.checkpoint else self.fruitless + int(uses_budget)
         newest = max(checkpoint, self.checkpoint)  # reaching the same step again is no progress
         return Claim(attempt, self.since, self.began, newest, fruitless)

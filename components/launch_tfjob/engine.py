@@ -217,10 +217,11 @@ class Launcher:
         verdict, self.failure = outcome.judgement.verdict, outcome.failure
         log.warning("%s: %s: %s", outcome.end.job, verdict, self.failure)
         self._verdict = verdict
-        is_placed = verdict != Verdict.PARTLY_PLACED
         # Time limits the wait for nodes, not the number of attempts.
-        self._waited += 0 if is_placed else outcome.end.seconds["pending"]
-        waits = is_placed or self._waited < self.launch.spec.options.pending_timeout_seconds
+        self._waited += 0 if verdict.uses_budget else outcome.end.seconds["pending"]
+        waits = (
+            verdict.uses_budget or self._waited < self.launch.spec.options.pending_timeout_seconds
+        )
         if not (verdict.recoverable and waits):
             raise self._in_the_end(self.failure)
 

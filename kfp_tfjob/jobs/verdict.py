@@ -54,6 +54,14 @@ class Verdict(StrEnum):
             Verdict.PARTLY_PLACED,
         )
 
+    @property
+    def uses_budget(self) -> bool:
+        """Whether an attempt that ended so counts towards max_attempts, if it made no progress.
+
+        One whose pods did not all get nodes does not: time limits the wait for nodes.
+        """
+        return self != Verdict.PARTLY_PLACED
+
 
 _RESUMES = "it resumes from the newest stored checkpoint, if there is one"
 _REMEDIES = {

@@ -65,11 +65,11 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
     address = prefix / f".probe-{uuid.uuid4().hex[:8]}"
     where = f"write below {prefix}"
     body = Body(_CONTENT, len(_CONTENT))
-    options = session.settings.parameters
+    parameters = session.settings.parameters
 
     def rejects_wrong_checksum() -> bool:
         try:
-            session.fast_put.put(address, body, {**options, "ChecksumCRC64NVME": _WRONG})
+            session.fast_put.put(address, body, {**parameters, "ChecksumCRC64NVME": _WRONG})
         except ClientError as error:
             if (
                 error.response["ResponseMetadata"]["HTTPStatusCode"] != 400
@@ -83,7 +83,7 @@ def probe(session: S3Session, prefix: S3Address, read: bool = False) -> Probed:
     try:
         session.ignores_checksums = not session.call(where, prefix, rejects_wrong_checksum)
         began = time.monotonic()
-        reply, _ = session.put(where, address, body, options)
+        reply, _ = session.put(where, address, body, parameters)
         latency = time.monotonic() - began
     except StoreUnavailableError as error:
         raise _explain_rejected_write(session, prefix, error) from error.__cause__
