@@ -108,7 +108,7 @@ test-install: $(READY) ## install the wheel into empty environments: each extra 
 test-docs: $(READY) ## run the slow commands of the documents, and the examples for CI systems and DVC
 	.venv/bin/python -m pytest $(SLOW) tests/docs tests/local/test_ci_examples.py tests/local/test_dvc_example.py
 
-test-cluster: $(READY) ## run tests on a real control plane; needs root, Linux and Go
+test-cluster: $(READY) ## run tests on a real control plane, one of them in Kueue; needs root, Linux and Go
 	.venv/bin/python -m tests.cluster $(ARGS)
 
 test-kinds: $(READY) ## compare the weights of TFJob, JobSet and a local run on the cluster of test-cluster, also after KILLS kills each

@@ -1,6 +1,7 @@
 """Jobs in the queues of a real Kueue, with the integrations that it ships and with TFJob's.
 
-`make test-kueue` runs them, on a test cluster of their own.
+`make test-kueue` runs them on a test cluster of their own; one of them, which waits for quota, runs
+in `make test-cluster` too.
 """
 
 import json
@@ -186,7 +187,7 @@ def test_with_its_integration_kueue_manages_tfjobs_too(launch, with_tfjobs):
     "kind",
     [
         pytest.param(TFJOB, id="TFJob"),
-        pytest.param(JOBSET, id="JobSet"),
+        pytest.param(JOBSET, id="JobSet", marks=pytest.mark.cluster),
     ],
     indirect=True,
 )

@@ -1,6 +1,6 @@
 """The same weights on each kind of job and on one machine, undisturbed and after random kills.
 
-`make test-kinds KILLS=10` runs the undisturbed trainings, and the same and others
+`make test-cluster` runs the undisturbed trainings, `make test-kinds KILLS=10` the same and others
 in which the chief's or the worker's trainer or supervisor is killed that often, each time after a
 random step.
 """
@@ -30,7 +30,7 @@ from tests.cluster.launches import LARGE, LIMITS, Launch
 from tests.cluster.processes import wait_until
 from tests.local import tiny_dataset
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = pytest.mark.cluster
 KILLS = int(os.environ.get("KILLS") or 3)
 SEED = 24
 BATCH, STEPS = 20, tiny_dataset.ROWS["train"] // 20
@@ -163,7 +163,7 @@ def trainings(
     "trainings",
     [
         pytest.param((SHORT, (0,)), id="undisturbed"),
-        pytest.param((LONG, (0, KILLS)), id="and killed"),
+        pytest.param((LONG, (0, KILLS)), id="and killed", marks=pytest.mark.slow),
     ],
     indirect=True,
 )
