@@ -16,7 +16,7 @@ from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.options.parameters import PARAMETERS
 
 from .signature import REQUIRED, Field, with_signature
-from .task import with_store
+from .step_pod import with_store
 
 _SECRET = "storage_secret"
 

@@ -18,7 +18,7 @@ from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.jobs.attempt_record import read_ends
 from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.options.parameters import RunParameters
-from kfp_tfjob.registry.run_folder import find, full_id
+from kfp_tfjob.registry.run_folder import LAST, find, full_id
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import OUTPUT, RUNS, Layout, RunLayout
 from kfp_tfjob.storage.retry import Patience
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .kubeflow.connection import Connection
 
 _PATIENCE = Patience(seconds=10, first=0.5, silence=15)  # a person waits
-LAST = "last"  # instead of an id: the newest run
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,8 @@ def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Stor
 def _back_end_run(identifier: str, endpoint: str, connection: Connection, task: str) -> StoredRun:
     """Return a run of Kubeflow Pipelines, with the store in its parameters."""
     from .kubeflow.records import endpoint_of
-    from .kubeflow.runs import find_run, read_run
+    from .kubeflow.run_lookup import find_run
+    from .kubeflow.runs import read_run
 
     back_end = connection.open()
     record = find_run(back_end, identifier)

@@ -22,8 +22,8 @@ from kfp_tfjob.options.address_fields import TICK
 from kfp_tfjob.options.parameters import PARAMETERS
 
 from .signature import REQUIRED, Field, with_signature
+from .step_pod import sized, with_store
 from .step_resources import PLAIN, resources_of
-from .task import sized, with_store
 from .without_task_config import launch_tfjob
 
 STEPS = (preflight, prepare_data, launch_tfjob, sync_output, evaluate, publish, finish)

@@ -1,19 +1,17 @@
-"""Writes and reads checkpoints: the complete state of a training run.
+"""A checkpoint, the complete state of a training run, and the form of its files.
 
     checkpoints/<step>/checkpoint.json     the index of variables.bin, and the position
     checkpoints/<step>/variables.bin       the bytes of all variables, in order
 
 Only the chief writes and reads them; it sends the state to the other replicas. One rename gives a
-complete directory its number. After that, it never changes. Called by `training_state.py` and
-`checkpoint_writer.py`.
+complete directory its number. After that, it never changes. Called by `training_state.py`, which
+makes them, `checkpoint_writer.py` and `checkpoint_folder.py`.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -28,17 +26,13 @@ from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, CHECKPOINT_VARIABLES
 
-from .errors import NotStartedError
-
 _FAMILY = "kfp-tfjob/checkpoint/"
 FORMAT = f"{_FAMILY}1"
 
 _Document = TypeVar("_Document")
 
-log = logging.getLogger(__name__)
 
-
-class _DamagedError(Exception):
+class DamagedError(Exception):
     """A checkpoint's files have changed since they were written; only this error removes them."""
 
 
@@ -187,46 +181,14 @@ class _State(_Header):
     sha256: str
 
 
-def steps(folder: Path) -> list[int]:
-    """Return the steps that have a checkpoint, in order; ignore other files."""
-    if not folder.is_dir():
-        return []
-    numbered = (path for path in folder.iterdir() if re.fullmatch("0|[1-9][0-9]*", path.name))
-    return sorted(int(path.name) for path in numbered if path.is_dir())
-
-
-def newest(folder: Path) -> Checkpoint | None:
-    """Return the newest intact checkpoint, or None; remove damaged ones.
+def read(folder: Path) -> Checkpoint:
+    """Return the checkpoint in `folder`, whose name is its step.
 
     Raises:
         ConfigurationError: It is from a different version of the trainer.
-        NotStartedError: It cannot be read from the disk, but it may be intact.
+        DamagedError: Its files are not those that were written.
+        OSError: A file is missing or cannot be read.
     """
-    for step in reversed(steps(folder)):
-        try:
-            return _read(folder / str(step))
-        except (FileNotFoundError, IsADirectoryError, _DamagedError) as error:
-            log.warning("removing the damaged checkpoint of step %d: %s", step, error)
-            remove(folder, step)  # it will be written again
-        except OSError as error:
-            # Not removed: the store would lose it too.
-            raise NotStartedError(
-                Problem(
-                    f"the checkpoint of step {step} cannot be read",
-                    received=error.strerror or str(error),
-                    expected=f"readable files in {folder / str(step)}",
-                    fix="check the volume; a new attempt may fetch the checkpoint from the store",
-                )
-            ) from error
-    return None
-
-
-def remove(folder: Path, step: int) -> None:
-    """Remove the checkpoint of a step; readers never see a partial one."""
-    files.take_away(folder / str(step))
-
-
-def _read(folder: Path) -> Checkpoint:
     text = (folder / CHECKPOINT_STATE).read_bytes()
     stored_format = _parse(_Header, text).format
     if stored_format != FORMAT:
@@ -240,18 +202,18 @@ def _read(folder: Path) -> Checkpoint:
                     name="changed-since-training",
                 )
             )
-        raise _DamagedError(f"format {stored_format!r}")
+        raise DamagedError(f"format {stored_format!r}")
     state = _parse(_State, text)
     if str(state.position.step) != folder.name:
-        raise _DamagedError(f"{CHECKPOINT_STATE} is of step {state.position.step}")
+        raise DamagedError(f"{CHECKPOINT_STATE} is of step {state.position.step}")
     content = (folder / CHECKPOINT_VARIABLES).read_bytes()
     if sha256(content).hexdigest() != state.sha256:
-        raise _DamagedError(f"{CHECKPOINT_VARIABLES} has a different SHA-256")
+        raise DamagedError(f"{CHECKPOINT_VARIABLES} has a different SHA-256")
     arrays = _arrays_of(content, [*state.variables, *state.best])
     try:
         metrics = [bytes.fromhex(sums) for sums in state.metrics]
     except ValueError as error:
-        raise _DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
+        raise DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
     names = [entry.name for entry in state.variables]
     return Checkpoint(
         position=state.position,
@@ -267,25 +229,25 @@ def _parse(kind: type[_Document], text: bytes) -> _Document:
     """Return checkpoint.json, or its header.
 
     Raises:
-        _DamagedError: It is not JSON, lacks a key, or a value has another type.
+        DamagedError: It is not JSON, lacks a key, or a value has another type.
     """
     try:
         return documents.read(kind, text, longest=None)
     except documents.InvalidDocumentError as error:
-        raise _DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
+        raise DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
 
 
 def _arrays_of(content: bytes, entries: Sequence[_Entry]) -> list[np.ndarray]:
     """Return the arrays in variables.bin, which has no other bytes.
 
     Raises:
-        _DamagedError: The entries do not describe this content.
+        DamagedError: The entries do not describe this content.
     """
     dtypes = [_numpy_dtype(entry.dtype) for entry in entries]
     counts = [math.prod(entry.shape) for entry in entries]
     sizes = [count * dtype.itemsize for count, dtype in zip(counts, dtypes, strict=True)]
     if sum(sizes) != len(content) or any(min(entry.shape, default=0) < 0 for entry in entries):
-        raise _DamagedError(f"{len(content):,} bytes of variables have other shapes")
+        raise DamagedError(f"{len(content):,} bytes of variables have other shapes")
     arrays, offset = [], 0
     for entry, dtype, count, size in zip(entries, dtypes, counts, sizes, strict=True):
         arrays.append(np.frombuffer(content, dtype, count, offset).reshape(entry.shape))
@@ -299,7 +261,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     try:
         return np.dtype(getattr(ml_dtypes, name, name))
     except TypeError as error:
-        raise _DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
+        raise DamagedError(f"{CHECKPOINT_STATE}: {error}") from None
 
 
 def _dtype(variable: Any) -> str:

@@ -17,7 +17,8 @@ import numpy as np
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE
 
-from .checkpoint_format import Checkpoint, remove, steps
+from .checkpoint_folder import remove_checkpoint, stored_steps
+from .checkpoint_format import Checkpoint
 from .replicas import parts_of
 from .staging import not_writable
 
@@ -52,7 +53,11 @@ def _value(variable: Any) -> np.ndarray:
 
 def _foreign_folders(folder: Path) -> list[int]:
     """Return the numbers of folders that are not checkpoints; each would hide its step's own."""
-    return [step for step in steps(folder) if not (folder / str(step) / CHECKPOINT_STATE).exists()]
+    return [
+        step
+        for step in stored_steps(folder)
+        if not (folder / str(step) / CHECKPOINT_STATE).exists()
+    ]
 
 
 def _foreign_folders_problem(folder: Path, foreign: list[int]) -> Problem:
@@ -109,8 +114,8 @@ class CheckpointWriter:
         try:
             if checkpoint.write(self._folder):
                 log.info("saved the checkpoint of step %d", step)
-            for old_step in steps(self._folder)[: -self._keep]:
-                remove(self._folder, old_step)
+            for old_step in stored_steps(self._folder)[: -self._keep]:
+                remove_checkpoint(self._folder, old_step)
         except OSError as error:
             self._error = not_writable(self._folder, f"the checkpoint of step {step}", error)
         except Exception as error:  # training must not continue without a checkpoint

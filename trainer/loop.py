@@ -26,6 +26,7 @@ from . import nccl, randomness, supervised
 from .callback_choice import choose
 from .callback_runner import Callbacks
 from .checkpoint_format import Position
+from .checkpoint_schedule import CheckpointSchedule
 from .config import Config
 from .dataset import Dataset
 from .errors import NotFiniteError, StoppedError
@@ -42,7 +43,6 @@ log = logging.getLogger(__name__)
 _RUN_SECONDS = 1.0
 _GROWTH = 8  # the first groups are short, because the duration of a step is not yet known
 _SILENCE = 60.0  # seconds without a log line, after which an evaluation logs its progress
-_SHORTEST_EPOCH = 5.0  # seconds; the end of a shorter epoch is not worth a checkpoint
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Training:
         self._progress: ProgressWriter | None = None
         self._time, self._started = TimeSplit(), False
         self._run_length = 1
-        self._saved = time.monotonic()
+        self._schedule = CheckpointSchedule(options.checkpoint_seconds)
 
     def run(self) -> TrainingResult:
         """Train to the end.
@@ -215,10 +215,9 @@ class Training:
             self._run_steps()
         metrics = self._steps.results()
         running = self._state.running()
-        elapsed = time.monotonic() - self._saved
         last = epoch + 1 == self.config.epochs or self.model.stop_training
-        shortest = min(_SHORTEST_EPOCH, self.config.options.checkpoint_seconds)
-        if self._chief_decides(last or elapsed >= shortest or self._callbacks.may_swap):
+        due = last or self._schedule.is_due_after_epoch or self._callbacks.may_swap
+        if self._chief_decides(due):
             self._save(running)
         if self._evaluation:
             metrics |= self._evaluate(running)
@@ -263,8 +262,7 @@ class Training:
             step_in_epoch % hook_interval == 0 or step_in_epoch == self.steps_per_epoch
         ):
             self._call("on_train_batch_end", step_in_epoch - 1, self._steps.results())
-        elapsed = time.monotonic() - self._saved
-        due = elapsed >= self.config.options.checkpoint_seconds and not self._state.saving
+        due = self._schedule.is_due and not self._state.saving
         save, report, data_seconds = self._control(seconds, steps, due, outcome.data_seconds)
         self._count(seconds, data_seconds)
         if save:
@@ -368,7 +366,7 @@ class Training:
             # Trained weights get equal updates, and comparing them would take as long as a copy.
             compare_weights(self.replicas, self.model.non_trainable_weights)
             self._state.save(self._position, running)
-        self._saved = time.monotonic()
+        self._schedule.saved()
 
     def _chief_decides(self, value: bool) -> bool:
         """Return the chief's value on every process, because their clocks differ."""

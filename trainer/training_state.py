@@ -19,9 +19,10 @@ import numpy as np
 
 from kfp_tfjob.common import files
 
-from . import checkpoint_format, randomness
+from . import randomness
 from .callback_runner import Callbacks
 from .callback_state import CallbackState
+from .checkpoint_folder import read_newest
 from .checkpoint_format import Checkpoint, Position
 from .checkpoint_writer import CheckpointWriter, HostCopy
 from .replicas import Replicas, parts_of
@@ -157,7 +158,7 @@ class State:
         newest = None
         if self._replicas.chief:
             files.sweep(self._folder)
-            if newest := checkpoint_format.newest(self._folder):
+            if newest := read_newest(self._folder):
                 newest.check_fits(self._variables, self._settings)
         header = self._replicas.share(_header(newest))
         if not header:

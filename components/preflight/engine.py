@@ -42,7 +42,7 @@ from kfp_tfjob.registry.run_folder import claim
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.secret_keys import WEBHOOK_KEY
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.user_code.own_code import place_of
+from kfp_tfjob.user_code.own_code import code_address_of
 
 from ..code_copy import check_code, code_of_run, save_code
 from ..launch_tfjob.records import Records, require_same
@@ -323,8 +323,10 @@ def _input_addresses(plan: RunPlan) -> dict[str, str]:
     if not plan.model_code.in_image:
         addresses["model_code"] = plan.parameters["model_code"]
     if plan.data:
-        addresses |= own_reader.place(plan.data.options)
-    return addresses | place_of(EvaluatorCode.path, (plan.gate and plan.gate.evaluator) or "")
+        addresses |= own_reader.code_address(plan.data.options)
+    return addresses | code_address_of(
+        EvaluatorCode.path, (plan.gate and plan.gate.evaluator) or ""
+    )
 
 
 def _check_cluster(

@@ -149,7 +149,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         picture=model_input,
     )
     if model_input:
-        statistics = _described_images(scan, label, summed, model_input)
+        statistics = _image_statistics(scan, label, summed, model_input)
         return _complete(store, base, objects, schema, statistics)
     rule, source = scan.job.split_rules.rule, scan.job.source
     suspicions = [
@@ -172,7 +172,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     return _complete(store, base, objects, schema, statistics, distributions.document())
 
 
-def _described_images(
+def _image_statistics(
     scan: Scan, label: Label, summed: Statistics, model_input: ImageInput
 ) -> StatisticsDocument:
     """Return the content of statistics.json for a dataset of images."""

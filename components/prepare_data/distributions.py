@@ -111,7 +111,7 @@ class ColumnRows:
     counts: Mapping[str, list[int]]
 
     @classmethod
-    def of(cls, bins: Bins, counts: np.ndarray) -> ColumnRows:
+    def from_counts(cls, bins: Bins, counts: np.ndarray) -> ColumnRows:
         """Return a column's entry in distributions.json.
 
         Args:
@@ -233,7 +233,9 @@ class Distributions:
 
     def document(self) -> DistributionsDocument:
         """Return the content of distributions.json."""
-        columns = [ColumnRows.of(*pair) for pair in zip(self._bins, self.counts, strict=True)]
+        columns = [
+            ColumnRows.from_counts(*pair) for pair in zip(self._bins, self.counts, strict=True)
+        ]
         label = columns.pop() if self.label else None
         return DistributionsDocument(
             columns=tuple(columns), label=label, columns_left_out=self.left_out or None

@@ -141,7 +141,7 @@ class SplitRules:
         return times[codes]
 
 
-def place(
+def hashes_in(
     hashes: np.ndarray, splits: np.ndarray, fractions: list[float], folders: frozenset[str]
 ) -> np.ndarray:
     """Return hashes that lead to these splits: uint64 of shape [rows].

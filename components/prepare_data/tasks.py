@@ -36,7 +36,7 @@ from .source.column_names import Columns, choose
 from .source.files import Source, SourceFile
 from .source.readers.arrow_table import ArrowTable, Chunk
 from .source.readers.open_table import Part, open_table
-from .split_rules import SplitRules, place
+from .split_rules import SplitRules, hashes_in
 
 _MOST_NAMED = 10  # columns
 
@@ -269,7 +269,7 @@ class _PartWriter:
         feature_hashes = self._row_hashes(converted, string_hashes, image_hashes)
         hashes = feature_hashes
         if splits is not None:
-            hashes = place(hashes, splits[keep], job.fractions, rules.folders)
+            hashes = hashes_in(hashes, splits[keep], job.fractions, rules.folders)
         self.summary.faults.merge(converted.faults)
         split = split_of(hashes, job.fractions)
         labels, numbers = self.summary.labels.add(converted, split)

@@ -1,7 +1,7 @@
 """The pods of prepare_data, evaluate and publish, as set by `pod.prepare` and `pod.evaluate`.
 
 Kubeflow Pipelines creates these pods: the pipeline passes outputs of preflight to its setters
-(pipelines/task.py). An output always has a value, so preflight passes on the compiled settings
+(pipelines/step_pod.py). An output always has a value, so preflight passes on the compiled settings
 where `pod` does not replace them. Called by preflight, `doctor`, `submit` and the pipeline.
 """
 

@@ -148,15 +148,15 @@ def _prose_word(word: str, first: bool) -> str:
         return code(word)
     if _PLAIN.fullmatch(word):
         return word
-    parts = _PARTS.fullmatch(word)
+    parts = _PARTS.fullmatch(word)  # punctuation, text, punctuation
     if not (parts and parts[2]):
         return word  # only punctuation
-    before, name, after = parts.groups()
-    if "(" in name and after.startswith(")"):  # a call, such as fit(x)
-        name, after = f"{name})", after[1:]
-    if len(name) > 2 and name[0] == name[-1] == "`":
-        name = name[1:-1]
-    return f"{before}{code(name, MOST)}{after}"
+    before, text, after = parts.groups()
+    if "(" in text and after.startswith(")"):  # a call, such as fit(x)
+        text, after = f"{text})", after[1:]
+    if len(text) > 2 and text[0] == text[-1] == "`":
+        text = text[1:-1]
+    return f"{before}{code(text, MOST)}{after}"
 
 
 def _wrapped(text: str) -> Iterator[str]:

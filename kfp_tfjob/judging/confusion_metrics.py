@@ -107,10 +107,14 @@ class Cells:
         wrong = np.where(self.labels == self.predicted, 0, self.counts)
         return (self.by_label(wrong) + self.by_guess(wrong)).astype(np.int64)
 
-    def effective_sample_size(self, chosen: NDArray[np.bool_] | None = None) -> int:
-        """Return how many equally weighted rows have as much information as the chosen cells."""
-        weight = self.weight if chosen is None else self.weight[chosen]
-        squares = self.squares if chosen is None else self.squares[chosen]
+    def effective_sample_size(self, cell_mask: NDArray[np.bool_] | None = None) -> int:
+        """Return how many equally weighted rows have as much information as these cells.
+
+        Args:
+            cell_mask: (cells,) the cells that count; None for all of them.
+        """
+        weight = self.weight if cell_mask is None else self.weight[cell_mask]
+        squares = self.squares if cell_mask is None else self.squares[cell_mask]
         # With equal weights, the ratio is the number of rows, which rounding must not truncate.
         return int(weight.sum() ** 2 / squares.sum() + 1e-6) if weight.sum() else 0
 

@@ -154,10 +154,10 @@ class Measures:
         if metric in _OF_CURVES:
             return ranking_metrics.estimate(predictions, self.curves, metric)
         if metric == "log_loss":
-            relabeled = _classification_terms(predictions, _losses_by_label)
+            relabeled = _terms_by_class(predictions, _losses_by_label)
             return mean(metric, predictions, lambda chunk: chunk.losses, relabeled=relabeled)
         if metric == "brier":
-            relabeled = _classification_terms(predictions, _square_errors_by_label)
+            relabeled = _terms_by_class(predictions, _square_errors_by_label)
             return mean(metric, predictions, lambda chunk: chunk.square_errors, relabeled=relabeled)
         if metric == "ece":
             return Estimate(metric, self.calibration.error, predictions, None, predictions.rows)
@@ -181,7 +181,7 @@ def _top_k_accuracy(predictions: ClassPredictions, metric: str, k: int) -> Estim
     return mean(metric, predictions, hits, proportion=True)
 
 
-def _classification_terms(
+def _terms_by_class(
     predictions: ClassPredictions, by_label: Callable[[ClassPredictions], _Floats]
 ) -> LabelTerms | None:
     """Return what each row would add to a mean metric with each label; None without all scores.
@@ -220,7 +220,7 @@ def _square_errors_by_label(chunk: ClassPredictions) -> _Floats:
 
 def _regression(predictions: ValuePredictions, metric: str) -> Estimate:
     if metric == "mae":
-        relabeled = _regression_terms(predictions, np.abs)
+        relabeled = _terms_by_value(predictions, np.abs)
         return mean(metric, predictions, lambda chunk: np.abs(chunk.errors), relabeled=relabeled)
     if metric == "mean_error":
         return mean(metric, predictions, lambda chunk: chunk.errors)
@@ -230,7 +230,7 @@ def _regression(predictions: ValuePredictions, metric: str) -> Estimate:
         "mse",
         predictions,
         lambda chunk: chunk.errors**2,
-        relabeled=_regression_terms(predictions, np.square),
+        relabeled=_terms_by_value(predictions, np.square),
     )
     if metric == "rmse":
         rmse = math.sqrt(square.value)
@@ -264,7 +264,7 @@ def _transform_mse(square: Estimate, metric: str, value: float, slope: float) ->
     )
 
 
-def _regression_terms(
+def _terms_by_value(
     predictions: ValuePredictions, loss: Callable[[_Floats], _Floats]
 ) -> LabelTerms:
     """Return the mean loss as a function of the labels, which are grouped by quantiles."""

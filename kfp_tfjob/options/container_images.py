@@ -147,9 +147,9 @@ def registry_problems(registry: str, path: str) -> Iterator[Problem]:
         registry: A host and perhaps a path, for example `ghcr.io/me`.
         path: The option or parameter with the registry, for example `--registry`.
     """
-    suffix = tools_in("")
     fix = "name the registry's host and path, for example ghcr.io/me"
-    yield from reference_problems(registry, f"{path} is not a registry", fix, path, suffix)
+    image_name = tools_in("")  # a registry is valid if a reference to one of our images is
+    yield from reference_problems(registry, f"{path} is not a registry", fix, path, image_name)
 
 
 def is_placeholder(image: str) -> bool:

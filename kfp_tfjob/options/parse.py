@@ -154,7 +154,7 @@ def bad_texts(name: str, value: Any) -> Iterator[Problem]:
             expected="a string without a placeholder",
             fix="pass the whole value as one input, for example a dict that is a parameter of the"
             " pipeline or the output of a component; or use the Python component of the step with"
-            " kfp_tfjob.pipelines.task.with_store",
+            " kfp_tfjob.pipelines.step_pod.with_store",
             path=name,
         )
 

@@ -158,7 +158,7 @@ def plan(store: Store, layout: Layout, seconds: float) -> list[Deletion]:
     Raises:
         DataError: A champion record is damaged.
     """
-    runs, datasets = _runs(store, layout), _datasets(store, layout)
+    runs, datasets = _objects_of_runs(store, layout), _objects_of_datasets(store, layout)
     all_stored = (*runs.values(), *datasets.values())
     now = _store_time(store, (file for stored in all_stored for _, file in stored.objects))
     before = now - timedelta(seconds=seconds)
@@ -303,34 +303,35 @@ def _store_time(store: Store, objects: Iterable[Listed]) -> datetime:
     return datetime.now(UTC)
 
 
-def _runs(store: Store, layout: Layout) -> dict[str, _Stored]:
+def _objects_of_runs(store: Store, layout: Layout) -> dict[str, _Stored]:
     """Return all runs' objects by run id, wherever output_uri puts the runs' folders."""
     top, runs = layout.root / RUNS, defaultdict[str, _Stored](_Stored)
-    recorded: dict[str, tuple[S3Address, str]] = {}  # a folder's address and run id, by its key
+    # Of the runs with a folder record: the folder's address and the run id, by its key.
+    by_folder: dict[str, tuple[S3Address, str]] = {}
     recorded_ids, _ = run_ids(store, layout)
     for run_id, outcome in each(lambda run_id: find(store, layout, run_id).base, recorded_ids):
         try:
-            recorded[outcome.result().key] = outcome.result(), run_id
+            by_folder[outcome.result().key] = outcome.result(), run_id
         except DataError as error:
             log.warning("a run is kept, because it cannot be read: %s", error)
-    records = {layout.folder_record(run_id): base for base, run_id in recorded.values()}
+    records = {layout.folder_record(run_id): base for base, run_id in by_folder.values()}
     for file in store.list(top):
         if base := records.get(file.address):
-            runs[recorded[base.key][1]].add_record(base, file)
+            runs[by_folder[base.key][1]].add_record(base, file)
             continue
         parts = file.address.key[len(top.key) + 1 :].split("/")
         parents = (f"{top.key}/{'/'.join(parts[:end])}" for end in range(1, len(parts)))
         folder, run_id = next(
-            (recorded[parent] for parent in parents if parent in recorded),
+            (by_folder[parent] for parent in parents if parent in by_folder),
             (top / parts[0], parts[0]),
         )
         # Other objects stay: their run's folder record is damaged or lost.
-        if folder.key in recorded or RUN_OBJECT.fullmatch("/".join(parts[1:])):
+        if folder.key in by_folder or RUN_OBJECT.fullmatch("/".join(parts[1:])):
             runs[run_id].add(folder, file)
     return runs
 
 
-def _datasets(store: Store, layout: Layout) -> dict[str, _Stored]:
+def _objects_of_datasets(store: Store, layout: Layout) -> dict[str, _Stored]:
     """Return all datasets' objects by digest, each with the note of its last use."""
     top, datasets = layout.root / DATASETS, defaultdict[str, _Stored](_Stored)
     for file in store.list(top):

@@ -27,6 +27,8 @@ from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import MANIFEST, Layout, RunLayout
 from kfp_tfjob.storage.store import Store
 
+LAST = "last"  # what a user writes instead of an id: the newest run
+
 
 @dataclass(frozen=True)
 class _FolderRecord:

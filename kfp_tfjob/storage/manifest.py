@@ -16,6 +16,7 @@ from typing import Any
 from kfp_tfjob.common.errors import DataError, Problem
 
 from . import documents
+from .address import S3Address
 from .documents import LONGEST
 
 FORMAT = "kfp-tfjob/manifest/1"
@@ -37,6 +38,23 @@ class ManifestObject:
     size: int
     crc64nvme: str
     sha256: str | None = None
+
+    def check(self, address: S3Address, size: int, crc64nvme: str) -> None:
+        """Check that the object at `address`, which has these values, is the one of the manifest.
+
+        Raises:
+            DataError: It is not.
+        """
+        if (size, crc64nvme) != (self.size, self.crc64nvme):
+            raise DataError(
+                Problem(
+                    f"{address} does not match its manifest",
+                    received=f"{size} bytes, CRC64NVME {crc64nvme}",
+                    expected=f"{self.size} bytes, CRC64NVME {self.crc64nvme}",
+                    fix="do not use it; the run that wrote the manifest must write it again",
+                    name="checksum-mismatch",
+                )
+            )
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def _credentials_remedy() -> str:
         # A component of KFP cannot bring a volume with it.
         return (
             "mount the store's Secret into this task of your pipeline: load the compiled YAML"
-            " of the step, or call kfp_tfjob.pipelines.task.with_store(task)"
+            " of the step, or call kfp_tfjob.pipelines.step_pod.with_store(task)"
         )
     return (
         "create the Secret named by storage_secret, or set the standard AWS credentials in the"

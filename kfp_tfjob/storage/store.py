@@ -239,7 +239,7 @@ class Store:
                     ).base64
             else:
                 checksum = "not computed"
-            _compare(address, (size, checksum), expected)
+            expected.check(address, size, checksum)
 
     def entry(self, address: S3Address, key: str) -> ManifestObject:
         """Return the manifest entry of an object under `key`.
@@ -265,7 +265,7 @@ class Store:
             DataError: The object is missing or differs.
         """
         stored = self.entry(address, expected.key)
-        _compare(address, (stored.size, stored.crc64nvme), expected)
+        expected.check(address, stored.size, stored.crc64nvme)
 
     def read_manifest(self, address: S3Address) -> Manifest:
         """Return the manifest at an address.
@@ -534,17 +534,3 @@ def _is_url(endpoint: str) -> bool:
         return url.scheme in ("http", "https") and bool(valid) and url.port != 0
     except ValueError:  # a port that is not a number, or an unclosed bracket
         return False
-
-
-def _compare(address: S3Address, stored: tuple[int, str], expected: ManifestObject) -> None:
-    """Raise unless an object's size in bytes and CRC64NVME match its manifest entry."""
-    if stored != (expected.size, expected.crc64nvme):
-        raise DataError(
-            Problem(
-                f"{address} does not match its manifest",
-                received=f"{stored[0]} bytes, CRC64NVME {stored[1]}",
-                expected=f"{expected.size} bytes, CRC64NVME {expected.crc64nvme}",
-                fix="do not use it; the run that wrote the manifest must write it again",
-                name="checksum-mismatch",
-            )
-        )

@@ -152,7 +152,7 @@ def _is_in(module: ModuleType, place: str) -> bool:
     return place in (getattr(module, "__file__", None) or "")
 
 
-def place_of(path: str, text: str) -> dict[str, str]:
+def code_address_of(path: str, text: str) -> dict[str, str]:
     """Return the option `path` with its code's source; empty if the image contains the code.
 
     Raises:

@@ -28,7 +28,8 @@ from .connection import BackEnd, Connection
 from .package import Package
 from .pods import RunOnCluster
 from .records import Records
-from .runs import Run, all_parameters, find_run, list_runs, read_run, with_steps
+from .run_lookup import find_run
+from .runs import Run, all_parameters, list_runs, read_run, with_steps
 from .schedules import Schedule, Trigger
 from .why import Why, explain, with_verdict
 

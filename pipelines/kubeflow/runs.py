@@ -1,8 +1,8 @@
-"""The runs of a back end, in this project's form, and how to find one.
+"""The runs of a back end, in this project's form.
 
 The API describes a run by tasks of Argo, with a driver and several tries for each step; after
 2.17, by one record for each step (`task_records`). A user thinks in steps, so `steps_of` reduces
-both to one state for each step. Called by the Python client and the commands that name a run.
+both to one state for each step. Called by the Python client, `run_lookup.py` and `schedules.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
-from kfp_tfjob.common.formatting import counted, listed
+from kfp_tfjob.common.errors import StepError
+from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.components import STEPS
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.parse import whole_numbers
@@ -27,16 +26,12 @@ from .connection import BackEnd, equals
 from .errors import UnknownRunError
 from .task_records import read_tasks
 
-LAST = "last"
 WAITING, RUNNING = ("pending",), ("running", "paused", "canceling")
 OVER = ("succeeded", "failed", "canceled", "skipped")
 
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_PREFIX = re.compile(r"[0-9a-f][0-9a-f-]{3,35}")
 _ARCHIVED = "ARCHIVED"
 _DRIVER = "-driver"
 _TRY = re.compile(r"\(\d+\)$")
-_SEARCHED = 1000  # newest runs among which a prefix is looked up, because the API cannot do it
 
 
 @dataclass(frozen=True)
@@ -147,65 +142,6 @@ def raw_runs(back_end: BackEnd) -> Iterator[Any]:
         sort_by="created_at desc",
         namespace=back_end.namespace,
     )
-
-
-def find_run(back_end: BackEnd, identifier: str) -> Run:
-    """Return a run by its id, a unique beginning of the id, its name, or `last`.
-
-    `last` is the newest run of this pipeline. The other forms find runs of any pipeline, for
-    example of a user's pipeline with steps of this project.
-
-    Raises:
-        UnknownRunError: There is no such run.
-        ConfigurationError: Several runs match.
-    """
-    identifier = identifier.strip()
-    if _ID.fullmatch(identifier):
-        try:
-            return read_run(back_end, identifier)
-        except UnknownRunError as error:
-            raise _no_run(back_end, identifier) from error
-    if identifier == LAST:
-        matches = list(islice(list_runs(back_end), 1))
-    else:
-        same_name = named(back_end, identifier)[::-1] if identifier else []
-        matches = [run for run in same_name if not run.is_archived] or same_name
-    if not matches and _PREFIX.fullmatch(identifier):
-        newest = islice(raw_runs(back_end), _SEARCHED)
-        matches = [run_of(back_end, raw) for raw in newest if raw.run_id.startswith(identifier)]
-    if len(matches) == 1:
-        return read_run(back_end, matches[0].run_id)
-    if matches:
-        fix = f"give the id, for example {matches[0].run_id[:8]} for the newest"
-        if all(run.run_id.startswith(identifier) for run in matches):
-            fix = "type more of the id"
-        raise ConfigurationError(
-            Problem(
-                f"several runs are called {identifier}",
-                received=counted(len(matches), "run"),
-                expected=f"one of {listed(map(_label, matches), 5)}",
-                fix=fix,
-            )
-        )
-    raise _no_run(back_end, identifier)
-
-
-def _no_run(back_end: BackEnd, identifier: str) -> UnknownRunError:
-    newest = ", ".join(map(_label, islice(list_runs(back_end), 5)))
-    is_last = identifier == LAST
-    return UnknownRunError(
-        Problem(
-            "there is no run of this pipeline yet" if is_last else "there is no such run",
-            received=identifier or "nothing",
-            expected=f"an id, a unique id prefix, a name or {LAST}; the newest: {newest or 'none'}",
-            fix="list them with `kfp-tfjob runs`",
-            name="run-not-found",
-        )
-    )
-
-
-def _label(run: Run) -> str:
-    return f"{run.name} ({run.run_id[:8]}, {run.state})"
 
 
 def named(back_end: BackEnd, name: str) -> list[Run]:

@@ -17,7 +17,7 @@ from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import Store
 
 from .home import BUCKET, Home
-from .s3_server import Server, locked
+from .s3_server import Server, try_exclusive_lock
 
 
 @contextmanager
@@ -68,4 +68,4 @@ def is_held(lock: Path) -> bool:
     if not lock.exists():
         return False
     with open(lock) as file:
-        return not locked(file)
+        return not try_exclusive_lock(file)

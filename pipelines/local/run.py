@@ -45,7 +45,7 @@ from . import processes
 from .ending import Ending
 from .home import BUCKET, LOG, PARAMETERS, REPORTS, RUN_LOG, TICK, Home
 from .output import PlainSteps, Relay, Steps
-from .s3_server import Server, locked, pass_no_proxy
+from .s3_server import Server, pass_no_proxy, try_exclusive_lock
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ def only_run(home: Home) -> Iterator[None]:
     """Lock the folder, so that two runs do not share an S3 server and its data."""
     with open(home.folder / "lock", "w") as file:
         for _ in range(20):  # one second: `is_held` of another command has it for a moment
-            if locked(file):
+            if try_exclusive_lock(file):
                 break
             time.sleep(0.05)
         else:

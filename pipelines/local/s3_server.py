@@ -181,7 +181,7 @@ class Server:
     def stop(self) -> None:
         """End the server unless other programs use it; every acknowledged object is on disk."""
         with self.users:
-            if not (self.process and locked(self.users)):
+            if not (self.process and try_exclusive_lock(self.users)):
                 return
             self.process.terminate()
             try:
@@ -243,13 +243,13 @@ def _lock_file(path: Path) -> IO[str]:
 
 def _take_lock(lock: IO[str]) -> bool:
     """Try to take the lock of a folder, and return whether it was free; then no server runs."""
-    if locked(lock):
+    if try_exclusive_lock(lock):
         lock.truncate(0)  # the address of the server that has ended
         return True
     return False
 
 
-def locked(file: IO[str]) -> bool:
+def try_exclusive_lock(file: IO[str]) -> bool:
     """Try to lock a file for this process alone, and return whether it was free."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -339,7 +339,7 @@ def serve(folder: Path, port: int, lock: int) -> None:
     }.items():
         _write_private(folder / "secret" / name, content)
     os.write(lock, endpoint.encode())  # means ready
-    eventlet.spawn(_end_when_unused, folder)
+    eventlet.spawn(_exit_when_unused, folder)
     run(front, _serialize_creates(_with_cache(proxy)))
 
 
@@ -484,7 +484,7 @@ def _with_cache(application: WSGIApplication) -> WSGIApplication:
     return call
 
 
-def _end_when_unused(folder: Path) -> None:
+def _exit_when_unused(folder: Path) -> None:
     """End this process once no program holds the shared lock of `users`.
 
     From then on, a new program waits for that lock until this process has ended.
@@ -492,7 +492,7 @@ def _end_when_unused(folder: Path) -> None:
     from eventlet import sleep
 
     with _lock_file(folder / "users") as users:
-        while not locked(users):
+        while not try_exclusive_lock(users):
             sleep(0.3)  # pyright: ignore[reportArgumentType]  # eventlet takes fractions
         # The address is removed first, because a program may take `users` at any time.
         os.truncate(folder / "lock", 0)

@@ -23,7 +23,7 @@ from kfp_tfjob.options.container_images import (
     trainer_in,
 )
 from kfp_tfjob.pipelines.compilation import pinned
-from kfp_tfjob.pipelines.task import with_store
+from kfp_tfjob.pipelines.step_pod import with_store
 
 # The chief leaves this file in output/.
 SEEN = "seen.json"

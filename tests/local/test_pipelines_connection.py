@@ -20,7 +20,8 @@ from kfp_tfjob.pipelines.kubeflow.connection import (
     equals,
 )
 from kfp_tfjob.pipelines.kubeflow.errors import BackEndError, UnknownRunError, translate
-from kfp_tfjob.pipelines.kubeflow.runs import find_run, list_runs, named, read_run
+from kfp_tfjob.pipelines.kubeflow.run_lookup import find_run
+from kfp_tfjob.pipelines.kubeflow.runs import list_runs, named, read_run
 from kfp_tfjob.pipelines.local.home import DEFAULT, PARAMETERS, Home
 from tests.local.fake_pipelines import FakePipelines, Refusal
 from tests.problems import problem_of

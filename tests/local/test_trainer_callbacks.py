@@ -14,7 +14,7 @@ from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.features.records import evaluation_slices, train_slices
 from kfp_tfjob.options.train import TrainerOptions
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.trainer import checkpoint_format, loop, models, user_model
+from kfp_tfjob.trainer import checkpoint_folder, loop, models, user_model
 from kfp_tfjob.trainer.callback_choice import choose
 from kfp_tfjob.trainer.callback_runner import Callbacks
 from kfp_tfjob.trainer.checkpoint_format import Position
@@ -199,7 +199,7 @@ def test_stopped_while_a_layer_counts_its_evaluations(
     _, whole = train(dataset, tmp_path / "whole", **more)
     with pytest.raises(StoppedError):
         train(dataset, tmp_path / "cut", stop=told, **more)
-    assert checkpoint_format.steps(tmp_path / "cut" / "checkpoints") == [STEPS]
+    assert checkpoint_folder.stored_steps(tmp_path / "cut" / "checkpoints") == [STEPS]
     _, resumed = train(dataset, tmp_path / "cut", **more)
     for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
         assert (one == other).all()

@@ -14,7 +14,8 @@ from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE, MANIFEST
-from kfp_tfjob.trainer.checkpoint_format import Checkpoint, Position, steps
+from kfp_tfjob.trainer.checkpoint_folder import stored_steps
+from kfp_tfjob.trainer.checkpoint_format import Checkpoint, Position
 from kfp_tfjob.trainer.checkpoint_writer import CheckpointWriter, HostCopy
 from tests.local.trainer_jobs import STEPS, Start
 
@@ -48,7 +49,7 @@ def test_the_newest_few_stay(tmp_path: Path) -> None:
     for step in range(1, 7):
         writer.begin(_content(step))
         writer.wait()
-        seen.append(steps(tmp_path))
+        seen.append(stored_steps(tmp_path))
     assert seen == [[1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6]]
 
 

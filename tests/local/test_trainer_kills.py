@@ -19,7 +19,7 @@ from hashlib import sha256
 
 import pytest
 
-from kfp_tfjob.trainer import checkpoint_format
+from kfp_tfjob.trainer import checkpoint_folder
 from tests.local import tiny_dataset
 from tests.local.trainer_jobs import Job, Start
 
@@ -198,7 +198,7 @@ def _end_the_others(job: Job, kill: Kill) -> None:
 
 def _variables(job: Job) -> str:
     """Return the SHA-256 of every variable of the model and the optimizer after the last step."""
-    found = checkpoint_format.newest(job.output / "checkpoints")
+    found = checkpoint_folder.read_newest(job.output / "checkpoints")
     assert found.position.step == job.final["step"]
     digest = sha256()
     for name, value in found.variables:

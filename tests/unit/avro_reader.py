@@ -12,7 +12,11 @@ import pyarrow as pa
 
 from kfp_tfjob.components.prepare_data.faults import BlockFaults
 from kfp_tfjob.components.prepare_data.source.column_names import Columns
-from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk, Reader, undamaged
+from kfp_tfjob.components.prepare_data.source.readers.arrow_table import (
+    Chunk,
+    Reader,
+    translate_read_errors,
+)
 from kfp_tfjob.components.prepare_data.source.readers.byte_range import Span
 from kfp_tfjob.options.data import DataOptions
 
@@ -34,7 +38,7 @@ class AvroTable(Reader):
         self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
     ) -> None:
         self._name = name
-        with undamaged(name, errors=_ERRORS):
+        with translate_read_errors(name, errors=_ERRORS):
             self._records = fastavro.reader(stream)
             fields: Any = self._records.writer_schema
             self.schema = pa.schema([(item["name"], _type(item)) for item in fields["fields"]])
@@ -48,7 +52,7 @@ class AvroTable(Reader):
         """Yield the columns, at most `rows` records at a time."""
         row = 1
         while True:
-            with undamaged(self._name, errors=_ERRORS):
+            with translate_read_errors(self._name, errors=_ERRORS):
                 records: list[Any] = list(islice(self._records, rows))
             if not records:
                 return

@@ -33,7 +33,7 @@ from kfp_tfjob.serving import requests_sample
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.trainer import checkpoint_format, encoded_rows
+from kfp_tfjob.trainer import checkpoint_folder, checkpoint_format, encoded_rows
 from kfp_tfjob.trainer.dataset import Dataset, RowWeights
 from kfp_tfjob.user_code import code_files
 from tests.conftest import PACKAGES
@@ -87,9 +87,9 @@ def _dataset(folder: Path) -> None:
 def _checkpoint(folder: Path) -> None:
     checkpoints._content(1).write(folder)
     try:
-        checkpoint_format.newest(folder)
+        checkpoint_folder.read_newest(folder)
     finally:
-        assert checkpoint_format.steps(folder) == [1]  # it is not damaged
+        assert checkpoint_folder.stored_steps(folder) == [1]  # it is not damaged
 
 
 def _zip(folder: Path) -> None:

@@ -17,7 +17,7 @@ from kfp_tfjob.judging.predictions import ClassPredictions, Predictions, ValuePr
 from kfp_tfjob.options.gate import DEFAULT_GATE, GateOptions, check_metrics, parse_gate
 from kfp_tfjob.pipelines.hints import with_hints
 from kfp_tfjob.storage.store import Store
-from kfp_tfjob.user_code.own_code import place_of
+from kfp_tfjob.user_code.own_code import code_address_of
 from tests.baselines import constant_classifier, constant_regression, two_classes
 
 ROWS = 1000
@@ -295,7 +295,9 @@ def test_the_code_of_the_evaluator(tmp_path: Path) -> None:
     gate = parse_gate({"mode": "point", "evaluator": f"{code}:cost"})
     digest, problems = check_evaluator(Store("http://127.0.0.1:1", "r"), gate)
     assert len(digest) == 64 and problems == []
-    assert gate and place_of("gate.evaluator", gate.evaluator) == {"gate.evaluator": str(code)}
+    assert gate and code_address_of("gate.evaluator", gate.evaluator) == {
+        "gate.evaluator": str(code)
+    }
     gate = parse_gate({"mode": "point", "evaluator": f"{code}:coast"})
     digest, (problem,) = check_evaluator(Store("http://127.0.0.1:1", "r"), gate)
     assert digest == "" and problem.path == "gate.evaluator" and "coast" in str(problem)

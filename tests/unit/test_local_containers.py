@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from kfp_tfjob.cluster.local import container
-from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, place
+from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, to_host_path
 from kfp_tfjob.cluster.local.pod import LocalPod
 from kfp_tfjob.common.escaping import MASK, uncolored
 from kfp_tfjob.jobs import log_masking
@@ -34,7 +34,7 @@ def test_references_are_expanded_as_kubernetes_does(text, expanded):
 def test_only_whole_paths_are_placed():
     mounts = {"/a": Path("/1"), "/a/b": Path("/2")}
     places = {"/a/x": "/1/x", "/a/b/x": "/2/x", "/a": "/1", "/ab": "/ab", "--out=/a": "--out=/a"}
-    assert {path: place(path, mounts) for path in places} == places
+    assert {path: to_host_path(path, mounts) for path in places} == places
 
 
 def test_the_environment_of_a_container(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.options.parse import bad_texts, parse
 from kfp_tfjob.options.train import TrainOptions
 from kfp_tfjob.pipelines.compilation import FOLDER
-from kfp_tfjob.pipelines.task import with_store
+from kfp_tfjob.pipelines.step_pod import with_store
 from tests.problems import problem_of
 from tests.unit.compiled_rules import Document, broken, parts_of
 

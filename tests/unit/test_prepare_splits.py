@@ -19,7 +19,7 @@ from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_
 from kfp_tfjob.components.prepare_data.split_rules import (
     folder_problems,
     ignored_folders,
-    place,
+    hashes_in,
     time_limits,
 )
 from kfp_tfjob.storage.store import Store
@@ -364,7 +364,7 @@ def test_a_placed_hash_leads_to_its_split_and_keeps_the_order(hashes, fractions,
     given_ = dict(zip(("train", "validation", "test"), fractions, strict=True))
     hashes = np.sort(np.array(hashes, np.uint64))
     splits = np.random.default_rng(seed).integers(0, 3, len(hashes)).astype(np.int8)
-    placed = place(hashes, splits, list(fractions), frozenset())
+    placed = hashes_in(hashes, splits, list(fractions), frozenset())
     assert split_of(placed, list(given_.values())).tolist() == splits.tolist()
     for i in range(3):
         assert (np.diff(placed[splits == i].astype(object)) >= 0).all()

@@ -26,7 +26,7 @@ from kfp_tfjob.jobs.verdict import Verdict
 from kfp_tfjob.storage.checksum import crc64nvme
 from kfp_tfjob.storage.layout import CODEC_VERSION, MANIFEST, Layout, attempt_record
 from kfp_tfjob.storage.manifest import Manifest
-from kfp_tfjob.trainer import checkpoint_format
+from kfp_tfjob.trainer import checkpoint_folder, checkpoint_format
 from kfp_tfjob.trainer.dataset import Dataset
 from tests.problems import problem_of
 
@@ -85,7 +85,7 @@ def test_a_failure_is_read() -> None:
 
 def test_the_checkpoint_of_an_interrupted_run_is_the_newest() -> None:
     folder = STORED / "runs" / "interrupted" / "output" / "checkpoints"
-    found = checkpoint_format.newest(folder)
+    found = checkpoint_folder.read_newest(folder)
     # At the end of its sixth epoch, which is still to be evaluated.
     assert found and found.position == checkpoint_format.Position(126, 5, 21)
     assert [value.nbytes for _, value in found.variables if value.nbytes]

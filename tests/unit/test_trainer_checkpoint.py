@@ -13,7 +13,8 @@ import pytest
 
 from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.common.files import sweep
-from kfp_tfjob.trainer.checkpoint_format import Checkpoint, Position, newest, remove, steps
+from kfp_tfjob.trainer.checkpoint_folder import read_newest, remove_checkpoint, stored_steps
+from kfp_tfjob.trainer.checkpoint_format import Checkpoint, Position
 from kfp_tfjob.trainer.errors import NotStartedError
 
 SETTINGS = {"seed": 1}
@@ -25,7 +26,7 @@ def _content(step: int, **variables: np.ndarray) -> Checkpoint:
 
 
 def newest_step(folder: Path) -> int:
-    found = newest(folder)
+    found = read_newest(folder)
     assert found is not None
     return found.position.step
 
@@ -50,7 +51,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     content = dataclasses.replace(_content(5, **values), callback_arrays=[np.ones(2, np.float32)])
     assert content.write(tmp_path)
     assert not content.write(tmp_path)
-    found = newest(tmp_path)
+    found = read_newest(tmp_path)
     assert found is not None
     assert (found.position, found.settings) == (Position(5, 0, 5), SETTINGS)
     assert found.metrics == [b"\x01\x02"]
@@ -68,7 +69,7 @@ def test_a_torn_checkpoint_is_never_restored_and_can_be_written_again(
 ) -> None:
     torn = two / "2" / file
     torn.write_bytes(torn.read_bytes()[:kept])
-    assert newest_step(two) == 1 and steps(two) == [1]
+    assert newest_step(two) == 1 and stored_steps(two) == [1]
     assert _content(2).write(two)
     assert newest_step(two) == 2
 
@@ -94,27 +95,27 @@ def test_a_torn_checkpoint_is_never_restored_and_can_be_written_again(
 def test_a_damaged_index_is_removed_with_its_checkpoint(two: Path, damage: dict[str, Any]) -> None:
     path = two / "2" / "checkpoint.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
-    assert newest_step(two) == 1 and steps(two) == [1]
+    assert newest_step(two) == 1 and stored_steps(two) == [1]
 
 
 def test_a_state_of_callbacks_may_be_infinite(tmp_path: Path) -> None:
     callbacks = {"best": math.inf, "last": -math.inf}
     assert dataclasses.replace(_content(1), callbacks=callbacks).write(tmp_path)
-    checkpoint = newest(tmp_path)
+    checkpoint = read_newest(tmp_path)
     assert checkpoint is not None and checkpoint.callbacks == callbacks
 
 
 def test_what_an_end_by_force_left_is_no_checkpoint(tmp_path: Path) -> None:
-    assert newest(tmp_path / "nothing") is None
+    assert read_newest(tmp_path / "nothing") is None
     _content(1).write(tmp_path)
     (tmp_path / "1").rename(tmp_path / ".1.tmp")
-    assert newest(tmp_path) is None
+    assert read_newest(tmp_path) is None
     sweep(tmp_path)
     assert not list(tmp_path.iterdir())
     _content(12).write(tmp_path)
     _content(3).write(tmp_path)
-    assert steps(tmp_path) == [3, 12]
-    remove(tmp_path, 12)
+    assert stored_steps(tmp_path) == [3, 12]
+    remove_checkpoint(tmp_path, 12)
     assert [item.name for item in tmp_path.iterdir()] == ["3"]
 
 
@@ -140,7 +141,7 @@ def test_what_lies_beside_checkpoints_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "12").write_text("a file")
     before = sorted(tmp_path.iterdir())
     assert newest_step(tmp_path) == 3
-    assert steps(tmp_path) == [3]
+    assert stored_steps(tmp_path) == [3]
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -148,8 +149,8 @@ def test_a_checkpoint_of_a_newer_program_is_refused_and_stays(two: Path) -> None
     state = two / "2" / "checkpoint.json"
     state.write_text(state.read_text().replace("checkpoint/1", "checkpoint/2"))
     with pytest.raises(ConfigurationError, match="step 2"):
-        newest(two)
-    assert steps(two) == [1, 2]
+        read_newest(two)
+    assert stored_steps(two) == [1, 2]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc has a file that cannot be read")
@@ -158,7 +159,7 @@ def test_a_checkpoint_the_disk_does_not_give_is_not_taken_for_a_damaged_one(two:
     variables.unlink()
     variables.symlink_to("/proc/self/mem")  # reading it is an input/output error
     with pytest.raises(NotStartedError, match="step 2 "):
-        newest(two)
-    assert steps(two) == [1, 2]
+        read_newest(two)
+    assert stored_steps(two) == [1, 2]
     variables.unlink()
     assert newest_step(two) == 1

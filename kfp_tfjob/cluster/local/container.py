@@ -54,7 +54,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replace, text)
 
 
-def place(text: str, mounts: Mapping[str, Path]) -> str:
+def to_host_path(text: str, mounts: Mapping[str, Path]) -> str:
     """Translate a path below a mountPath to its folder on this machine; other strings stay."""
     for mount in sorted(mounts, key=len, reverse=True):
         if text == mount or text.startswith(mount + "/"):
@@ -123,7 +123,7 @@ def environment(
             value = pod.field(field["fieldPath"])
         else:
             value = expand(variable.get("value", ""), declared)
-        declared[variable["name"]] = place(value, mounts)
+        declared[variable["name"]] = to_host_path(value, mounts)
     inherited = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     programs = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
     inherited |= {"PATH": os.pathsep.join(programs)}

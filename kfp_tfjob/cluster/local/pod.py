@@ -17,7 +17,14 @@ from kfp_tfjob.common import files
 from kfp_tfjob.jobs.kinds import kind_of_pod
 from kfp_tfjob.jobs.objects import Object
 
-from .container import LocalContainer, MissingObjectError, PodInfo, environment, expand, place
+from .container import (
+    LocalContainer,
+    MissingObjectError,
+    PodInfo,
+    environment,
+    expand,
+    to_host_path,
+)
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +248,7 @@ class LocalPod:
         name = spec["name"]
         return LocalContainer(
             name=name,
-            command=[place(expand(word, values), mounts) for word in words],
+            command=[to_host_path(expand(word, values), mounts) for word in words],
             environment=values,
             folder=self._folder,
             restarts=restarts,

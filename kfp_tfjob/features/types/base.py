@@ -230,7 +230,7 @@ class ColumnType:
     probed_forms: ClassVar[tuple[str, ...]] = ()  # `fits` looks at some of these strings
     long_forms: ClassVar[tuple[str, ...]] = ()  # of strings with more than LONGEST characters
     expected: ClassVar[str] = ""  # the usual form, where a column is unclear
-    arrow_type: ClassVar[pa.DataType | None] = None  # as which pyarrow parses, if `holds` agrees
+    arrow_type: ClassVar[pa.DataType | None] = None  # as which pyarrow parses, if `are_valid`
     repeats: ClassVar[bool] = True  # its strings may repeat, so a reader may make a dictionary
 
     # The model: packed rows, and the raw columns that a signature takes.
@@ -528,7 +528,7 @@ class ColumnType:
         return 4 * len(text) > cls.most_bytes and len(text.encode()) > cls.most_bytes
 
     @classmethod
-    def holds(cls, column: pa.Array) -> bool:
+    def are_valid(cls, column: pa.Array) -> bool:
         """Return whether all values of a column of `arrow_type` are valid."""
         return True
 

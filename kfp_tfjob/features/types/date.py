@@ -185,7 +185,7 @@ class Date(ColumnType):
         """Return the dates of a temporal column, or of strings that all are of one form."""
         if cells.is_temporal:
             return {_DATE: len(cells.column) - cells.column.null_count}
-        if not cells.is_plain or (dates := cells.once(parse_quickly)) is None:
+        if not cells.is_plain or (dates := cells.once(parse_uniform)) is None:
             return None
         return {_DATE: int(np.count_nonzero(dates != NO_DATE))}
 
@@ -258,13 +258,13 @@ class Date(ColumnType):
             return Parsed(np.where(invalid, 0, times), {"date": invalid})
         if cells.is_numeric:
             return cells.refused("date", NO_DATE)
-        if column := cells.quickly(parse_quickly, NO_DATE):
+        if column := cells.quickly(parse_uniform, NO_DATE):
             return column
         times, is_date = parse_all(cells.distinct[0])
         return cells.parsed(np.where(is_date, times, 0), NO_DATE, {"date": ~is_date})
 
     @classmethod
-    def holds(cls, column: pa.Array) -> bool:
+    def are_valid(cls, column: pa.Array) -> bool:
         """Return whether all dates are of the years 1 to 9999."""
         ends = pc.min_max(column.cast(pa.int64())).as_py()
         return ends["min"] is None or FIRST_DATE <= ends["min"] <= ends["max"] <= LAST_DATE
@@ -493,7 +493,7 @@ def _has_digits(text: str, pattern: str) -> bool:
     )
 
 
-def parse_quickly(text: pa.Array) -> np.ndarray | None:
+def parse_uniform(text: pa.Array) -> np.ndarray | None:
     """Return the dates of strings that are all dates of one form; None for others.
 
     Args:
@@ -503,7 +503,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
         int64 of shape [values], NO_DATE for a missing value.
     """
     dates = cast_all(text, UNIT)
-    if dates is None or not Date.holds(dates):
+    if dates is None or not Date.are_valid(dates):
         return None
     return dates.cast(pa.int64()).fill_null(NO_DATE).to_numpy(zero_copy_only=False)
 

@@ -136,7 +136,7 @@ class Number(ColumnType):
         """Return the numbers of a numeric column, or of strings that all are."""
         if cells.is_numeric:
             numbers_found = cells.floats
-        elif not cells.is_plain or (numbers_found := cells.once(parse_quickly)) is None:
+        elif not cells.is_plain or (numbers_found := cells.once(parse_uniform)) is None:
             return None
         infinite = int((np.abs(numbers_found) > LARGEST).sum())
         numbers = int(np.count_nonzero(~np.isnan(numbers_found))) - infinite
@@ -281,7 +281,7 @@ class Number(ColumnType):
         if cells.is_numeric:
             large = np.abs(cells.floats) > LARGEST
             return Parsed(np.where(large, 0, cells.floats), {"not finite": large})
-        if quick := cells.quickly(parse_quickly, np.nan):
+        if quick := cells.quickly(parse_uniform, np.nan):
             return quick
         texts = cells.distinct[0]
         numbers, good = parse_all(texts)
@@ -292,7 +292,7 @@ class Number(ColumnType):
         return cells.parsed(numbers, np.nan, wrong)
 
     @classmethod
-    def holds(cls, column: pa.Array) -> bool:
+    def are_valid(cls, column: pa.Array) -> bool:
         """Return whether all numbers fit into float32."""
         numbers = column.to_numpy(zero_copy_only=False)
         return int((np.abs(numbers) <= LARGEST).sum()) == len(numbers) - column.null_count
@@ -527,7 +527,7 @@ def _signs_in(texts: pa.Array, mask: np.ndarray) -> Iterator[tuple[str, np.ndarr
             yield sign, _spread(has, places, len(texts))
 
 
-def parse_quickly(text: pa.Array) -> np.ndarray | None:
+def parse_uniform(text: pa.Array) -> np.ndarray | None:
     """Return strings as numbers if all of them are numbers that float32 can hold; None for others.
 
     Args:
@@ -537,7 +537,7 @@ def parse_quickly(text: pa.Array) -> np.ndarray | None:
         float64 of shape [values], NaN for a missing value.
     """
     numbers = cast_all(text, pa.float64())
-    if numbers is None or not Number.holds(numbers):
+    if numbers is None or not Number.are_valid(numbers):
         return None
     return numbers.to_numpy(zero_copy_only=False)
 

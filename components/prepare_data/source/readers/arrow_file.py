@@ -15,7 +15,7 @@ from kfp_tfjob.common.errors import DataError
 from kfp_tfjob.options.data import DataOptions
 
 from ..column_names import MOST_COLUMNS, Columns, too_many_columns
-from .arrow_table import Chunk, Reader, chunks_of, undamaged
+from .arrow_table import Chunk, Reader, chunks_of, translate_read_errors
 from .byte_range import Span
 
 _EXPECTED = "an Arrow file that can be read to its end"
@@ -29,7 +29,7 @@ class ArrowFile(Reader):
         self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
     ) -> None:
         self._name = name
-        with undamaged(name, _EXPECTED):
+        with translate_read_errors(name, _EXPECTED):
             head = stream.peek(len(_FILE))  # pyright: ignore[reportAttributeAccessIssue]
             is_file = head.startswith(_FILE)
             self._file = ipc.open_file(stream) if is_file else None
@@ -48,7 +48,7 @@ class ArrowFile(Reader):
         """Yield the columns, at most `rows` rows at a time."""
         row = 1
         for batch in self._record_batches():
-            with undamaged(self._name, _EXPECTED):
+            with translate_read_errors(self._name, _EXPECTED):
                 batch = batch.select(columns.all)
                 batch.validate(full=True)  # Arrow trusts the offsets and indices in a file
             yield from chunks_of(batch, columns.all, rows, self._name, row)
@@ -58,7 +58,7 @@ class ArrowFile(Reader):
         """Yield all record batches; of a stream, also after an earlier call that took one."""
         if self._file:
             for number in range(self._file.num_record_batches):
-                with undamaged(self._name, _EXPECTED):
+                with translate_read_errors(self._name, _EXPECTED):
                     batch = self._file.get_batch(number)
                 yield batch
             return
@@ -66,7 +66,7 @@ class ArrowFile(Reader):
         while True:
             if batch is not None:
                 yield batch
-            with undamaged(self._name, _EXPECTED):
+            with translate_read_errors(self._name, _EXPECTED):
                 batch = next(self._stream, None)
             if batch is None:
                 return

@@ -200,7 +200,7 @@ class ArrowTable:
         self.null_values = () if reader.has_types and not is_named else tuple(options.null_values)
         if reader.has_types and is_named:
             self._nulls = pa.array(sorted({*options.null_values, ""}))
-        with undamaged(name):
+        with translate_read_errors(name):
             names = reader.schema.names
         repeated = Counter(names)
         # Columns with the same name are rejected, so they stay as they are.
@@ -382,7 +382,7 @@ def null_numbers(options: DataOptions) -> np.ndarray:
 
 
 @contextmanager
-def undamaged(
+def translate_read_errors(
     name: str,
     expected: str = "a file that can be read to its end",
     errors: tuple[type[Exception], ...] = (pa.ArrowException, OSError, UnicodeDecodeError),

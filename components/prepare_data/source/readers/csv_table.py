@@ -318,7 +318,7 @@ class CsvTable(Reader):
         except pa.ArrowInvalid:
             return None
         values = {name: as_array(table[str(i)]) for name, i in index_of.items()}
-        if not all(column_type.holds(values[name]) for name, column_type in parsed.items()):
+        if not all(column_type.are_valid(values[name]) for name, column_type in parsed.items()):
             return None
         return Chunk(values, BlockFaults(self._name, block.lines), len(block.data), self.nulls)
 

@@ -33,7 +33,7 @@ from kfp_tfjob.options.data import DataOptions
 from ..column_names import Columns, empty
 from ..decoding import Pieces
 from ..foreign_files import READER, unreadable
-from .arrow_table import Chunk, undamaged
+from .arrow_table import Chunk, translate_read_errors
 from .byte_range import BLOCK, Span
 from .csv_records import PIECE
 from .csv_table import CsvTable
@@ -164,7 +164,7 @@ def _opened(stream: IO[bytes], name: str, options: DataOptions) -> CalamineSheet
     if len(data) > _MOST_BYTES:
         raise _too_large(name, f"more than {sized(_MOST_BYTES)}", f"at most {sized(_MOST_BYTES)}")
     archive = _archive_of(data, name)
-    with undamaged(name, _EXPECTED, (CalamineError, OSError)):
+    with translate_read_errors(name, _EXPECTED, (CalamineError, OSError)):
         workbook = CalamineWorkbook.from_filelike(io.BytesIO(data))
     sheets = [it.name for it in workbook.sheets_metadata if it.typ == SheetTypeEnum.WorkSheet]
     if not sheets:
@@ -173,7 +173,7 @@ def _opened(stream: IO[bytes], name: str, options: DataOptions) -> CalamineSheet
     if wanted not in sheets:
         raise DataError(_no_sheet(name, wanted, sheets))
     _refuse_cells_without_values(archive, name, wanted)
-    with undamaged(name, _EXPECTED, (CalamineError,)):
+    with translate_read_errors(name, _EXPECTED, (CalamineError,)):
         sheet = workbook.get_sheet_by_name(wanted)
     if merged := sheet.merged_cell_ranges:
         cells = [f"{_cell_name(*first)}:{_cell_name(*last)}" for first, last in merged]
@@ -199,7 +199,7 @@ def _archive_of(data: bytes, name: str) -> zipfile.ZipFile:
         kind = "an Excel file with a password" if is_encrypted else "an old Excel or Office file"
         fix = "save it without a password" if is_encrypted else "save it as .xlsx"
         raise unreadable(name, kind, f"{fix}, save a sheet as CSV, or {READER}")
-    with undamaged(name, _EXPECTED, (zipfile.BadZipFile, OSError)):
+    with translate_read_errors(name, _EXPECTED, (zipfile.BadZipFile, OSError)):
         archive = zipfile.ZipFile(io.BytesIO(data))
     members = archive.namelist()
     if _WORKBOOK in members:
@@ -216,7 +216,7 @@ def _refuse_cells_without_values(archive: zipfile.ZipFile, name: str, sheet: str
         DataError: It is such a sheet, or the file is damaged.
     """
     errors = (zipfile.BadZipFile, ElementTree.ParseError, OSError, KeyError)
-    with undamaged(name, _EXPECTED, errors):
+    with translate_read_errors(name, _EXPECTED, errors):
         member = _member_of(archive, sheet)
         if member is None:
             return

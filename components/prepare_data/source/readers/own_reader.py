@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.options.data import DataOptions
-from kfp_tfjob.user_code.own_code import OwnCode, place_of
+from kfp_tfjob.user_code.own_code import OwnCode, code_address_of
 
 from ..column_names import Columns
 from .arrow_table import Chunk, Reader, chunks_of
@@ -132,13 +132,13 @@ class OwnTable(Reader):
             self._begun.close()
 
 
-def place(options: DataOptions) -> dict[str, str]:
-    """Return the option with the place of the code; nothing if the image has it.
+def code_address(options: DataOptions) -> dict[str, str]:
+    """Return the option `reader` with the address of its code; empty if the image contains it.
 
     Raises:
         ConfigurationError: It does not name a function.
     """
-    return place_of(PATH, options.reader or "")
+    return code_address_of(PATH, options.reader or "")
 
 
 def _batch_problem(

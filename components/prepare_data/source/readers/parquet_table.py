@@ -16,7 +16,7 @@ from kfp_tfjob.options.data import DataOptions
 
 from ...faults import BlockFaults
 from ..column_names import MOST_COLUMNS, Columns, too_many_columns
-from .arrow_table import Chunk, Reader, undamaged
+from .arrow_table import Chunk, Reader, translate_read_errors
 from .byte_range import Span
 
 _EXPECTED = "a Parquet file that can be read to its end"
@@ -37,7 +37,7 @@ class ParquetTable(Reader):
         self, stream: IO[bytes], name: str, options: DataOptions, block: int, span: Span | None
     ) -> None:
         self._name, self._stream, self._span = name, stream, span
-        with undamaged(name, _EXPECTED):
+        with translate_read_errors(name, _EXPECTED):
             file = pq.ParquetFile(stream, **_READING)
             self._metadata = file.metadata
             if self._metadata.num_columns > MOST_COLUMNS:
@@ -52,7 +52,7 @@ class ParquetTable(Reader):
     @staticmethod
     def units(stream: IO[bytes], name: str) -> list[int]:
         """Return the stored bytes of each row group."""
-        with undamaged(name, _EXPECTED):
+        with translate_read_errors(name, _EXPECTED):
             metadata = pq.read_metadata(stream)
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         return [
@@ -73,7 +73,7 @@ class ParquetTable(Reader):
             for column in map(group.column, range(group.num_columns)):
                 if column.total_uncompressed_size > _DICTIONARY_BYTES:
                     repeated.discard(column.path_in_schema)
-        with undamaged(self._name, _EXPECTED):
+        with translate_read_errors(self._name, _EXPECTED):
             file = pq.ParquetFile(
                 self._stream,
                 metadata=self._metadata,
@@ -83,7 +83,7 @@ class ParquetTable(Reader):
             )
             batches = file.iter_batches(rows, numbers, names, use_threads=False)
         while True:
-            with undamaged(self._name, _EXPECTED):
+            with translate_read_errors(self._name, _EXPECTED):
                 batch = next(batches, None)
                 _check_indices(batch.columns if batch else ())
             if batch is None:
