@@ -8,7 +8,13 @@ from threading import Event
 import pytest
 
 from kfp_tfjob.cluster.local import container
-from kfp_tfjob.cluster.local.container import LocalContainer, PodInfo, environment, expand, to_host_path
+from kfp_tfjob.cluster.local.container import (
+    LocalContainer,
+    PodInfo,
+    environment,
+    expand,
+    to_host_path,
+)
 from kfp_tfjob.cluster.local.pod import LocalPod
 from kfp_tfjob.common.escaping import MASK, uncolored
 from kfp_tfjob.jobs import log_masking

@@ -18,8 +18,8 @@ from kfp_tfjob.components.prepare_data.source.digest import source_digest
 from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.components.prepare_data.split_rules import (
     folder_problems,
-    ignored_folders,
     hashes_in,
+    ignored_folders,
     time_limits,
 )
 from kfp_tfjob.storage.store import Store
