@@ -186,7 +186,7 @@ def read(folder: Path) -> Checkpoint:
 
     Raises:
         ConfigurationError: It is from a different version of the trainer.
-        DamagedError: Its files are not those that were written.
+        DamagedError: Its files have changed since they were written.
         OSError: A file is missing or cannot be read.
     """
     text = (folder / CHECKPOINT_STATE).read_bytes()
@@ -238,7 +238,7 @@ def _parse(kind: type[_Document], text: bytes) -> _Document:
 
 
 def _arrays_of(content: bytes, entries: Sequence[_Entry]) -> list[np.ndarray]:
-    """Return the arrays in variables.bin, which has no other bytes.
+    """Return the arrays in variables.bin, which contains only them.
 
     Raises:
         DamagedError: The entries do not describe this content.

@@ -318,7 +318,7 @@ class BucketWriter:
     ) -> tuple[pa.Buffer, list[int]]:
         """Return the streams of sorted images and where each ends, as `_streams` does.
 
-        The codes of their labels are those of the source's folders, so no labels are needed.
+        A label's code is the number of its folder in the source, so no labels are needed.
         """
         images = [self._images[row] for row in order.tolist()]
         self._images, parts, ends = [], [], []
@@ -515,7 +515,7 @@ class SortedRows:
         return counts
 
     def weights(self, counts: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return what shards are to have the same amount of, by bin, and the bytes of one unit.
+        """Return the amount by bin that all shards share equally, and the bytes of one unit.
 
         These are the rows; rows of images differ much, so they are weighed by their bytes.
         """

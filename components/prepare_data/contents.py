@@ -23,7 +23,7 @@ _ROWS = struct.Struct("<I")
 
 
 def stream_of(rows: np.ndarray, images: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the stream of the rows of a bucket, given the bytes of each; nothing without rows."""
+    """Yield the stream of a bucket's rows, given the bytes of each; nothing for an empty bucket."""
     if len(rows):
         yield _ROWS.pack(len(rows))
         yield rows.tobytes()

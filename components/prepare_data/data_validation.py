@@ -133,7 +133,7 @@ def validate(
 def _learned(champion: Reference | str | Problem, schema: Schema) -> dict[str, ColumnType]:
     """Return the champion's encoding of columns whose type learns from strings, by name.
 
-    What the champion did not know, such as a word, is what has changed.
+    A string that the champion did not know, such as a new word, counts as a change.
     """
     if not (isinstance(champion, Reference) and champion.schema.has_columns and schema.has_columns):
         return {}

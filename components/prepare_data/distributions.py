@@ -214,7 +214,7 @@ class Distributions:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there are bins; images have none."""
+        """Whether there are bins; a dataset of images lacks them."""
         return bool(self._bins)
 
     def add(self, split: str, rows: np.ndarray, labels: np.ndarray | None = None) -> None:

@@ -14,7 +14,7 @@ The rule, in this order, over the values that are not missing:
    the run ends with the column's name, its readings and the option for each: a guess could
    be wrong.
 5. Strings that seldom repeat are free text if most of them are sentences: three words or more, of
-   letters, most of which occur in several rows. The model gets their words.
+   letters, and most words occur in several rows. The model gets their words.
 6. Other strings are a category. It is omitted if every value is different, as in an identifier, if
    there are more than 100,000 different ones, or if one in ten is longer than 1,000 characters.
 

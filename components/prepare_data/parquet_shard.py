@@ -11,8 +11,8 @@ Any tool reads such a file: pandas, DuckDB, Spark, or a user's own program.
 - If the split is by group, test rows have the hash of their group as a uint64, because evaluate
   needs to know which rows are alike. schema.json names the column.
 
-Images are not compressed again, and have no statistics, which would repeat them. A row group has
-about 16 MiB of values, so a reader has few images in memory.
+Images are not compressed again, and are written without statistics, which would repeat them. A row
+group has about 16 MiB of values, so a reader has few images in memory.
 
 Equal rows give equal bytes, however the source was divided: a row group begins after a number of
 bytes that depends on the rows alone, and its strings are in alphabetical order in the dictionary.

@@ -62,7 +62,7 @@ def decide(scan: Scan) -> Label:
 
 
 def _decide_images(scan: Scan, classes: tuple[str, ...]) -> Label:
-    """Return the label, whose classes are those of the folders."""
+    """Return the label, whose classes are the names of the folders."""
     faults, options = scan.faults, scan.job.options
     faults.options = options
     check_bad(faults, faults.image_problems, options)

@@ -45,7 +45,7 @@ class Sample:
 def read(
     store: Store, base: S3Address, schema: Schema, split: str, most: int = MOST_ROWS
 ) -> Sample:
-    """Return the first rows of a split of a table; arguments and errors are those of `table_of`."""
+    """Return the first rows of a table's split; `table_of` describes the arguments and errors."""
     return encoded(table_of(store, base, schema, split, most), schema)
 
 

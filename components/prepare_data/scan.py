@@ -229,7 +229,7 @@ def _parts_done(
 
 
 def _no_feature(source: Source, label: str, kinds: Kinds, options: DataOptions) -> Problem:
-    """Describe a table whose columns are all left out, of which one may have paths of images."""
+    """Describe a table without features, although one column may have paths of images."""
     fix = "set a column's type in data_options.types to keep it"
     types = ""
     if name := column_of_paths(source, label, [item.name for item in kinds.left_out], options):

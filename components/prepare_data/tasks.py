@@ -297,7 +297,7 @@ class _PartWriter:
     def _row_hashes(
         self, rows: Rows, string_hashes: Sequence[np.ndarray], image_hashes: np.ndarray
     ) -> np.ndarray:
-        """Return the hashes of rows, given those of each column of strings, and of the images."""
+        """Return the hashes of rows, given those of their strings by column and of their images."""
         words = {
             FLOATS: iter(number_words(rows.features).T),
             CODES: iter(string_hashes),

@@ -195,19 +195,19 @@ _Type = Annotated[
 
 
 class WordsOptions(Group):
-    """What the model gets of columns of the type `words`."""
+    """The part of a column of the type `words` that the model gets."""
 
     vocabulary: int = option(
         20_000,
-        "The most words that have a code of their own: those in the most training rows. All other"
-        " words have the code of an unknown word.",
+        "Number of words that get a code of their own: those that occur in the most training rows."
+        " All other words share the code for an unknown word.",
         ge=2,
         le=2**22,
     )
     length: int | None = option(
         None,
-        "Number of words that the model gets of a value, the first ones. Default: as many as 95% of"
-        " the training rows have at most, up to 256.",
+        "Number of words that the model gets from the beginning of a value. Default: enough for all"
+        " words of 95% of the training rows, up to 256.",
         ge=1,
         le=4096,
     )
@@ -236,8 +236,8 @@ class DataOptions(Group):
         AUTO,
         "The character between two values in a CSV, or the word `tab` or `space`; `blanks` means"
         " any number of spaces and tabs, as in aligned columns. `auto` means a comma, unless the"
-        " first line has none and another delimiter divides all first rows into equally many"
-        " values.",
+        " first line contains none and another delimiter gives each of the first rows the same"
+        " number of values.",
     )
     sheet: Text | None = option(
         None, "The sheet of Excel files that is the table, by its name. Default: the first one."
@@ -280,10 +280,10 @@ class DataOptions(Group):
     )
     types: dict[Text, _Type] = option(  # pyright: ignore[reportInvalidTypeForm]
         {},
-        f"Column types by column name, to override the inferred ones: `{'`, `'.join(KINDS)}`;"
-        " `text` is hashed as a whole into one bin; for free text, whose single words matter, use"
-        f" `words`; `{image_options.PATHS}` is a column with the paths of images relative to the"
-        " table, which is then the only feature. A dict is the format of the"
+        f"Column types by column name, to override the inferred ones: `{'`, `'.join(KINDS)}`."
+        " A `text` is hashed as a whole into one bin; for free text, whose single words matter, use"
+        f" `words`. `{image_options.PATHS}` is a column with the paths of images relative to the"
+        " table; it must be the only feature. A dict is the format of the"
         ' values in the files: `{"number": {"decimal": ",", "thousands": "."}}`, which also ignores'
         ' a currency or percent sign, or `{"date": "%d.%m.%Y"}`, with the directives of Python\'s'
         " `strptime` or a list of such strings. The label and the columns of `split.time` and"
@@ -309,7 +309,7 @@ class DataOptions(Group):
         le=2**22,
     )
     words: WordsOptions = option(
-        WordsOptions(), "What the model gets of columns of the type `words`."
+        WordsOptions(), "The part of a column of the type `words` that the model gets."
     )
     contract: Contract = option(Contract(), "How far the data may differ from the champion's data.")
     dask: str = option(

@@ -323,8 +323,8 @@ class RoleSettings(PodSettings):
     )
     output_path: Path | None = option(
         None,
-        "Another path of OUTPUT_DIR, for a program that does not read this variable. As there, only"
-        " what the chief writes is stored.",
+        "Another path for the folder OUTPUT_DIR, for a program that does not read this variable."
+        " Only what the chief writes there is stored.",
     )
 
 

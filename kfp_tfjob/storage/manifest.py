@@ -40,10 +40,15 @@ class ManifestObject:
     sha256: str | None = None
 
     def check(self, address: S3Address, size: int, crc64nvme: str) -> None:
-        """Check that the object at `address`, which has these values, is the one of the manifest.
+        """Check that an object in the store has the size and the checksum of this entry.
+
+        Args:
+            address: The object.
+            size: Its size in bytes.
+            crc64nvme: Its checksum in Base64.
 
         Raises:
-            DataError: It is not.
+            DataError: One of them differs.
         """
         if (size, crc64nvme) != (self.size, self.crc64nvme):
             raise DataError(

@@ -147,6 +147,7 @@ def test_the_saved_model_takes_raw_columns_and_packed_rows_alike(alone: Job) -> 
         assert names == [tiny_dataset.CLASSES[at] for at in expected.argmax(1)]
 
 
+@pytest.mark.slow
 def test_deterministic_ops_compute_the_same(jobs: Start, alone: Job) -> None:
     job = jobs("same", code=CODE, TRAIN_OPTIONS='{"deterministic_ops": true}')
     assert job.end() == [0], job.log()
@@ -350,7 +351,7 @@ def test_the_memory_of_a_replica_does_not_grow(jobs: Start) -> None:
     assert max(growth) <= GROWTH, (first, last)
 
 
-@pytest.mark.parametrize("lost", ["chief", "worker"])
+@pytest.mark.parametrize("lost", [pytest.param("chief", marks=pytest.mark.slow), "worker"])
 def test_a_replica_that_is_lost_while_the_model_is_built_is_started_again(
     jobs: Start, lost: str
 ) -> None:

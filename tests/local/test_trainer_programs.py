@@ -117,7 +117,8 @@ def test_a_program_without_pyarrow_becomes_the_champion(home: Path, digits_csv: 
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_program_that_stores_no_model_ends_with_its_output_proven(
     home: Path, digits_csv: Path, workers: int
 ) -> None:

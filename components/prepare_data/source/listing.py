@@ -29,7 +29,7 @@ from .files import SPLITS, SourceFile, mark
 
 _WILD = re.compile(r"[*?\[]")
 _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})
-_OPEN_IN_OFFICE = "~$"  # Excel writes such a file beside one that is open
+_OPEN_IN_OFFICE = "~$"  # Excel writes such a file next to an open one
 _NO_TABLE = "_"  # a file or folder that begins so is no table: _SUCCESS, _temporary
 
 

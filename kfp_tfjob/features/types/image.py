@@ -35,7 +35,7 @@ MODES = (
     "grey with alpha, 16 bits",
     "colour with alpha, 16 bits",
 )
-# What the header of an image says.
+# The content of an image's header.
 PROPERTIES = np.dtype(
     [
         ("bytes", "<u4"),
@@ -189,7 +189,7 @@ class ImageProfile:
         return int(counts[(heights < height) | (widths < width), 1].sum())
 
     def described(self) -> ImageStatistics:
-        """Return the formats, modes and sizes of train's images, of which there is at least one."""
+        """Return the formats, modes and sizes of train's images; there is at least one."""
         sizes, counts = self.sizes
         in_train = counts[:, 0] > 0
         sizes, counts = sizes[in_train], counts[in_train, 0]

@@ -2,13 +2,13 @@ r"""Words: the words of free text, as codes in a packed row: 0 for none, 1 for a
 
 A word is letters, marks and digits side by side, `[\p{L}\p{M}\p{N}]+`, in lower case. Which code
 points belong to a word, and the lower case of each, are in one table, of Unicode 15.1.
-prepare_data, which has no TensorFlow, reads words by it, and so does the graph of the exported
-model. With the tables of a library, such as RE2, ICU or Python's own, the two would differ, and a
-later version of the library would silently change the words of a stored model.
+prepare_data, which has no TensorFlow, reads words by it, and so does the exported graph. With the
+tables of a library, such as RE2, ICU or Python's own, the two would differ, and a later version of
+the library would silently change the words of a stored model.
 
 The vocabulary has the words that the most rows of train contain. A word of fewer than
 `data_options.min_count` rows is unknown in train as well, so the model learns from it, and the
-share of unknown words in train is that of new data from the same source.
+share of unknown words in train equals the share in new data from the same source.
 """
 
 from __future__ import annotations
@@ -498,7 +498,7 @@ class Words(ColumnType):
         import keras
 
         # Not zeros: they would leave a table whose only feature is text without any gradient,
-        # because that of a ReLU is 0 at 0.
+        # because a ReLU's gradient is 0 at 0.
         table = keras.layers.Embedding(size, width, embeddings_initializer="uniform")
         # Whole words: otherwise a few rare ones identify a training row (Iyyer et al., 2015).
         dropout = keras.layers.Dropout(_DROPPED, noise_shape=(None, codes.shape[1], 1))
@@ -597,7 +597,7 @@ def _are_sentences(texts: pa.Array) -> np.ndarray:
 def _too_few_words(
     name: str, tally: WordTally, words: Sequence[tuple[int, str]], options: DataOptions
 ) -> Problem:
-    """Describe a column from which no vocabulary can be learned."""
+    """Describe a column that yields no vocabulary."""
     rare = len(tally.totals) - len(words)
     received = counted(len(words), "word") + (f" ({words[0][1]!r})" if words else "")
     if rare:

@@ -6,7 +6,7 @@ with the row number that Excel shows.
 
 Excel computes formulas; a program that writes them leaves their values out. The library gives an
 empty cell for these, which would be a missing value like any other, so the sheet's XML is searched
-for them. The same holds for merged cells, of which only the first one has the value.
+for them. The same holds for merged cells, because only the first one has the value.
 """
 
 from __future__ import annotations
