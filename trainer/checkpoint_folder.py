@@ -53,6 +53,12 @@ def read_newest(folder: Path) -> Checkpoint | None:
     return None
 
 
+def remove_outdated(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but the `keep` newest."""
+    for step in stored_steps(folder)[:-keep]:
+        remove_checkpoint(folder, step)
+
+
 def remove_checkpoint(folder: Path, step: int) -> None:
     """Remove the checkpoint of a step; readers never see a partial one."""
     files.take_away(folder / str(step))

@@ -17,7 +17,7 @@ import numpy as np
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.storage.layout import CHECKPOINT_STATE
 
-from .checkpoint_folder import remove_checkpoint, stored_steps
+from .checkpoint_folder import remove_outdated, stored_steps
 from .checkpoint_format import Checkpoint
 from .replicas import parts_of
 from .staging import not_writable
@@ -114,8 +114,7 @@ class CheckpointWriter:
         try:
             if checkpoint.write(self._folder):
                 log.info("saved the checkpoint of step %d", step)
-            for old_step in stored_steps(self._folder)[: -self._keep]:
-                remove_checkpoint(self._folder, old_step)
+            remove_outdated(self._folder, self._keep)
         except OSError as error:
             self._error = not_writable(self._folder, f"the checkpoint of step {step}", error)
         except Exception as error:  # training must not continue without a checkpoint

@@ -16,7 +16,7 @@ from kfp_tfjob.jobs.attempt_record import AttemptEnd, end_of, pods_of
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.job_diagnosis import judge
 from kfp_tfjob.jobs.kinds import DEFAULT, KINDS, kind_of
-from kfp_tfjob.jobs.labels import RUN_LABEL, run_label
+from kfp_tfjob.jobs.labels import ATTEMPT_LABEL, RUN_LABEL, run_label
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_over, replica_of
@@ -165,4 +165,4 @@ def _end(backend: KubernetesBackend, job: Object, running: bool) -> AttemptEnd:
 
 
 def _attempt(job: Object) -> int:
-    return int(job["metadata"]["labels"].get("kfp-tfjob/attempt", 0))
+    return int(job["metadata"]["labels"].get(ATTEMPT_LABEL, 0))

@@ -31,7 +31,7 @@ from kfp_tfjob.jobs.status import is_being_deleted, is_chief, is_over, role_of
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict, cancelled
 from kfp_tfjob.supervisor.exit_codes import MEANING
 
-from .launch import Launch
+from .launch_context import Launch
 from .time_limits import JobLimits, Snapshot
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from kfp_tfjob.storage.layout import RUN_MODEL, SAVED_MODEL
 from kfp_tfjob.storage.manifest import Manifest
 
 from ..cards import TENSORFLOW, TrainedModelCard
-from .launch import Launch
+from .launch_context import Launch
 from .records import Dataset
 from .report import TrainingHistory
 

@@ -23,7 +23,7 @@ from kfp_tfjob.jobs.status import is_being_deleted, is_over
 from kfp_tfjob.jobs.verdict import JobFailedError, Judgement, Verdict
 
 from .attempt import Attempt, words
-from .launch import Launch
+from .launch_context import Launch
 
 log = logging.getLogger(__name__)
 

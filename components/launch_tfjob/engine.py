@@ -40,7 +40,7 @@ from .attempt_budget import Claim
 from .card import trained_model
 from .disk import with_disk
 from .earlier_job import JobState
-from .launch import Launch, open_backend
+from .launch_context import Launch, open_backend
 from .records import Records, require_same
 from .report import TrainingHistory, curves_html, job_html, read
 from .task import apply

@@ -23,8 +23,8 @@ from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.options import address_fields
 from kfp_tfjob.options.address_fields import Tick
-from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data_contract import Contract
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.options.no_data import has_data, run_problems
 from kfp_tfjob.options.parameter_masking import plain_secrets

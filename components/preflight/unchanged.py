@@ -17,7 +17,7 @@ from typing import Any
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError
 from kfp_tfjob.jobs.spec import JobSpec
-from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.options.data_contract import Contract
 from kfp_tfjob.options.gate import GateOptions, parse_gate
 from kfp_tfjob.registry.champion import ROLLBACK, Champion
 from kfp_tfjob.registry.champion_records import champions

@@ -18,7 +18,7 @@ from kfp_tfjob.common.formatting import listed, setting
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.options.data_contract import Contract
 
 from .reference import Reference
 from .sample import Sample

@@ -19,8 +19,8 @@ from kfp_tfjob.common.escaping import short
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.features.schema import Schema
 from kfp_tfjob.features.types.base import ColumnType
-from kfp_tfjob.options.contract import Contract
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.data_contract import Contract
 from kfp_tfjob.options.parse import parse
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import DISTRIBUTIONS, SUSPICIOUS

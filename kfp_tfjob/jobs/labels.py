@@ -19,6 +19,7 @@ RUN_LABEL = "kfp-tfjob/run"
 TASK_LABEL = "kfp-tfjob/task"
 KEY_LABEL = "kfp-tfjob/task-key"  # only on the jobs of a task with a key
 MODEL_LABEL = "kfp-tfjob/model"
+ATTEMPT_LABEL = "kfp-tfjob/attempt"
 RUN_ID_LABEL = "pipeline/runid"  # of Kubeflow Pipelines, on the Workflow and the steps' pods
 INJECT = "sidecar.istio.io/inject"  # as a label and as an annotation
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -27,6 +28,28 @@ MANAGER_LABEL = "app.kubernetes.io/managed-by"
 # The containers of every kind of job besides the main one.
 SETUP = "setup"
 UPLOADER = "uploader"
+
+
+def job_labels(
+    run_id: str, attempt: int, task: str, task_key: str, model_name: str
+) -> dict[str, str]:
+    """Return the labels that identify a job, which its pods have, too.
+
+    Args:
+        run_id: The run.
+        attempt: The number of the attempt.
+        task: The step that launched it.
+        task_key: Distinguishes the tasks of that step; usually empty.
+        model_name: The run's model; empty without one.
+    """
+    return {
+        MANAGER_LABEL: MANAGER,
+        RUN_LABEL: run_label(run_id),
+        TASK_LABEL: task,
+        **({KEY_LABEL: task_key} if task_key else {}),
+        **({MODEL_LABEL: label_value(model_name)} if model_name else {}),
+        ATTEMPT_LABEL: str(attempt),
+    }
 
 
 def run_label(run_id: str) -> str:

@@ -15,19 +15,7 @@ from kfp_tfjob.options.parameter_masking import masked_job
 
 from .job_identity import Identity
 from .kind import Replica
-from .labels import (
-    CANCEL_GRACE_ANNOTATION,
-    HASH_ANNOTATION,
-    KEY_LABEL,
-    MANAGER,
-    MANAGER_LABEL,
-    MODEL_LABEL,
-    QUEUE_LABEL,
-    RUN_LABEL,
-    TASK_LABEL,
-    label_value,
-    run_label,
-)
+from .labels import CANCEL_GRACE_ANNOTATION, HASH_ANNOTATION, QUEUE_LABEL, job_labels
 from .objects import Object
 from .pod_template import PodTemplate
 from .spec import JobSpec
@@ -35,14 +23,9 @@ from .spec import JobSpec
 
 def build_job(spec: JobSpec, identity: Identity) -> Object:
     """Return the job as a Kubernetes object; the same arguments give the same bytes."""
-    labels = {
-        MANAGER_LABEL: MANAGER,
-        RUN_LABEL: run_label(identity.run_id),
-        TASK_LABEL: identity.task,
-        **({KEY_LABEL: identity.task_key} if identity.task_key else {}),
-        **({MODEL_LABEL: label_value(spec.model_name)} if spec.model_name else {}),
-        "kfp-tfjob/attempt": str(identity.attempt),
-    }
+    labels = job_labels(
+        identity.run_id, identity.attempt, identity.task, identity.task_key, spec.model_name
+    )
     queue = spec.pod.all.queue
     body = spec.kind.spec(
         [

@@ -24,7 +24,7 @@ from pydantic import (
 from kfp_tfjob.storage.layout import CODEC_VERSION
 
 from . import image_options
-from .contract import Contract
+from .data_contract import Contract
 from .image_options import ImageOptions
 from .parse import Group, Text, Texts, option
 from .table_formats import FORMAT_NAMES

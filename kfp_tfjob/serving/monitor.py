@@ -16,7 +16,7 @@ from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.common.names import check_model_name
 from kfp_tfjob.components.prepare_data import reference
 from kfp_tfjob.components.prepare_data.reference import Reference
-from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.options.data_contract import Contract
 from kfp_tfjob.registry.champion import Champion, no_champion, read_champion
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout

@@ -34,7 +34,7 @@ from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import LONGEST, Texts
 from kfp_tfjob.features.types.base import ColumnType
-from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.options.data_contract import Contract
 from kfp_tfjob.registry.champion import Champion
 
 from .requests_sample import RequestsSample

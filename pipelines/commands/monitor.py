@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kfp_tfjob.common.errors import DataError, Problem, StepError
-from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.options.data_contract import Contract
 
 from .output import show, show_table
 from .store import with_models

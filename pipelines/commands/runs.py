@@ -103,7 +103,7 @@ def prune(place: Models, older_than: str, really: bool) -> None:
     days = _DAYS.fullmatch(older_than)
     if not days or int(days[1]) < _LEAST_DAYS:
         raise click.BadParameter(
-            f"{older_than!r}; expected a number of days such as 90d, at least 7d"
+            f"{older_than!r}; expected a number of days such as 90d, at least {_LEAST_DAYS}d"
         )
     with ExitStack() as stack:
         if place.home.folder.is_dir():

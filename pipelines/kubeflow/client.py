@@ -248,7 +248,7 @@ class Client:
         records = Records(one_run, self._endpoint)
         return with_verdict(records, self._cluster(one_run.run_id))
 
-    def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
+    def watch(self, run: str, seconds: float = following.INTERVAL) -> Iterator[following.Moment]:
         """Yield the run's state whenever it changes, until the run ends.
 
         Args:

@@ -17,7 +17,7 @@ from .why import Machines
 
 TRAINING = "launch_tfjob"
 PATIENCE = 600.0  # seconds; an unreachable back end does not end the run
-_SECONDS = 3.0  # between two calls; a person watches
+INTERVAL = 3.0  # seconds between two calls; a person watches
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def follow(
     read: Callable[[], Run],
     records: Records,
     machines: Machines,
-    seconds: float = _SECONDS,
+    seconds: float = INTERVAL,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Moment]:
     """Yield the state of a run every few seconds; the last state is its end.

@@ -17,7 +17,7 @@ from kfp_tfjob.options.address_fields import Tick, fill
 from kfp_tfjob.options.parameter_masking import masked
 from kfp_tfjob.options.parameters import RunParameters
 
-from . import cluster_checks
+from . import submit_checks
 from .package import Package
 
 
@@ -85,5 +85,5 @@ def make_plan(
             name: {"value": masked({name: values[name]})[name], "source": source}
             for name, source in sources.items()
         },
-        findings=cluster_checks.check_cluster(spec, namespace),
+        findings=submit_checks.check_cluster(spec, namespace),
     )

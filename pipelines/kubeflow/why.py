@@ -26,7 +26,7 @@ from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.options.parameters import PARAMETERS, completed
 from kfp_tfjob.registry.verdict_record import Check, ModelVerdict
 
-from . import cluster_checks
+from . import submit_checks
 from .pods import ClusterSnapshot
 from .records import Progress, Records
 from .runs import Run
@@ -376,7 +376,7 @@ def _node_findings(read_parameters: ReadParameters, namespace: str) -> list[Find
         spec = job_spec(completed(defaults(), parameters))
     except StepError:  # an addition to the reasons, which come first
         return []
-    return only(cluster_checks.check_cluster(spec, namespace), Status.WAITS)
+    return only(submit_checks.check_cluster(spec, namespace), Status.WAITS)
 
 
 def progress_line(progress: Progress) -> str:

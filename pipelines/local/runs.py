@@ -83,7 +83,7 @@ class HomeRuns:
                     break
         return listed
 
-    def watch(self, run: str, seconds: float = 3) -> Iterator[following.Moment]:
+    def watch(self, run: str, seconds: float = following.INTERVAL) -> Iterator[following.Moment]:
         """Yield the run's state whenever it changes, until the run ends; as `Client.watch`."""
         folder = self._folder(run)
         with self._stores() as open_store:

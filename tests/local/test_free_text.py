@@ -20,7 +20,7 @@ from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.prepare_data.reference import Reference
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.types.words import MOST_BYTES, Words
-from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.options.data_contract import Contract
 from kfp_tfjob.serving.request_counts import RequestCounts
 from kfp_tfjob.serving.requests_sample import About, RequestsSample
 from kfp_tfjob.storage.address import S3Address

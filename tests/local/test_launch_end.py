@@ -17,7 +17,7 @@ from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.run_report import explain
 from kfp_tfjob.components.launch_tfjob import earlier_job, engine
 from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
-from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.launch_context import Launch
 from kfp_tfjob.jobs.attempt_record import end_of
 from kfp_tfjob.jobs.job_diagnosis import ChiefEnd, judge_chief
 from kfp_tfjob.jobs.labels import STOP_WITHIN_ANNOTATION

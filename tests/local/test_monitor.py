@@ -14,7 +14,7 @@ from examples import people
 from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.prepare_data.engine import run
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.options.contract import Contract
+from kfp_tfjob.options.data_contract import Contract
 from kfp_tfjob.pipelines.cli import main
 from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.serving.monitor import monitor

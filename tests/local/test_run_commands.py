@@ -183,7 +183,6 @@ def test_watch_shows_steps_progress_and_the_end(fake, store, base, monkeypatch):
 
     fake.broken = broken
     store.write(folder(base, run).verdict, verdict(False, 0.5))
-    monkeypatch.setattr("kfp_tfjob.pipelines.kubeflow.following._SECONDS", 0.1)
     found = kfp_tfjob("watch", "one", code=0)
     for part in (
         "preflight running",

@@ -11,7 +11,7 @@ from kfp_tfjob.common.errors import ObjectNotFoundError
 from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
 from kfp_tfjob.components.launch_tfjob.earlier_job import TABLE, Action, JobState, decide, job_state
 from kfp_tfjob.components.launch_tfjob.engine import Launcher
-from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.launch_context import Launch
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.storage.layout import Layout

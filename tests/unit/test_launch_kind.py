@@ -11,7 +11,7 @@ import yaml
 from kfp_tfjob.components.launch_tfjob import earlier_job, engine
 from kfp_tfjob.components.launch_tfjob.attempt_budget import Claim
 from kfp_tfjob.components.launch_tfjob.component import launch_tfjob
-from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.launch_context import Launch
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.jobset import JOBSET
 from kfp_tfjob.jobs.kind import JobKind

@@ -11,7 +11,7 @@ from kfp_tfjob.checks.remedies import remedy, secret_remedy, secrets_of
 from kfp_tfjob.cluster import capacity, waiting_reasons
 from kfp_tfjob.cluster.pod_summary import pod_summary
 from kfp_tfjob.components.launch_tfjob.attempt import Attempt
-from kfp_tfjob.components.launch_tfjob.launch import Launch
+from kfp_tfjob.components.launch_tfjob.launch_context import Launch
 from kfp_tfjob.components.launch_tfjob.time_limits import Snapshot
 from kfp_tfjob.jobs.job_identity import Identity
 from kfp_tfjob.jobs.manifest import build_job

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kfp_tfjob.components.launch_tfjob.launch import plugin_tracking
+from kfp_tfjob.components.launch_tfjob.launch_context import plugin_tracking
 from kfp_tfjob.options.parameter_masking import MASK
 from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.registry import tracking
