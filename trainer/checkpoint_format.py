@@ -4,8 +4,8 @@
     checkpoints/<step>/variables.bin       the bytes of all variables, in order
 
 Only the chief writes and reads them; it sends the state to the other replicas. One rename gives a
-complete directory its number. After that, it never changes. Called by `training_state.py`, which
-makes them, `checkpoint_writer.py` and `checkpoint_folder.py`.
+complete directory its number, and it never changes after that. Called by `training_state.py`, which
+makes checkpoints, `checkpoint_writer.py` and `checkpoint_folder.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Document = TypeVar("_Document")
 
 
 class DamagedError(Exception):
-    """A checkpoint's files have changed since they were written; only this error removes them."""
+    """A checkpoint's files have changed since they were written, so it may be removed."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""When the chief saves a checkpoint: after `checkpoint_seconds`, and at the end of an epoch.
+"""When a checkpoint is due: after `checkpoint_seconds`, and at the end of an epoch.
 
 An epoch's end is the best position, because nothing has to be repeated. But saving blocks training
-for a moment, so the ends of very short epochs are skipped. Called by `loop.py`.
+for a moment, so an end soon after a checkpoint is skipped. Called by `loop.py`, which also saves at
+the end of training and before a stop.
 """
 
 from __future__ import annotations
 
 import time
 
-_SHORTEST_EPOCH = 5.0  # seconds; the end of a shorter epoch is not worth a checkpoint
+_SOON = 5.0  # seconds after a checkpoint; the end of an epoch is not worth another one
 
 
 class CheckpointSchedule:
@@ -23,7 +24,7 @@ class CheckpointSchedule:
         self._saved = time.monotonic()
 
     def saved(self) -> None:
-        """Begin the next interval, because a checkpoint has just been saved."""
+        """Begin the next interval, because saving a checkpoint has just begun."""
         self._saved = time.monotonic()
 
     @property
@@ -34,4 +35,4 @@ class CheckpointSchedule:
     @property
     def is_due_after_epoch(self) -> bool:
         """Whether it is time for a checkpoint at the end of an epoch."""
-        return time.monotonic() - self._saved >= min(_SHORTEST_EPOCH, self._interval)
+        return time.monotonic() - self._saved >= min(_SOON, self._interval)

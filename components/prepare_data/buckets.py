@@ -517,7 +517,7 @@ class SortedRows:
     def weights(self, counts: np.ndarray) -> tuple[np.ndarray, int]:
         """Return the amount by bin that all shards share equally, and the bytes of one unit.
 
-        These are the rows; rows of images differ much, so they are weighed by their bytes.
+        The amount is the rows; images differ much in size, so their bytes count instead.
         """
         if self._content_bytes.any():
             return self._sizes(counts), 1

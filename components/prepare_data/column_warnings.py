@@ -62,8 +62,8 @@ def column_warnings(
             f" {setting('data_options.types', types)}"
         )
     names = (feature.name for feature in coding.features)
-    code_address_of = dict(zip(names, coding.places, strict=True))
-    return [*warnings, *_feature_warnings(features, lambda name: sampled(code_address_of[name]))]
+    places = dict(zip(names, coding.places, strict=True))
+    return [*warnings, *_feature_warnings(features, lambda name: sampled(places[name]))]
 
 
 def _feature_warnings(

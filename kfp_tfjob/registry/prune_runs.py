@@ -306,7 +306,7 @@ def _store_time(store: Store, objects: Iterable[Listed]) -> datetime:
 def _objects_of_runs(store: Store, layout: Layout) -> dict[str, _Stored]:
     """Return all runs' objects by run id, wherever output_uri puts the runs' folders."""
     top, runs = layout.root / RUNS, defaultdict[str, _Stored](_Stored)
-    # Of the runs with a folder record: the folder's address and the run id, by its key.
+    # The runs with a folder record: address and run id by the folder's key.
     by_folder: dict[str, tuple[S3Address, str]] = {}
     recorded_ids, _ = run_ids(store, layout)
     for run_id, outcome in each(lambda run_id: find(store, layout, run_id).base, recorded_ids):

@@ -45,10 +45,10 @@ class ManifestObject:
         Args:
             address: The object.
             size: Its size in bytes.
-            crc64nvme: Its checksum in Base64.
+            crc64nvme: Its checksum in Base64, or any other text if it was not computed.
 
         Raises:
-            DataError: One of them differs.
+            DataError: One of the two differs.
         """
         if (size, crc64nvme) != (self.size, self.crc64nvme):
             raise DataError(

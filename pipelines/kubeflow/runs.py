@@ -2,7 +2,7 @@
 
 The API describes a run by tasks of Argo, with a driver and several tries for each step; after
 2.17, by one record for each step (`task_records`). A user thinks in steps, so `steps_of` reduces
-both to one state for each step. Called by the Python client, `run_lookup.py` and `schedules.py`.
+both to one state for each step. Called wherever a run of the back end is read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The same weights on each kind of job and on one machine, undisturbed and after random kills.
 
-`make test-cluster` runs the undisturbed trainings, `make test-kinds KILLS=10` the same and others
-in which the chief's or the worker's trainer or supervisor is killed that often, each time after a
-random step.
+`make test-cluster` runs the undisturbed trainings, `make test-kinds KILLS=10` longer ones, both
+undisturbed and with that many kills of the chief's or the worker's trainer or supervisor, each
+after a random step.
 """
 
 import json

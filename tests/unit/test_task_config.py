@@ -20,7 +20,7 @@ from kfp_tfjob.jobs.spec import JobSpec
 from kfp_tfjob.jobs.status import replicas
 from kfp_tfjob.jobs.task_config import TaskSettings
 from kfp_tfjob.pipelines.compilation import FOLDER
-from kfp_tfjob.pipelines.task import with_store
+from kfp_tfjob.pipelines.step_pod import with_store
 from kfp_tfjob.pipelines.without_task_config import launch_tfjob as without
 from kfp_tfjob.pipelines.without_task_config import without_task_config
 from tests.kfp.task_config_pipeline import task_config_pipeline
@@ -315,3 +315,9 @@ def test_every_setter_that_the_component_passes_on_compiles(tmp_path: Path) -> N
     file = tmp_path / "own.yaml"
     compiler.Compiler().compile(own, str(file))
     assert yaml.safe_load_all(file.read_text())
+
+
+def test_users_pipelines_find_with_store_under_its_former_name() -> None:
+    from kfp_tfjob.pipelines import task
+
+    assert task.with_store is with_store

@@ -230,7 +230,7 @@ class ColumnType:
     probed_forms: ClassVar[tuple[str, ...]] = ()  # `fits` looks at some of these strings
     long_forms: ClassVar[tuple[str, ...]] = ()  # of strings with more than LONGEST characters
     expected: ClassVar[str] = ""  # the usual form, where a column is unclear
-    arrow_type: ClassVar[pa.DataType | None] = None  # as which pyarrow parses, if `are_valid`
+    arrow_type: ClassVar[pa.DataType | None] = None  # for pyarrow's parser, if `are_valid` agrees
     repeats: ClassVar[bool] = True  # its strings may repeat, so a reader may make a dictionary
 
     # The model: packed rows, and the raw columns that a signature takes.

@@ -8,7 +8,7 @@ the library would silently change the words of a stored model.
 
 The vocabulary has the words that the most rows of train contain. A word of fewer than
 `data_options.min_count` rows is unknown in train as well, so the model learns from it, and the
-share of unknown words in train equals the share in new data from the same source.
+share of unknown words in train is about the share in new data from the same source.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Reader(Protocol):
             the file, unpacked if it is packed with gzip or zstd.
         has_types: Whether its files distinguish strings, numbers and missing values.
         takes_names: Whether its files may lack names, so that `data_options.names` has them.
-        has_sheets: Whether a file has several tables, so that `data_options.sheet` names one.
+        has_sheets: Whether a file may have several tables, so that `data_options.sheet` names one.
         head: The first records of a file with lines, for messages.
         has_index: Whether the first column is unnamed and merely numbers or names the rows.
     """

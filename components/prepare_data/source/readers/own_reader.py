@@ -4,8 +4,8 @@
 file, as a stream of bytes that can only be read forward, and the file's name. It yields record
 batches of pyarrow.
 
-It runs in the step's process, or in several that the step starts; each loads it once. It
-sees the store's keys. Called by `open_table.py`, and by preflight to check the code.
+It runs in the step's process, or in several that the step starts; each loads it once. It sees the
+store's keys. Called by `open_table.py`, and by preflight to check the code.
 """
 
 from __future__ import annotations
