@@ -7,8 +7,8 @@ digits give all pictures: the first one publishes its model, and the second one,
 rejected. Ids of runs, folders, times and speeds differ from run to run, so they get fixed values.
 Then the same code gives the same bytes on one machine.
 
-`make test` makes the same runs without a browser and compares the texts. Another processor rounds
-differently, so `masked` hides numbers.
+`make test` makes the runs on one replica without a browser, and compares the texts. Another
+processor rounds differently, so `masked` hides numbers.
 """
 
 from __future__ import annotations
@@ -82,14 +82,18 @@ class Page(NamedTuple):
     size: tuple[int, int]
 
 
-def make(folder: Path) -> dict[str, Page]:
+def make(folder: Path, *arguments: str) -> dict[str, Page]:
     """Run the pipeline twice in an empty folder, and return the pages by the pictures' names.
+
+    Args:
+        folder: The folder.
+        arguments: More arguments of the first run, which change numbers and no words.
 
     Raises:
         AssertionError: A run failed; the error contains its output.
     """
     digits.write(folder / "digits.csv")
-    outputs = [_run(folder, *LABEL), _run(folder, *LABEL, *SHORT)]
+    outputs = [_run(folder, *LABEL, *arguments), _run(folder, *LABEL, *SHORT)]
     first, second = sorted(path.parent for path in folder.glob(f"{HOME}/runs/*/report.html"))
     names = {str(folder): _WORK_FOLDER, first.name: _RUN_IDS[0], second.name: _RUN_IDS[1]}
 

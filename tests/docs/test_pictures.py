@@ -12,7 +12,7 @@ KILOBYTE = 1000
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pictures.Page]:
-    return pictures.make(tmp_path_factory.mktemp("pictures"))
+    return pictures.make(tmp_path_factory.mktemp("pictures"), "--workers", "0")
 
 
 def changes_in(name: str, text: str) -> list[str]:
