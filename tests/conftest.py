@@ -1,5 +1,6 @@
 """What tests share: one real S3 server for the whole session, and a fresh prefix for each test."""
 
+import gc
 import itertools
 import logging
 from collections.abc import Iterator
@@ -30,6 +31,16 @@ _prefixes = itertools.count()
 settings.register_profile("same", derandomize=True, deadline=None)  # a busy machine is slow
 settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
+
+
+def pytest_collection() -> None:
+    """Import the tests without looking for garbage among millions of objects that stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

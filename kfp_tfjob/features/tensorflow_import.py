@@ -5,6 +5,7 @@ Called by the trainer and by evaluate before they first use TensorFlow.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -29,23 +30,48 @@ def load(gpus: int | None) -> None:
         # Dedicated threads launch kernels, and NCCL logs the reason of a failure.
         os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
         os.environ.setdefault("NCCL_DEBUG", "WARN")
-    # Keras imports scikit-learn for an unused wrapper, a fifth of the import time.
-    hidden = "sklearn" not in sys.modules
-    if hidden:
-        sys.modules["sklearn"] = None  # type: ignore[assignment]
-    try:
-        with _silent_unless_it_fails():
-            import keras  # noqa: F401
-            import tensorflow as tf
+    with _hidden("sklearn", "IPython"), _without_garbage_collection(), _silent_unless_it_fails():
+        import keras  # noqa: F401
+        import tensorflow as tf
 
-            if gpus == 0:
-                tf.config.list_physical_devices()  # this search prints the warnings about CUDA
-    finally:
-        if hidden:
-            del sys.modules["sklearn"]
+        if gpus == 0:
+            tf.config.list_physical_devices()  # this search prints the warnings about CUDA
     # TensorFlow logs through absl; its lines about every collective are for its developers.
     for name in ("absl", "tensorflow"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def _hidden(*packages: str) -> Iterator[None]:
+    """Hide packages that Keras imports for an unused wrapper, and for display in a notebook.
+
+    They take a fifth of the import time.
+    """
+    absent = [name for name in packages if name not in sys.modules]
+    for name in absent:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collect no garbage, and never look for it among the objects that exist at the end.
+
+    The import creates hundreds of thousands of objects, which stay. Looking at all of them again
+    and again takes a fifth of the import time, and later slows the training.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+        gc.freeze()
 
 
 @contextmanager
