@@ -25,7 +25,7 @@ from kfp_tfjob.cluster.client import PATIENCE, ClusterClient, connect
 from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_writer import RunLogs
 from kfp_tfjob.common.errors import StepError
-from kfp_tfjob.components.launch_tfjob import engine, launch
+from kfp_tfjob.components.launch_tfjob import engine, launch_context
 from kfp_tfjob.components.launch_tfjob.engine import Launched
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.jobset import JOBSET
@@ -173,7 +173,7 @@ class Launch:
 
         def run() -> None:
             try:
-                wanted = launch.Launch(self.step, spec, backend, **fields)
+                wanted = launch_context.Launch(self.step, spec, backend, **fields)
                 self.ended = Ended("succeeded", 0, launched=engine.Launcher(wanted).train())
             except StepError as error:
                 self.ended = Ended(str(error.verdict), error.code, str(error))
