@@ -49,7 +49,7 @@ _UNWEIGHTED = Problem(
     " TRAIN_OPTIONS.class_weight",
     name="loss-not-per-row",
 )
-_LARGE_WEIGHT = 1e4  # in comparison, other terms of a loss, such as a penalty, are small
+_LARGE_WEIGHT = 1e4  # times the other terms of a loss, such as a penalty
 _COMPARED = 256  # predicted values of each process: a small message that shows any difference
 _TOLERANCE = 1e-3  # relative; real errors are larger by a factor
 
@@ -216,15 +216,20 @@ def _weight_problems(
     if weight:
         first, second = _loss(model, (x[::2], y[::2])), _loss(model, (x[1::2], y[1::2]))
         even_rows = tf.constant([1.0, 0.0] * (_ROWS // 2))
-        # A term that does not depend on the rows may hide this, but not if all weights are large.
+        # A term that does not depend on the weights may hide this, unless the weights are so large
+        # that it is small in comparison.
+        other_terms = abs(_loss(model, (x, y, 0 * even_rows)))
+        large_weight = _LARGE_WEIGHT * (max(1.0, other_terms) if np.isfinite(other_terms) else 1.0)
         losses = [
             [
                 _loss(model, (x, y, scale * selected_rows))
                 for selected_rows in (even_rows, 1 - even_rows)
             ]
-            for scale in (1, _LARGE_WEIGHT)
+            for scale in (1, large_weight)
         ]
-        is_same = all(np.isclose(*values, rtol=1e-5) for values in losses)
+        is_same = np.isfinite(losses).all() and all(
+            np.isclose(*values, rtol=1e-5) for values in losses
+        )
         if is_same and not np.isclose(first, second, rtol=1e-2):
             problems.append(_UNWEIGHTED)
     return problems
