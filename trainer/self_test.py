@@ -219,7 +219,7 @@ def _weight_problems(
         # A term that does not depend on the weights may hide this, unless the weights are so large
         # that it is small in comparison.
         other_terms = abs(_loss(model, (x, y, 0 * even_rows)))
-        large_weight = _LARGE_WEIGHT * (max(1.0, other_terms) if np.isfinite(other_terms) else 1.0)
+        large_weight = _LARGE_WEIGHT * float(np.fmax(1.0, other_terms))  # 1 if it is not a number
         losses = [
             [
                 _loss(model, (x, y, scale * selected_rows))

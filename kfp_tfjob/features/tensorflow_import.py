@@ -64,14 +64,16 @@ def _without_garbage_collection() -> Iterator[None]:
     The import creates hundreds of thousands of objects, which stay. Looking at all of them again
     and again takes a fifth of the import time, and later slows the training.
     """
-    was_enabled = gc.isenabled()
+    was_enabled, modules = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
             gc.enable()
-        gc.freeze()
+        # A later call imports nothing, and would only keep garbage alive.
+        if len(sys.modules) > modules:
+            gc.freeze()
 
 
 @contextmanager

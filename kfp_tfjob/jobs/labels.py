@@ -31,7 +31,7 @@ UPLOADER = "uploader"
 
 
 def job_labels(
-    run_id: str, attempt: int, task: str, task_key: str, model_name: str
+    *, run_id: str, attempt: int, task: str, task_key: str, model_name: str
 ) -> dict[str, str]:
     """Return the labels that identify a job, which its pods have, too.
 

@@ -24,7 +24,11 @@ from .spec import JobSpec
 def build_job(spec: JobSpec, identity: Identity) -> Object:
     """Return the job as a Kubernetes object; the same arguments give the same bytes."""
     labels = job_labels(
-        identity.run_id, identity.attempt, identity.task, identity.task_key, spec.model_name
+        run_id=identity.run_id,
+        attempt=identity.attempt,
+        task=identity.task,
+        task_key=identity.task_key,
+        model_name=spec.model_name,
     )
     queue = spec.pod.all.queue
     body = spec.kind.spec(

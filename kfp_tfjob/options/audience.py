@@ -12,7 +12,7 @@ KEYS: dict[str, str] = {
     "data_options.task": "Data scientist: the label has few distinct numbers, but is a quantity.",
     "data_options.columns": "Data scientist: few of a wide table's columns are features.",
     "data_options.drop": "Data scientist: ids, and columns that reveal the label.",
-    "data_options.split.train": "Data scientist: a large table needs smaller other shares.",
+    "data_options.split.train": "Data scientist: a large table can train on more of its rows.",
     "data_options.split.validation": "Data scientist: early stopping on few rows is noisy.",
     "data_options.split.test": "Data scientist: more test rows let the gate see smaller gains.",
     "data_options.split.salt": "Data scientist: repeat an experiment with another split.",

@@ -156,7 +156,7 @@ def test_all_parameters_of_a_run_of_an_uploaded_pipeline(fake, package, base):
     assert found.keys() >= PARAMETERS.keys()
 
 
-def test_watch_shows_steps_progress_and_the_end(fake, store, base, monkeypatch):
+def test_watch_shows_steps_progress_and_the_end(fake, store, base):
     run = add(fake, base)
     long_ago = datetime(1, 1, 1, tzinfo=UTC)
     began = datetime.now(UTC)
