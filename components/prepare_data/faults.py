@@ -83,6 +83,12 @@ ENCODING = (
     "set data_options.encoding to that of the text files, for example cp1252 for Western European"
     " files from Windows"
 )
+# Rules that a value breaks as a column of any type: what is expected, and how to write it.
+_OF_ANY_TYPE = {
+    "encoding": ("strings in UTF-8", "write strings in UTF-8"),
+    "nul": ("strings without NUL characters", "remove the NUL characters"),
+    "nested": ("one value in every row", "write one value in every row"),
+}
 _NO_BLANK = (
     "remove the blanks before the quotes, for example with pandas:"
     " read_csv(OLD, skipinitialspace=True).to_csv(NEW, index=False)"
@@ -92,6 +98,12 @@ _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
 _WITH_TYPES = tuple(
     ending for format in FORMATS if format.name != "csv" for ending in format.suffixes
+)
+_BINARY = tuple(
+    ending
+    for format in FORMATS
+    if format.name not in ("csv", "jsonl")
+    for ending in format.suffixes
 )
 _DEFAULTS = DataOptions()
 # Of the columns that options name.
@@ -205,7 +217,7 @@ class Faults:
             rules = [rule for rule in RULES if self.cells[column, rule]]
             share = "every row" if count >= self.seen else f"{count:,} of {self.seen:,} rows"
             fix = self._column_fix(column, rules)
-            if "encoding" in rules:
+            if "encoding" in rules and not self._are_binary:
                 fix = f"{ENCODING}, or {fix}"
             problems[column] = Problem(
                 f"column {column!r} is invalid in {share}: {RULES[rules[0]]}",
@@ -244,6 +256,10 @@ class Faults:
                 alternative += f", or name the format: {formats}"
         elif rules == ["list"]:
             alternative = f"write {_expected(rules)}"
+        elif rules[0] in _OF_ANY_TYPE:
+            alternative = _OF_ANY_TYPE[rules[0]][1]
+            if rules[0] == "encoding" and self._are_binary and not is_label:
+                alternative += f", or {images_as_files(column)}"
         elif is_label:
             alternative = "correct data_options.task"
         else:
@@ -327,6 +343,11 @@ class Faults:
         few = self.bad <= self.options.max_bad_fraction * self.seen
         return self.options.on_bad_row == "drop" and few and self.bad < self.seen
 
+    @property
+    def _are_binary(self) -> bool:
+        """Whether no file is text, so that data_options.encoding has no effect."""
+        return all(fault.file.lower().endswith(_BINARY) for fault in self.examples)
+
     def _without_label(self) -> Problem:
         fix, options = "add the labels", {}
         if not self._are_dropped:
@@ -354,7 +375,7 @@ class Faults:
         if self.unlabelled:
             columns[self.label] -= self.cells[self.label, "missing"]
         fixes = [_NO_BLANK if self.rows["blank"] else "correct them"]
-        if self.rows["encoding"]:
+        if self.rows["encoding"] and not self._are_binary:
             fixes.append(ENCODING)
         if self.rows["keys"]:
             fixes.append("list the features in data_options.columns to ignore all other keys")
@@ -510,7 +531,15 @@ class FileFaults(BlockFaults):
         self.examples.append(fault)
 
 
+def images_as_files(column: str) -> str:
+    """Return the fix for a column that contains images instead of their paths."""
+    types = setting("data_options.types", {column: "image"})
+    return f"if they are images, store each as a file, write its path instead, and set {types}"
+
+
 def _expected(rules: list[str]) -> str:
+    if rules[0] in _OF_ANY_TYPE:
+        return _OF_ANY_TYPE[rules[0]][0]
     if "list" in rules:
         return "a list of equally many numbers in every row"
     if "boolean" in rules or "date" in rules:

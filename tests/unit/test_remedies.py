@@ -1017,6 +1017,29 @@ def recoded(encoding: str) -> None:
     Path("d.csv").write_bytes("".join(f"{it}\n" for it in ("a,Größe,y", *rows)).encode(encoding))
 
 
+def unreadable(value: bytes) -> None:
+    """Write a table with a column that has this value in every row."""
+    rows = [b"%d,%s,%s\n" % (i, value, y.encode()) for i, y in zip(ROWS, Y, strict=True)]
+    Path("d.csv").write_bytes(b"".join([b"a,c,y\n", *rows]))
+
+
+def images_in_cells(is_struct: bool) -> None:
+    """Write a table of images, as bytes or as Hugging Face's datasets store them."""
+    contents = [encoded(drawn(i)) for i in ROWS]
+    cells = [{"bytes": content, "path": None} for content in contents] if is_struct else contents
+    arrow(pa.table({"picture": cells, "y": Y}))
+
+
+def images_to_files(given: Values, problem: Problem) -> Values:
+    """Write the images of a table to files, their paths to the table, and set the type."""
+    rows = pa.parquet.read_table("d.parquet").to_pylist()
+    for i, row in enumerate(rows):
+        cell = row["picture"]
+        Path(f"{i}.jpg").write_bytes(cell["bytes"] if isinstance(cell, dict) else cell)
+    arrow(pa.table({"picture": [f"{i}.jpg" for i in ROWS], "y": Y}))
+    return literal(0, "types")(given, problem)
+
+
 def written(*lines: str) -> None:
     """Write a table as these lines."""
     Path("d.csv").write_text("".join(f"{line}\n" for line in lines))
@@ -1394,6 +1417,35 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
             literal(1),
         ),
         lambda: arrow(pa.table({ODD: CITIES, "a": ROWS, "y": Y})),
+    ),
+    *(
+        (
+            Case(
+                f"{PREPARE}/faults:column_problems", table, data(), literal(0, "drop"), f"{value!r}"
+            ),
+            lambda value=value: unreadable(value),
+        )
+        for value in (b"caf\xe9", b"x\0")
+    ),
+    (
+        Case(
+            f"{PREPARE}/faults:column_problems",
+            table,
+            data(),
+            put("data_options.encoding", "cp1252"),
+            "encoding",
+        ),
+        lambda: unreadable(b"caf\xe9"),
+    ),
+    *(
+        (
+            Case(f"{PREPARE}/{site}", table, data("d.parquet"), images_to_files, "images"),
+            lambda is_struct=is_struct: images_in_cells(is_struct),
+        )
+        for site, is_struct in (
+            ("faults:column_problems", False),
+            ("source/readers/arrow_table:_wrong_type", True),
+        )
     ),
     (
         Case(

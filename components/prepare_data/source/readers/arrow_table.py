@@ -24,7 +24,7 @@ from kfp_tfjob.features.cells import Cells, matches, numeric, temporal, textual
 from kfp_tfjob.features.types.number import is_number, parse_all
 from kfp_tfjob.options.data import NULL_VALUES, DataOptions
 
-from ...faults import BlockFaults
+from ...faults import BlockFaults, images_as_files
 from ..column_names import MOST_COLUMNS, Columns, Header, too_many_columns
 from .byte_range import Span
 
@@ -258,6 +258,8 @@ class ArrowTable:
                 problems.append(_pandas_index(name, self.name))
             if not _usable(self._types[name]):
                 fix = f"drop it with {setting('data_options.drop', [name])}"
+                if _has_bytes(self._types[name]):
+                    fix = f"{images_as_files(name)}; otherwise, {fix}"
                 problems.append(self._wrong_type(name, "a model cannot learn from", fix))
         for name in columns.extra:
             kind = self._types[name]
@@ -419,6 +421,13 @@ def _usable(kind: pa.DataType) -> bool:
     """Return whether a column of a type may be a feature."""
     is_value = numeric(kind) or temporal(kind) or textual(kind)
     return is_value or pa.types.is_binary(kind) or pa.types.is_null(kind)
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    """Return whether a type is a struct with bytes, as Hugging Face's datasets store images."""
+    return pa.types.is_struct(kind) and any(
+        pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type) for field in kind
+    )
 
 
 def _encodable(column: pa.Array) -> pa.Array:
