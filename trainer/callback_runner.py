@@ -337,7 +337,7 @@ def _failure(error: BaseException, hook: str) -> StepError:
             f"the callback {name} failed in {hook}",
             received=where(error),
             expected="a callback that raises no error",
-            fix="free space, or start what it connects to, then start the run again"
+            fix="free space, or start what it connects to, then retry the run"
             if kind is StepError
             else f"correct {name}, or its arguments",
             name="callback-failed",

@@ -38,7 +38,7 @@ _SHORT_PATIENCE = Patience(seconds=1, silence=5)  # a step has just given up on 
 
 _ENDED = Problem(
     "The run was stopped before it finished; no step recorded a failure",
-    fix="start it again; the prepared dataset is reused",
+    fix="retry it; finished steps are skipped",
 )
 CANCELLED = replace(
     Failure.of(WHOLE_RUN, StepError(_ENDED)), code=exit_codes.STOPPED, verdict="cancelled"

@@ -88,7 +88,7 @@ class FailedTask:
         return Problem(
             f"{self.step} ended without a message",
             received=received,
-            fix="read the last lines of its log, and start the run again",
+            fix="read the last lines of its log, then retry the run",
             name="step-without-message",
         )
 

@@ -95,6 +95,6 @@ def damaged(name: str) -> DataError:
         Problem(
             f"{name}, which an earlier task of this step wrote, is damaged",
             expected="the bytes that were written",
-            fix="start the run again; if it happens again, find out what else writes to datasets/",
+            fix="retry the run; if it happens again, find out what else writes to datasets/",
         )
     )

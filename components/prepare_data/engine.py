@@ -230,7 +230,7 @@ def _unchanged(source: Source, expected: str) -> str:
                 f"{subject} has changed since preflight checked it",
                 received=f"source_digest {digest}",
                 expected=f"source_digest {expected}",
-                fix=f"let nothing write to {where}, then start the run again",
+                fix=f"let nothing write to {where}, then start a new run",
             )
         )
     return digest

@@ -136,7 +136,7 @@ def _manifest(step: Step) -> Manifest:
                 f"the output of run {step.run_id} was never completed",
                 received=f"no {step.run.manifest}",
                 expected="the manifest that the chief's sidecar writes once everything is stored",
-                fix="find out why launch_tfjob ended, then start the run again",
+                fix="find out why launch_tfjob ended, then retry the run",
                 name="output-incomplete",
             )
         ) from error

@@ -32,6 +32,6 @@ def out_of_memory(step: str, received: str) -> Problem:
         f"{step} ran out of memory",
         received=received,
         expected="enough memory for this data and this model",
-        fix=f"{remedy}; or start the run again with less data",
+        fix=f"{remedy}; or start a new run with less data",
         path=f"pod.{key}.memory" if key and not is_local() else "",
     )

@@ -66,7 +66,7 @@ class Verdict(StrEnum):
 _RESUMES = "it resumes from the newest stored checkpoint, if there is one"
 _REMEDIES = {
     Verdict.SUCCEEDED: "nothing",
-    Verdict.USER_ERROR: "correct the error in the message, then start the run again",
+    Verdict.USER_ERROR: "correct the error in the message, then start a new run",
     Verdict.OUT_OF_MEMORY: "raise pod.all.memory, or set a smaller train_batch_size",
     Verdict.OUT_OF_DISK: "raise pod.all.ephemeral_storage, or set pod.chief.output_claim",
     Verdict.IMAGE_PULL: "correct train_image, or set pod.all.image_pull_secret",
@@ -74,14 +74,14 @@ _REMEDIES = {
     " pod.all.tolerations, train_gpus",
     Verdict.PARTLY_PLACED: "lower train_workers, or have all pods of a job placed together: with"
     " Kueue (pod.all.queue), or with Volcano or the coscheduling plugin (pod.all.scheduler)",
-    Verdict.LOST: f"start the run again; {_RESUMES}",
-    Verdict.STORE_UNAVAILABLE: "check that the store is reachable, then start the run again; "
-    + _RESUMES,
-    Verdict.DEADLINE: f"raise train_options.deadline_seconds, then start the run again; {_RESUMES}",
-    Verdict.STALLED: "read the last log lines of the chief, then start the run again; if it prints"
-    " whole lines less often, raise train_options.stall_timeout_seconds",
-    Verdict.CANCELLED: "start the run again if you did not delete the job yourself",
-    Verdict.ORPHANED: f"start the run again; {_RESUMES}",
+    Verdict.LOST: f"retry the run; {_RESUMES}",
+    Verdict.STORE_UNAVAILABLE: "check that the store is reachable, then retry the run; " + _RESUMES,
+    Verdict.DEADLINE: f"retry the run; {_RESUMES}; for longer attempts, start a new run with a"
+    " larger train_options.deadline_seconds",
+    Verdict.STALLED: "read the last log lines of the chief, then retry the run; if it prints whole"
+    " lines less often, start a new run with a larger train_options.stall_timeout_seconds",
+    Verdict.CANCELLED: "retry the run if you did not delete the job yourself",
+    Verdict.ORPHANED: f"retry the run; {_RESUMES}",
     Verdict.REFUSED: "correct the error in the cluster's message",
     Verdict.OPERATOR_ABSENT: "install or start the training operator v1.9; if it runs,"
     " `kubectl describe tfjob` shows why it creates no pods, such as a quota",
@@ -164,7 +164,7 @@ class Judgement:
 
 def cancelled(why: str) -> Judgement:
     """Return the verdict on a job whose run was ended, for example `its Workflow was deleted`."""
-    fix = "start it again, or retry it; it continues from its newest stored checkpoint"
+    fix = "retry it; it continues from its newest stored checkpoint"
     return Judgement(Verdict.CANCELLED, f"the run was stopped: {why}", fix=fix)
 
 

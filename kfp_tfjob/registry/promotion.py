@@ -119,7 +119,7 @@ def surpassed(model_name: str, winner: Champion | None) -> SurpassedError:
             f"another run was promoted to champion of {model_name} after this one was evaluated",
             received=f"version {winner.version} of run {winner.run_id}" if winner else None,
             expected="the champion that the verdict names",
-            fix="start the run again; the model is then compared with the new champion",
+            fix="start a new run, whose model is compared with the new champion",
         )
     )
 

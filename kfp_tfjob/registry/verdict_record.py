@@ -225,7 +225,7 @@ class ModelVerdict(EvaluatedModel):
                     f"{address} is not a verdict",
                     received=str(error),
                     expected="the JSON that evaluate writes",
-                    fix="start the run again",
+                    fix="start a new run",
                 )
             ) from error
 
@@ -271,8 +271,8 @@ class LostRace:
         """Return the record of a race that another run has won."""
         message = (
             f"lost the race: version {winner.version} of run {winner.run_id} became the champion of"
-            f" {model_name} after this model was evaluated again; start the run again to compare it"
-            " with that champion"
+            f" {model_name} after this model was evaluated again; start a new run to compare its"
+            " model with that champion"
         )
         return cls(winner.number, winner.version, winner.run_id, message)
 

@@ -294,7 +294,7 @@ def _read_range(
                 f"{address} changed while it was being read",
                 received="a different entity tag",
                 expected=f"the entity tag {extra.get('IfMatch')}",
-                fix="wait until nothing writes to it, then start the run again",
+                fix="wait until nothing writes to it, then start a new run",
                 name="changed-while-read",
             )
         ) from None

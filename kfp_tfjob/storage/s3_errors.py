@@ -271,7 +271,7 @@ def explain(
             Problem(
                 f"cannot {action}: it already exists",
                 expected="an address without an object, because this one is created only once",
-                fix="start the run again; another program has written it",
+                fix="start a new run; another program has written it",
             )
         )
     if code in _MISSING:
@@ -279,7 +279,7 @@ def explain(
             Problem(
                 f"cannot {action}: it does not exist",
                 expected="an object at this address",
-                fix="correct the address; if the object was deleted, start the run again",
+                fix="correct the address; if the object was deleted, start a new run",
                 name="object-not-found",
             )
         )

@@ -193,7 +193,7 @@ class Store:
                     f"{address} changed while it was being read",
                     received="a different tag" if reply is None else reply["ETag"].strip('"'),
                     expected=f"the entity tag {etag}",
-                    fix="wait until nothing writes to it, then start the run again",
+                    fix="wait until nothing writes to it, then start a new run",
                     name="changed-while-read",
                 )
             )

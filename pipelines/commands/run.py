@@ -35,7 +35,9 @@ from .terminal import is_live, with_verbose
     show_default=True,
     help="folder for the embedded store, logs and reports",
 )
-@click.option("--run-id", metavar="ID", help="continue this run with its original parameters")
+@click.option(
+    "--run-id", metavar="ID", help="continue this run; parameters that you omit keep its values"
+)
 @click.option(
     "--tick",
     metavar="TIME",

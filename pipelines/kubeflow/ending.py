@@ -111,7 +111,7 @@ def check_can_be_retried(run: Run) -> None:
                 f"the run {run.name} cannot be retried",
                 received=run.state,
                 expected="a run that failed or was cancelled",
-                fix="start another run"
+                fix="start a new run"
                 if run.is_over
                 else f"wait until it ends: kfp-tfjob watch {run.short_id}",
             )

@@ -152,7 +152,7 @@ class Distributed(Executor):
                 "the connection to the Dask scheduler is lost",
                 received=f"{type(error).__name__}: {error}",
                 expected=f"a scheduler at {self._address} until the dataset is complete",
-                fix="find out why the scheduler ended, then start the run again",
+                fix="find out why the scheduler ended, then retry the run",
             )
         )
 

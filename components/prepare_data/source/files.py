@@ -218,6 +218,6 @@ def _same(file: SourceFile, status: os.stat_result) -> None:
         raise DataError(
             Problem(
                 f"{file.location} changed while it was being read",
-                fix="wait until nothing writes to it, then start the run again",
+                fix="wait until nothing writes to it, then start a new run",
             )
         )
