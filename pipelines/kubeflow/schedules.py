@@ -130,8 +130,8 @@ def create(
     values: RunParameters,
     name: str,
     trigger: Trigger,
-    at_once: int = 1,
-    account: str = "",
+    at_once: int,
+    account: str,
 ) -> tuple[Schedule, list[Schedule]]:
     """Create a schedule, and pause or delete schedules with the same name.
 
