@@ -133,7 +133,7 @@ def _parse_folder(uri: str) -> RunLayout:
                 "RUN is not the folder of a run",
                 received=uri,
                 expected="s3://BUCKET/PREFIX/runs/ID",
-                fix="copy it from the page of the last step, or give the run id",
+                fix="cut the address after runs/ID, or give the run id",
             )
         )
     return RunLayout(address)

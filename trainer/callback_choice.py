@@ -101,15 +101,12 @@ def _monitor_problems(
 ) -> list[Problem]:
     """Return the problem of a callback that would ignore its metric with a mere warning."""
     if callback.monitor not in metrics:
-        is_missing_split = callback.monitor.removeprefix("val_") in metrics
         return [
             Problem(
                 f"{name}.monitor is not a metric of the model",
                 received=callback.monitor,
                 expected=f"one of {', '.join(metrics)}",
-                fix="correct monitor, or raise data_options.split.validation, which is 0"
-                if is_missing_split
-                else "correct monitor, or add the metric to model.compile",
+                fix="correct monitor, or add the metric to model.compile",
                 path=path and f"{path}.monitor",
                 name="monitor-not-found",
             )

@@ -123,7 +123,7 @@ class Checkpoint:
         """
         problems = [
             Problem(
-                f"{name} differs from that of the run's checkpoint, step {self.position.step}",
+                f"{name} differs from that in the run's checkpoint of step {self.position.step}",
                 received=value,
                 expected=self.settings.get(name),
                 fix="start a new run, or use the original parameters of this run",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
+from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.common.names import below
 from kfp_tfjob.features.coding import Coding, Column
 from kfp_tfjob.features.image_decoding import ImageInput
@@ -301,8 +302,8 @@ class Dataset:
             Problem(
                 f"train_options.class_weight names a class that does not exist: {name!r}",
                 received=name,
-                expected=f"classes of {', '.join(self.class_names)}",
-                fix="correct class_weight",
+                expected=f"one of {listed(self.class_names, 20)}",
+                fix="correct train_options.class_weight",
                 name="invalid-value",
             )
             for name in option

@@ -103,11 +103,10 @@ def unusable(gpus: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
             Problem(
                 "this replica cannot see its GPUs",
                 received=f"{len(gpus)} GPUs; {build}",
-                expected=f"{required} (EXPECTED_GPUS)",
-                fix="use a train_image with tensorflow[and-cuda], and nodes whose driver supports"
-                " its CUDA and whose device plugin offers pod.all.gpu_resource; TensorFlow's"
-                " warnings in the log say what is missing; the trainer does not fall"
-                " back to the CPU, which would be slow",
+                expected=f"{required} GPUs",
+                fix="read TensorFlow's warnings in the log, which say what is missing: a"
+                " train_image with tensorflow[and-cuda], a driver on the node for this CUDA"
+                " version, or a device plugin that offers pod.all.gpu_resource",
                 name="gpu-not-usable",
             )
         ]

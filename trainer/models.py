@@ -23,6 +23,9 @@ _MIXED = ((128, 64), 0.4, 2e-3)
 _FEW_ROWS, _RATE_OF_FEW = 500, 1e-2
 
 _CNN = "kfp_tfjob.trainer.models:cnn"
+# For labels in this range, float32 holds the squares of errors from 1/100 to 1000 deviations. A
+# larger square is infinite, and a smaller one is 0 although the model is wrong.
+_SMALLEST_LABEL_STD, _LARGEST_LABEL_STD = 1e-16, 1e16
 _IMAGES_PROBLEM = Problem(
     "mlp takes the columns of a table, but the rows of this dataset are images",
     expected="a model with an input of the shape dataset.input_shape",
@@ -63,7 +66,7 @@ def mlp(
         A compiled model from (batch, features) to (batch, classes) logits or (batch, 1) values.
 
     Raises:
-        ConfigurationError: The rows are images.
+        ConfigurationError: The rows are images, or the label's unit is too small or too large.
     """
     if dataset.picture:
         raise ConfigurationError(_IMAGES_PROBLEM)
@@ -111,7 +114,8 @@ def cnn(
         values.
 
     Raises:
-        ConfigurationError: The columns do not form such an image, or are not all numbers.
+        ConfigurationError: The columns do not form such an image, or are not all numbers, or the
+            label's unit is too small or too large.
     """
     inputs = keras.Input(dataset.input_shape)
     if dataset.picture:
@@ -155,6 +159,8 @@ def _compiled(
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         metrics = ["accuracy"]
     else:
+        if not _SMALLEST_LABEL_STD <= dataset.label_std <= _LARGEST_LABEL_STD:
+            raise ConfigurationError(_label_unit_problem(dataset))
         x = keras.layers.Dense(1, dtype="float32")(x)
         scale = keras.layers.Rescaling(dataset.label_std, dataset.label_mean, dtype="float32")
         outputs, loss, metrics = scale(x), "mean_squared_error", ["mean_absolute_error"]
@@ -163,6 +169,16 @@ def _compiled(
     model = keras.Model(inputs, outputs)
     model.compile(keras.optimizers.Adam(learning_rate), loss, [1 / unit], metrics)
     return model
+
+
+def _label_unit_problem(dataset: Dataset) -> Problem:
+    return Problem(
+        f"float32 cannot hold the squared errors of the label {dataset.label_name!r}",
+        received=f"a standard deviation of {dataset.label_std:.3g}",
+        expected=f"a standard deviation from {_SMALLEST_LABEL_STD:g} to {_LARGEST_LABEL_STD:g}",
+        fix="multiply the label by a constant in the data, for example to use another unit",
+        name="loss-not-finite",
+    )
 
 
 def _not_pixels_problem(columns: Sequence[Column]) -> Problem:

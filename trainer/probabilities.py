@@ -223,7 +223,9 @@ def _problem(model: keras.Model, outputs: _Outputs, logits: bool) -> Problem | N
             fix="remove from_logits=True, or the last activation",
             name="not-probabilities",
         )
-    if logits and _predict_better_unconverted(outputs, probabilities):
+    # Keras's loss proves that a linear layer returns logits; they may be from 0 to 1 by chance.
+    is_certain = outputs.last_operation == _LINEAR and _is_from_logits(model)
+    if logits and not is_certain and _predict_better_unconverted(outputs, probabilities):
         return Problem(
             f"the exported model would apply a {activation} to probabilities",
             received=f"outputs that predict the labels of {len(outputs.y)} rows better as they are",

@@ -36,8 +36,8 @@ _MASKED = Problem(
     received="an output with a mask; the loss is then the mean over the unmasked rows, whose number"
     " differs between replicas",
     expected="no mask on the output",
-    fix="remove Masking, or add a layer that does not pass the mask on; or train with one replica"
-    " and without micro_batches",
+    fix="remove Masking or mask_zero=True, or add a layer that does not pass the mask on; or train"
+    " with one replica and without micro_batches",
     name="loss-not-per-row",
 )
 _UNWEIGHTED = Problem(
@@ -46,7 +46,7 @@ _UNWEIGHTED = Problem(
     expected="one loss for each row, which Keras multiplies by its weight",
     fix="return the loss of each row and let Keras take the mean (tf.reduce_mean with axis=-1); in"
     " your own compute_loss, use sample_weight; or remove data_options.weight and"
-    " TRAIN_OPTIONS.class_weight",
+    " train_options.class_weight",
     name="loss-not-per-row",
 )
 _LARGE_WEIGHT = 1e4  # times the other terms of a loss, such as a penalty

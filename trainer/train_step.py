@@ -351,8 +351,8 @@ def _check_micro_batches(micro_batches: int, batch: int, replicas: int) -> None:
     if rows % micro_batches:
         raise ConfigurationError(
             Problem(
-                "the rows of a replica cannot be divided into micro-batches",
-                received=f"TRAIN_OPTIONS.micro_batches {micro_batches} for {rows} rows: a batch of"
+                "the rows of a replica cannot be divided evenly into micro-batches",
+                received=f"train_options.micro_batches {micro_batches} for {rows} rows: a batch of"
                 f" {batch} over {replicas} replicas",
                 expected=f"a divisor of {rows}",
                 fix="change micro_batches or train_batch_size",

@@ -110,6 +110,7 @@ def render(
         gain_style=gain_style,
         slice_bars=slice_bars(verdict.slices[:_MOST_SLICES]),
         guess=against == BASELINE and bool(classes),
+        groups=scored["model"].predictions.group_count,
         baseline={} if against == BASELINE else scored[BASELINE].measured,
         same_weights=same_weights,
         confusions=confusions(classes, scored["model"]),

@@ -156,13 +156,15 @@ class Attempt:
         if judgement is None or judgement.fix:
             return judgement
         events = snapshot.events
-        if missing := waiting_reasons.missing_secrets(snapshot.pods):
+        if missing := waiting_reasons.missing_secrets(snapshot.pods, events):
             if judgement.verdict == Verdict.USER_ERROR:
                 namespace = snapshot.job["metadata"].get("namespace", "")
                 return replace(judgement, fix=secret_remedy(self.launch.spec, missing, namespace))
         fix = remedy(judgement.verdict, self.launch.spec, snapshot.pods, events)
         if judgement.verdict == Verdict.OPERATOR_ABSENT:
             fix = kind_of(snapshot.job).absent
+        elif judgement.verdict == Verdict.UNSCHEDULABLE and not fix:
+            fix = waiting_reasons.node_remedy(snapshot.pods, events)
         return replace(judgement, fix=fix)
 
     def _name_shortage(self, snapshot: Snapshot, seconds: float) -> bool:

@@ -147,8 +147,8 @@ def foreign_job_error(manifest: Object, state: JobState) -> ConfigurationError:
                 " version of kfp-tfjob",
                 received=f"a job with {state}",
                 expected="the job that this version creates from the run's parameters",
-                fix="let the version that created it finish it, or delete the job and retry: the"
-                " run continues from its newest stored checkpoint",
+                fix="retry once the job has succeeded, or delete the job and retry: the run"
+                " continues from its newest stored checkpoint",
                 name="job-changed",
             )
         )
@@ -166,11 +166,7 @@ def foreign_job_error(manifest: Object, state: JobState) -> ConfigurationError:
 def _recorded(launch: Launch) -> JobFailedError | None:
     """Return the recorded failure that the user has to fix, for a job that is gone."""
     earlier = launch.records.failure()
-    if not earlier or not earlier.final:
-        return None
-    if earlier.verdict == Verdict.CANCELLED:
-        return None  # a person started it again on purpose
-    return JobFailedError.again(earlier)
+    return JobFailedError.again(earlier) if earlier and earlier.final else None
 
 
 def decide(state: JobState, automatic: bool) -> Action:

@@ -177,7 +177,7 @@ class Launcher:
             pause = backoff * random.uniform(0.5, 1.0)
             log.info("attempt %d starts in %.0f s", attempt, pause)
             launch.sleep(pause)
-            self._backoff = min(2 * backoff, _LONGEST_BACKOFF)
+            self._backoff = max(backoff, min(2 * backoff, _LONGEST_BACKOFF))
 
     def _claim_and_create(self) -> bool:
         """Store the claim and create its job; return False if a different launcher was faster.

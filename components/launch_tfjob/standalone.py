@@ -128,8 +128,11 @@ def _missing(step: Step, spec: JobSpec) -> Iterator[Problem]:
                 f"{name} is a placeholder, which no node can pull",
                 received=image,
                 expected="an image that you have built and pushed",
-                fix="compile the YAML with --tools-image and --trainer-image, or set train_image",
-                path="train_image",
+                fix="compile the pipeline with --registry, or with --tools-image and"
+                " --trainer-image, and start a new run"
+                + ", or set train_image in a new run"
+                * (name == "train_image"),
+                path="train_image" if name == "train_image" else "",
                 name="placeholder-image",
             )
     own = spec.options.command

@@ -141,7 +141,7 @@ class JobLimits:
         if misconfigured := waiting_reasons.misconfigured(pods):
             sentence = _joined("a container cannot be created", misconfigured)
             limits["configuration"] = Limit(pull_limit, Verdict.USER_ERROR, sentence)
-        if secrets := waiting_reasons.missing_secrets(pods):
+        if secrets := waiting_reasons.missing_secrets(pods, events):
             sentence = _joined("a Secret is missing", [str(item) for item in secrets])
             limits["secret"] = Limit(_MOMENT, Verdict.USER_ERROR, sentence)
         if missing and (forbidden := waiting_reasons.forbidden(events)):

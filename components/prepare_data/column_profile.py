@@ -275,7 +275,7 @@ def too_many_others(columns: int) -> Problem:
         "too many columns are not numbers",
         received=f"{columns:,} or more",
         expected=f"at most {MOST_OTHERS:,} booleans, categories, dates and texts",
-        fix="choose columns with data_options.columns, or correct data_options.delimiter",
+        fix="choose fewer columns with data_options.columns; in a CSV, check the delimiter",
         path="data_options.columns",
     )
 

@@ -312,10 +312,11 @@ class Faults:
         if fault is None:
             return None
         return Problem(
-            f"{fault.file}, line {fault.line}: {RULES['order']}",
+            f"{fault.file}, line {fault.line}: a second header, with its columns in another order",
             received=repr(fault.value),
             expected="one order of the columns in each file",
-            fix="do not join the files: data_uri may be a folder, in which each has its own header",
+            fix="split the file before this line, or use the files that were joined: data_uri may"
+            " be a folder, in which each file has its own header",
             path="data_uri",
         )
 

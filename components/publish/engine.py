@@ -315,7 +315,7 @@ def _require_blessed(
             f"the verdict {verdict_uri} is about a different {name}",
             received=getattr(verdict, name),
             expected=value,
-            fix="publish the model that evaluate scored",
+            fix="pass publish the same model_name, model_uri and dataset_uri as evaluate",
         )
         for name, value in expected.items()
         if getattr(verdict, name) != value

@@ -163,7 +163,7 @@ class _Completion:
 def _completion_problems(step: Step, manifest: Manifest) -> list[Problem]:
     """Return the problem of a completion record that is missing or from another attempt."""
     expected = f"the record of run {step.run_id}, attempt {manifest.attempt}"
-    fix = "start a new run, because a retry keeps this run's output"
+    fix = "start a new run, because a retry does not train again"
     try:
         completion = documents.read(_Completion, step.store.read(step.run.completion))
     except ObjectNotFoundError:

@@ -126,7 +126,7 @@ def choose(api: ClusterClient, manifest: Callable[[JobKind], Object]) -> JobKind
             not_queued.append(kind)
     if not_queued or forbidden:
         return (not_queued or forbidden)[0]
-    ways = ", or ".join(f"{kind.controller}, `{kind.install}`" for kind in AUTOMATIC)
+    ways = ", or ".join(f"{kind.controller} with `{kind.install}`" for kind in AUTOMATIC)
     raise ConfigurationError(
         Problem(
             f"this cluster runs neither {' nor '.join(f'{kind.name}s' for kind in AUTOMATIC)}",

@@ -190,6 +190,6 @@ def translate(error: ApiError, action: str) -> StepError:
             f"cannot {action}",
             received=f"HTTP {status}: {message}",
             expected="a response of the API server without an error",
-            fix="repeat it; if the error stays, ask an administrator of the cluster",
+            fix="try again; if the error persists, ask an administrator of the cluster",
         )
     )

@@ -19,7 +19,7 @@ from kfp_tfjob.jobs.labels import QUEUE_LABEL
 from kfp_tfjob.jobs.log_masking import Mask
 from kfp_tfjob.jobs.nccl_log import SOCKETS, Transports
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import is_over, is_suspended, role_of
+from kfp_tfjob.jobs.status import is_over, is_suspended, replica_of, role_of
 
 from . import waiting_reasons
 from .backend import Backend
@@ -64,8 +64,10 @@ class Follower:
         suspends it, of its Workload.
         """
         job = self._backend.get(self._name)
+        if job and is_suspended(job):
+            self._pods.clear()
         for pod in self._backend.pods(self._name):
-            self._pods[pod["metadata"]["name"]] = pod
+            self._pods[replica_of(pod)] = pod
         if job is None:
             return None
         pods = self.pods
@@ -117,8 +119,8 @@ class Follower:
 
     @property
     def pods(self) -> list[Object]:
-        """All pods of the job so far, each in its last known state."""
-        return [self._pods[name] for name in sorted(self._pods)]
+        """The newest pod of each replica so far, in its last known state."""
+        return [self._pods[replica] for replica in sorted(self._pods)]
 
     def finish(self, seconds: float) -> None:
         """Wait for the remaining lines, at most `seconds`."""

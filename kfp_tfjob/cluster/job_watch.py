@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from kfp_tfjob.jobs.objects import Object
+from kfp_tfjob.jobs.status import is_suspended
 
 from .client import CALL_FAILED, ClusterClient
 
@@ -97,7 +98,7 @@ class JobWatcher:
 
     @property
     def pods(self) -> list[Object]:
-        """All pods, each in its last event, including deleted ones."""
+        """All pods, each in its last event, including pods deleted while the job was to run."""
         with self._change:
             return list(self._pods.values())
 
@@ -128,7 +129,12 @@ class JobWatcher:
 
     def _take_pod(self, event: str, pod: Object) -> None:
         with self._change:
-            self._pods[pod["metadata"]["name"]] = pod
+            # A queue deletes the pods of a job that it stops. If the job resumes without one of
+            # them, that pod has to count as missing.
+            if event == "DELETED" and self._job and is_suspended(self._job):
+                self._pods.pop(pod["metadata"]["name"], None)
+            else:
+                self._pods[pod["metadata"]["name"]] = pod
             self._changed()
 
     def _changed(self) -> None:

@@ -18,7 +18,7 @@ import urllib3
 
 from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import is_over, on_lost_node, replica_of
+from kfp_tfjob.jobs.status import is_over, newest_pods, on_lost_node, replica_of
 from kfp_tfjob.storage.retry import Patience
 
 from .api_errors import (
@@ -130,12 +130,12 @@ class KubernetesBackend:
         return self._api.get(self._api.jobs(name))
 
     def pods(self, name: str) -> list[Object]:
-        """Return a job's pods, including deleted ones in their last known state."""
+        """Return each replica's newest pod, also if it is deleted, in its last known state."""
         selector = self._api.kind.pods_of(name)
         listed = self._api.list(self._api.core("pods"), labelSelector=selector)
         names = {pod["metadata"]["name"] for pod in listed}
         deleted = [pod for pod in self._watched(name).pods if pod["metadata"]["name"] not in names]
-        return [*listed, *deleted]
+        return newest_pods([*deleted, *listed])
 
     def wait_for_change(self, name: str, timeout: float) -> None:
         """Wait for a change of the job or its pods since `get`, at most `timeout` seconds."""

@@ -24,7 +24,13 @@ from dataclasses import dataclass
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_chief, is_over
+from kfp_tfjob.jobs.status import (
+    cancel_grace,
+    is_being_deleted,
+    is_chief,
+    is_over,
+    newest_pods,
+)
 
 from .api_errors import ApiError
 from .client import CALL_FAILED, ClusterClient
@@ -95,9 +101,8 @@ def chief_of(kind: JobKind, job: str, pods: Iterable[Object]) -> str:
     """Return the name of a job's chief pod; empty if it is not among the pods or predictable."""
     if kind.names_pods:
         return kind.pod_name(job, CHIEF, 0)
-    chiefs = (pod["metadata"] for pod in pods if is_chief(pod))
-    names = (chief["name"] for chief in chiefs if chief["labels"].get(kind.name_label) == job)
-    return next(names, "")
+    own = (pod for pod in pods if pod["metadata"]["labels"].get(kind.name_label) == job)
+    return next((pod["metadata"]["name"] for pod in newest_pods(own) if is_chief(pod)), "")
 
 
 class Stopping:

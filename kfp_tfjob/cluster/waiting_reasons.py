@@ -9,7 +9,7 @@ Called by the launcher's limits, its log and its verdicts, and by the remedies o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kfp_tfjob.common.docs_page import address_of
@@ -158,12 +158,24 @@ def forbidden(events: Iterable[Object]) -> list[str]:
     ]
 
 
-def missing_secrets(pods: Iterable[Object]) -> list[MissingSecret]:
-    """Return the missing Secrets that the containers of pods wait for."""
-    waiting = _waiting(pods, _CONFIGURATION)
+def missing_secrets(pods: Sequence[Object], events: Sequence[Object] = ()) -> list[MissingSecret]:
+    """Return the missing Secrets that the variables and volumes of pods wait for.
+
+    Args:
+        pods: The pods, whose statuses name the Secrets of variables.
+        events: The pods' events, which name the Secrets of volumes.
+    """
+    waiting = [(pod, message) for pod, _, message in _waiting(pods, _CONFIGURATION)]
+    waiting += [
+        (pod, str(event.get("message")))
+        for pod in pods
+        if not has_begun(pod)
+        for event in events
+        if event.get("reason") == "FailedMount" and about(event, pod)
+    ]
     return [
         MissingSecret(*missing, replica_of(pod), message)
-        for pod, _, message in waiting
+        for pod, message in waiting
         if (missing := secret_in(message))
     ]
 
@@ -213,6 +225,16 @@ def remedy_for(waits: str) -> tuple[str, str]:
     if "untolerated taint" in waits:
         free += f", {_TOLERATE}"
     return f"{free}, or cancel the run and request less", address_of("unschedulable")
+
+
+def node_remedy(pods: Iterable[Object], events: Iterable[Object]) -> str:
+    """Return the remedy for pods that have nodes but cannot start there; empty if none has one."""
+    events = list(events)
+    messages = [reason(pod, events) for pod in pods if is_placed(pod) and not has_begun(pod)]
+    config_maps = sorted(set(filter(None, map(config_map_in, messages))))
+    if config_maps:
+        return f"create the ConfigMap {' and '.join(config_maps)} with all keys that the pods use"
+    return "correct what keeps the pods from starting on their nodes" if any(messages) else ""
 
 
 def about(event: Object, pod: Object) -> bool:

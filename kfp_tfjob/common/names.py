@@ -76,11 +76,11 @@ def problems(names: Iterable[str], where: object) -> list[Problem]:
             faults.append((name, f"{_quoted(files[folder])} is a file and cannot hold it"))
     invalid = [
         Problem(
-            f"{where} contains a name that is not valid for a file",
+            f"{where} contains an invalid file name",
             received=f"{_quoted(name)}: {reason}",
             expected="a relative path with / between its parts, and no file that is also a folder",
-            fix="rename it; if you did not choose this name, do not use the files, because they"
-            " were altered",
+            fix="rename it; if you did not choose this name, do not use the files, because someone"
+            " may have altered them",
         )
         for name, reason in faults
     ]

@@ -356,7 +356,10 @@ def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
         texts, wrong = text_of(distinct)
         texts = texts.to_pylist()
     else:
-        texts, wrong = list(map(number_text, distinct.to_pylist())), np.zeros(len(distinct), bool)
+        is_rounded = pa.types.is_floating(distinct.type) and not pa.types.is_float64(distinct.type)
+        # to_pylist makes the float32 0.1 0.10000000149011612, which no request contains.
+        values = distinct.to_numpy(False) if is_rounded else distinct.to_pylist()
+        texts, wrong = list(map(number_text, values)), np.zeros(len(distinct), bool)
     bad = np.append(wrong, False)[codes]
     if (codes < 0).any():
         codes, texts = np.where(codes < 0, len(texts), codes), [*texts, ""]
@@ -365,15 +368,22 @@ def as_texts(column: pa.Array) -> tuple[pa.DictionaryArray, np.ndarray | None]:
 
 
 def number_text(value: Any) -> str:
-    """Return a number, a boolean or a missing value as a string."""
+    """Return a number, a boolean or a missing value as a string.
+
+    A float of numpy gets the fewest digits that distinguish it from others of its type; a whole
+    number gets all of them, because 65504 as float16 would otherwise be 65500.
+    """
     if value is None or value != value:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if not isinstance(value, int | float | Decimal):  # a time of day or a duration, as a group
-        return str(value)
-    is_whole = abs(value) < 2**63 and value == int(value)
-    return str(int(value)) if is_whole else str(value)
+    is_numpy = isinstance(value, np.floating)
+    if not (is_numpy or isinstance(value, int | float | Decimal)):
+        return str(value)  # a time of day or a duration, as a group
+    exact = value.item() if is_numpy else value
+    if abs(exact) < 2**63 and exact == int(exact):
+        return str(int(exact))
+    return str(float(str(value)) if is_numpy else value)  # numpy alone writes 1.7043004e+06
 
 
 def microseconds_of(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -57,13 +57,32 @@ class ImageInput:
         pixels = tf.io.decode_jpeg(content, self.channels, dct_method="INTEGER_ACCURATE")
         size = (self.height, self.width)
         if self.resize == "pad":
-            resized = tf.image.resize_with_pad(pixels, *size, self.interpolation, antialias=True)
+            resized = self._padded(pixels)
         else:
             if self.resize == "crop":
                 pixels = self._cropped(pixels)
             resized = tf.image.resize(pixels, size, self.interpolation, antialias=True)
         pixels = tf.clip_by_value(tf.cast(resized, tf.float32), 0.0, 255.0)
         return tf.ensure_shape(pixels, self.shape)
+
+    def _padded(self, pixels: Any) -> Any:
+        """Return the whole image in the size of the input, with black bars around it.
+
+        Published models depend on the sizes of `tf.image.resize_with_pad`, which float32 rounds
+        down. That function fails for a side that rounds to 0; here, such a side gets one pixel.
+        """
+        import tensorflow as tf
+
+        sides = tf.cast(tf.shape(pixels)[:2], tf.float32)
+        input_sides = tf.constant([self.height, self.width], tf.float32)
+        # TensorFlow replaces `/` with a multiplication in the served graph, but not in training.
+        # That rounds differently, so the served model would get other pixels.
+        ratio = tf.reduce_max(tf.math.divide_no_nan(sides, input_sides))
+        fitting = sides / ratio
+        top, leftmost = tf.unstack(tf.cast((input_sides - fitting) / 2, tf.int32))
+        size = tf.maximum(tf.cast(fitting, tf.int32), 1)
+        resized = tf.image.resize(pixels, size, self.interpolation, antialias=True)
+        return tf.image.pad_to_bounding_box(resized, top, leftmost, self.height, self.width)
 
     def _cropped(self, pixels: Any) -> Any:
         """Return the largest part around the middle that has the shape of the input."""

@@ -102,7 +102,7 @@ def evaluation_slices(rows: int, batch: int, replicas: int) -> list[list[np.ndar
             Problem(
                 "the validation split is too small",
                 received=f"{rows} rows",
-                expected=f"at least {replicas} rows, one for each replica, or an empty split",
+                expected=f"at least {replicas} rows, one for each replica",
                 fix="use more data, a larger validation split (data_options.split) or fewer"
                 " replicas",
             )

@@ -150,12 +150,12 @@ class ServedModel:
                 types = " or ".join(column.raw_types)
                 wrong.append(
                     Problem(
-                        f"the signature {signature} of {self.name} takes {column.name!r} with the"
-                        f" wrong type for a {column.kind}",
+                        f"the signature {signature} of {self.name} takes {column.name!r} with a"
+                        f" type or shape that does not fit a {column.kind}",
                         received=f"{name}: {spec.shape} {spec.dtype.name}",
                         expected=f"{name}: (batch,) {types}",
-                        fix="export the model with this type, or set data_options.types to the"
-                        " type that the model expects",
+                        fix="export the model with the expected input, or set data_options.types to"
+                        " the type that the model takes",
                     )
                 )
         DataError.raise_if(wrong)

@@ -88,7 +88,7 @@ class Transports:
         if self.nodes == 1 or not any(name.startswith(SOCKETS) for name in self.networks):
             return None
         return Problem(
-            "NCCL sends gradients between nodes over TCP sockets, which may limit training",
+            "NCCL sends gradients between nodes over TCP sockets, which may slow down training",
             received=", ".join([SOCKETS, *self.interfaces]),
             expected="NET/IB for InfiniBand or RoCE, or a plugin, such as NET/Libfabric for EFA",
             fix="if the nodes have such a network, request its device with pod.all.resources, for"

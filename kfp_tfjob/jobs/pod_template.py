@@ -273,7 +273,15 @@ def keys_of_the_store(spec: JobSpec) -> list[Object]:
 
 def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object) -> Object:
     """Return a pod template without a cluster token, as Pod Security `restricted` admits it."""
-    user = settings.run_as_user
+    user = None if settings.run_as_user == "none" else settings.run_as_user
+    security: Object = {
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "runAsGroup": user,
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     pod: Object = {
         "affinity": settings.affinity.model_dump(exclude_none=True) if settings.affinity else None,
         "automountServiceAccountToken": False,
@@ -284,14 +292,7 @@ def _pod_template(settings: PodSettings, labels: Mapping[str, str], spec: Object
         "nodeSelector": settings.node_selector,
         "priorityClassName": settings.priority_class,
         "schedulerName": settings.scheduler,
-        "securityContext": {
-            "fsGroup": user,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "runAsGroup": user,
-            "runAsNonRoot": True,
-            "runAsUser": user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {name: value for name, value in security.items() if value is not None},
         "serviceAccountName": settings.service_account,
         "tolerations": [
             toleration.model_dump(exclude_none=True) for toleration in settings.tolerations

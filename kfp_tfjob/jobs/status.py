@@ -7,6 +7,8 @@ limited, judged or stopped, for example by `time_limits.py` and `follower.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .kind import CHIEF, Replica
 from .kinds import kind_of, kind_of_pod
 from .labels import CANCEL_GRACE_ANNOTATION
@@ -21,6 +23,16 @@ def role_of(pod: Object) -> str:
 def replica_of(pod: Object) -> str:
     """Return the short name of a pod, for example `chief-0`."""
     return f"{role_of(pod)}-{pod['metadata']['labels'][kind_of_pod(pod).index_label]}"
+
+
+def newest_pods(pods: Iterable[Object]) -> list[Object]:
+    """Return the newest pod of each replica.
+
+    A JobSet that a queue stops and resumes gives its replicas pods with new names. The old ones do
+    not show the job's state any more.
+    """
+    by_age = sorted(pods, key=lambda pod: pod["metadata"].get("creationTimestamp") or "")
+    return list({replica_of(pod): pod for pod in by_age}.values())
 
 
 def is_chief(pod: Object) -> bool:

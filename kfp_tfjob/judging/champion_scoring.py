@@ -113,7 +113,10 @@ class ChampionScorer:
             confidence: The confidence of its intervals.
         """
         if not self._model or self.same:
-            return ChampionResult(self.name, self.same, self._obstacle)
+            # Equal weights are not enough. A damaged champion cannot be served, and with another
+            # schema, the same weights may belong to other columns or classes.
+            same = self.same and self._model is not None
+            return ChampionResult(self.name, same, self._obstacle)
         predictions = joined(self._parts)
         if not predictions.finite:
             return ChampionResult(self.name, obstacle="it predicts numbers that are not finite")

@@ -36,10 +36,11 @@ class EvaluatorCode(OwnCode):
         if (takes_any or set(ALWAYS) <= set(names)) and set(_required_names(node)) <= accepted:
             return []
         problem = Problem(
-            f"{path}, line {node.lineno}: {node.name} does not take labels and predictions",
+            f"{path}, line {node.lineno}: {node.name} cannot be called with labels and predictions",
             received=declared(node),
             expected=EXPECTED,
-            fix=f"rename the arguments of {node.name} as expected; they are passed by name",
+            fix="name the arguments as expected, because they are passed by name; give any other"
+            " argument a default value",
         )
         return [problem]
 

@@ -195,9 +195,12 @@ def judge(
 
 
 def _group_column(data: TestData) -> str:
-    """Return the column of data_options.split.group, with a warning; empty without a group."""
+    """Return the column of data_options.split.group; empty without one.
+
+    Log a warning if the dataset does not contain the rows' groups.
+    """
     column = str(data.schema.split.get("group", ""))
-    if column:
+    if column and not data.schema.group:  # earlier versions did not store the rows' groups
         log.warning(
             "rows with the same %r may be similar, but are treated as independent, so intervals"
             " are too narrow, and the gate passes more models that are merely as good as the"

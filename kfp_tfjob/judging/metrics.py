@@ -266,9 +266,14 @@ def _transform_mse(square: Estimate, metric: str, value: float, slope: float) ->
 
 def _terms_by_value(
     predictions: ValuePredictions, loss: Callable[[_Floats], _Floats]
-) -> LabelTerms:
-    """Return the mean loss as a function of the labels, which are grouped by quantiles."""
+) -> LabelTerms | None:
+    """Return the mean loss as a function of the labels, which are grouped by quantiles.
+
+    None if all rows have the weight 0.
+    """
     predictions = with_positive_weight(predictions)
+    if not predictions.rows:
+        return None
     labels, shares, spreads = _label_groups(predictions)
 
     def blocks() -> Iterator[tuple[NDArray[np.int64], _Floats]]:

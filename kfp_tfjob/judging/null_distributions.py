@@ -494,7 +494,8 @@ def _large_terms(
 ) -> Iterator[tuple[NDArray[np.int64], _Floats]]:
     """Yield the counts and values of the terms that may be above `least`."""
     for counts, values in blocks:
-        large = np.abs(values).max(axis=1, initial=0) > least
+        # A cut whose rows all have the weight 0 has a term, but a count of 0.
+        large = (np.abs(values).max(axis=1, initial=0) > least) & (counts > 0)
         if large.any():
             yield counts[large], values[large]
 

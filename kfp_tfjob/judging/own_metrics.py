@@ -214,6 +214,8 @@ def _metric_kinds(predictions: Predictions, numbers: Mapping[str, float]) -> dic
 def of_parquet(paths: Sequence[Path], name: str, column_type: type[ColumnType]) -> NDArray[Any]:
     """Return a (rows,) column of Parquet files as raw values, each distinct string stored once.
 
+    Numbers keep the type of the files, float32 or float64.
+
     Args:
         paths: The files, in order.
         name: The column.
@@ -221,11 +223,13 @@ def of_parquet(paths: Sequence[Path], name: str, column_type: type[ColumnType]) 
     """
     from pyarrow import parquet, types
 
-    is_string = types.is_string(parquet.read_schema(paths[0]).field(name).type)
-    strings = [name] if is_string else []
+    stored_type = parquet.read_schema(paths[0]).field(name).type
+    strings = [name] if types.is_string(stored_type) else []
     files = [parquet.ParquetFile(path, read_dictionary=strings) for path in paths]
     chunks = [chunk for file in files for chunk in file.read(columns=[name]).column(name).chunks]
-    return np.concatenate([column_type.raw_values(chunk) for chunk in chunks])
+    values = np.concatenate([column_type.raw_values(chunk) for chunk in chunks])
+    # As float64, a rounded 0.1 would not equal the 0.1 of the user's function.
+    return values.astype(np.float32) if types.is_float32(stored_type) else values
 
 
 def checked(returned: Any, rows: int) -> tuple[dict[str, float], dict[str, Values]]:

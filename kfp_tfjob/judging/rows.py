@@ -90,9 +90,9 @@ class TestData:
             raise DataError(
                 Problem(
                     f"{dataset} has no test rows",
-                    received=f"splits {schema.rows}",
+                    received=", ".join(f"{name} {count:,}" for name, count in schema.rows.items()),
                     expected="at least one row in the test split",
-                    fix="give the test split a share in data_options",
+                    fix="start a new run with a dataset of prepare_data, which has test rows",
                 )
             )
         pull(store, dataset, folder, set(split.shards).__contains__)

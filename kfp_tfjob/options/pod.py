@@ -254,8 +254,10 @@ class PodSettings(Group):
     )
     annotations: dict[Key, Text] | None = option(None, "Annotations of the pods.")
     labels: dict[Key, LabelValue] | None = option(None, "Labels of the pods.")
-    run_as_user: int | None = option(
-        None, f"User id, not 0. Default: {DEFAULTS['run_as_user']}.", ge=1
+    run_as_user: Annotated[int, pydantic.Field(ge=1)] | Literal["none"] | None = option(
+        None,
+        "User id, not 0, or `none` to let the cluster choose, as OpenShift requires. Default:"
+        f" {DEFAULTS['run_as_user']}.",
     )
     gpu_resource: Key | None = option(
         None,

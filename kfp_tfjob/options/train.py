@@ -187,8 +187,8 @@ class TrainOptions(TrainerOptions):
     )
     backoff_seconds: float = option(
         10,
-        "The pause before the second attempt; it doubles after each attempt that stores no newer"
-        " checkpoint.",
+        "The pause before the second attempt; it doubles, up to 600 s, after each attempt that"
+        " stores no newer checkpoint.",
         ge=0,
         le=3600,
     )

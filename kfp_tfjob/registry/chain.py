@@ -228,6 +228,7 @@ def _broken(model_name: str, champion: Champion, mismatch: str) -> DataError:
             f"champion {champion.version} of {model_name} cannot be verified",
             received=mismatch,
             expected="a champion record, a version, a manifest and a verdict that agree",
-            fix="publish a new version, or roll back: kfp-tfjob models rollback",
+            fix="publish a new version, or roll back: kfp-tfjob models rollback; or promote another"
+            " run: kfp-tfjob models promote",
         )
     )

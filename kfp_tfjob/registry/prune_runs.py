@@ -431,6 +431,6 @@ def _read_json(store: Store, address: S3Address) -> dict[str, Any]:
                 f"{address} is damaged",
                 received=str(error),
                 expected="a JSON object",
-                fix="restore it from a backup, or remove it",
+                fix="restore it from a backup; do not delete it, because it names what is in use",
             )
         ) from error

@@ -109,7 +109,7 @@ def full_id(prefix: str, run_ids: Iterable[str]) -> str:
     if len(matches) > 1:
         raise ConfigurationError(
             Problem(
-                f"several runs begin with {prefix}",
+                f"several run ids begin with {prefix}",
                 received=prefix,
                 expected=f"one of {listed(matches, 5)}",
                 fix="type more of the id",

@@ -148,6 +148,7 @@ class Follower:
             return False
         # Compare records, not numbers: if a record was removed, the next one gets its number.
         if newest == current:
+            self._metrics.refused(0)  # a newer one that was rejected may have been removed
             return False
         rejected, retry_at, _ = self._rejected
         if newest == rejected and clock() < retry_at:

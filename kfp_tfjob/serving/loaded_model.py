@@ -150,8 +150,8 @@ def _read_schema(path: Path, name: str) -> Schema:
             Problem(
                 f"{SCHEMA} of {name} cannot be read",
                 received=str(error)[:500],
-                expected="a schema that this version of the server can read",
-                fix="use a server of the version of the run that published it, or roll back to"
-                " another version with `kfp-tfjob models rollback`",
+                expected="a schema that this release of the server can read",
+                fix="use the server of the release that published it, or roll back with"
+                " `kfp-tfjob models rollback`",
             )
         ) from error

@@ -193,7 +193,7 @@ def _add_handlers(options: ServerOptions, metrics: Any) -> None:
                 f"{request.method} {request.url.path} cannot be answered",
                 received=str(error.detail),
                 expected="POST /v1/models/MODEL:predict or POST /v2/models/MODEL/infer",
-                fix="compare the address and the method",
+                fix="correct the address or the method",
             )
         return JSONResponse(answer(RefusedRequest(wrong)), error.status_code)
 

@@ -62,8 +62,8 @@ def _problem(error: Exception, action: str) -> Problem:
             f"cannot {action}: there is a token for an AWS role, but no role",
             received=str(error).rstrip("."),
             expected="AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE",
-            fix="annotate the pod's service account with eks.amazonaws.com/role-arn, or unset"
-            " AWS_WEB_IDENTITY_TOKEN_FILE",
+            fix="annotate the pod's service account with eks.amazonaws.com/role-arn and start the"
+            " pod again, or unset AWS_WEB_IDENTITY_TOKEN_FILE",
             name="aws-role",
         )
     if isinstance(error, ClientError):

@@ -32,7 +32,7 @@ SUSPICIOUS = "suspicious.txt"  # columns that reveal the label, if any; not in t
 WORK = "work"  # intermediate results below it; deleted when the dataset is finished
 LONGEST_SCHEMA = 128 << 20  # bytes; a schema contains the strings of all categories
 SCHEMA_FORMAT = "kfp-tfjob/schema/1"
-CODEC_VERSION = 6  # of the shards, and part of dataset_digest: raise it if their bytes change
+CODEC_VERSION = 7  # of the shards, and part of dataset_digest: raise it if their bytes change
 CODEC_LAYOUT = "parquet"  # of the shards; until codec 6, those of images had another
 
 # In a run's folder. Names in ATTEMPTS begin with the number of the attempt.

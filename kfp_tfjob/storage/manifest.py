@@ -56,7 +56,8 @@ class ManifestObject:
                     f"{address} does not match its manifest",
                     received=f"{size} bytes, CRC64NVME {crc64nvme}",
                     expected=f"{self.size} bytes, CRC64NVME {self.crc64nvme}",
-                    fix="do not use it; the run that wrote the manifest must write it again",
+                    fix="for a published version, use kfp-tfjob models rollback; otherwise,"
+                    " delete this object and start a new run",
                     name="checksum-mismatch",
                 )
             )

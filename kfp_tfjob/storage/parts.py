@@ -276,7 +276,8 @@ def _read_range(
                     f"{address} does not match its manifest",
                     received=f"{reply['ContentLength']} bytes",
                     expected=f"{size} bytes",
-                    fix="do not use it; the run that wrote the manifest must write it again",
+                    fix="for a published version, use kfp-tfjob models rollback; otherwise,"
+                    " delete this object and start a new run",
                     name="checksum-mismatch",
                 )
             )

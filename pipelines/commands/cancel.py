@@ -34,12 +34,14 @@ def cancel(client: Client | HomeRuns, run: str, limit: int, json_: bool) -> None
     ending = client.cancel(run, limit, (lambda text: None) if json_ else show)
     if json_:
         show_json(ending)
+    elif ending.run.state == "succeeded":
+        show(f"{ending.run.name} succeeded before it could be ended.")
     elif ending.complete:
         show(f"No step of {ending.run.name} is running after {ending.seconds:g} s.")
     else:
         remaining = f"; left: {ending.left}" if ending.left else ""
         show(f"After {ending.seconds:g} s, the run is {ending.run.state}{remaining}.")
-    if not json_:
+    if not json_ and ending.run.state != "succeeded":
         show("\n".join(ending.checked))
         show(f"To continue: {ending.run.to_continue}")
     sys.exit(0 if ending.complete else 1)

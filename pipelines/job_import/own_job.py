@@ -245,7 +245,7 @@ class _RenderedRole:
                 for name, value in self.template.metadata.annotations.items()
                 if POD_ANNOTATIONS.get(name) != value
             },
-            "run_as_user": spec.security_context.run_as_user,
+            "run_as_user": spec.security_context.run_as_user or "none",
             "grace_seconds": spec.termination_grace_period_seconds,
         }
         defaults = DEFAULTS | ({"grace_seconds": CHIEF_GRACE} if self.role == CHIEF else {})

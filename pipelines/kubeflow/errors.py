@@ -141,7 +141,7 @@ def translate(action: str, error: Any, host: str) -> StepError:
             f"cannot {action}",
             received=message,
             expected="an answer of Kubeflow Pipelines without an error",
-            fix="repeat the command; if the error stays, read the log of the Deployment"
+            fix="repeat the command; if the error persists, read the log of the Deployment"
             " ml-pipeline",
         )
     )
@@ -156,8 +156,8 @@ def away(action: str, error: object, host: str) -> StepError:
             f"Kubeflow Pipelines at {where} does not respond: cannot {action}",
             received=_cause(error),
             expected="the API of Kubeflow Pipelines",
-            fix=f"correct --host or {ENDPOINT}{https}; for a back end without an address of its"
-            f" own: `{FORWARD}`",
+            fix=f"check that it is running, and correct --host or {ENDPOINT}{https}; for a back end"
+            f" without an address of its own, run `{FORWARD}`",
             name="back-end-unreachable",
         )
     )

@@ -14,10 +14,12 @@ from kfp import dsl
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError
 from kfp_tfjob.components.publish import engine as publish
+from kfp_tfjob.components.publish import manual_promotion
 from kfp_tfjob.components.publish.component import publish as publish_component
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.served_model import EXPORT_AGAIN
 from kfp_tfjob.options.gate import DEFAULT_GATE
+from kfp_tfjob.registry.chain import verify_champion
 from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import CODEC_VERSION, SUSPICIOUS, Layout
@@ -411,6 +413,33 @@ def test_a_damaged_champion_fails_closed(bench: Bench) -> None:
     assert not done.blessed
     assert "champion 1" in verdict["reasons"][0]
     assert "saved_model.pb" in verdict["champion"]["obstacle"]
+
+
+def test_equal_weights_do_not_hide_a_damaged_champion(bench: Bench) -> None:
+    version = S3Address.parse(bench.crown("r1", 0.5).version_uri)
+    bench.store.delete(version / "model" / "saved_model.pb")
+    done, verdict = bench.judge("r2", 0.5, packed)  # the seed is the length of the name
+    champion = verdict["champion"]
+    assert champion["exported_weights_sha256"] == verdict["exported_weights_sha256"]
+    assert not done.blessed and "saved_model.pb" in champion["obstacle"]
+    failed = [check["name"] for check in verdict["checks"] if not check["pass"]]
+    assert failed == ["champion"]
+    done, verdict = bench.evaluate("r2", incompatible_champion="treat_as_first")
+    assert done.blessed, verdict["reasons"]
+    assert bench.publish("r2").version == 2
+
+
+def test_a_champion_that_cannot_be_verified_is_replaced_as_its_error_says(bench: Bench) -> None:
+    version = S3Address.parse(bench.crown("r1", 0.5).version_uri)
+    bench.store.delete(version / "verdict.json")
+    problem = problem_of(verify_champion, bench.store, bench.layout, MODEL, kind=DataError)
+    assert "kfp-tfjob models promote" in problem.fix
+    done, _ = bench.judge("worse", 0.9, packed)
+    assert not done.blessed
+    step = bench.step("worse")
+    manual_promotion.execute(step, manual_promotion.plan(step, MODEL), "eva", "it is whole")
+    verified = verify_champion(bench.store, bench.layout, MODEL)
+    assert verified and verified.champion.version == 2
 
 
 def test_a_regression(bench: Bench) -> None:

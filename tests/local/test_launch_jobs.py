@@ -363,6 +363,23 @@ def test_attempts_are_bounded_for_each_start_by_a_person(launcher: Launcher, mon
     assert launcher.attempts == [1, 2, 3]
 
 
+def test_a_job_that_somebody_deletes_is_not_trained_again_by_kubeflow_pipelines(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+):
+    def delete() -> None:
+        launcher.program.wait()
+        launcher.backend.delete(launcher.job(1))
+
+    threading.Thread(target=delete, daemon=True).start()
+    failed = launcher.fail()
+    assert failed.verdict == "cancelled"
+    failure = Failure.of("launch_tfjob", failed)
+    launcher.store.write(launcher.run.failure("json"), failure.to_bytes())
+    monkeypatch.setenv("KFP_RETRY_INDEX", "1")
+    assert launcher.fail().verdict == "cancelled"
+    assert launcher.attempts == [1]
+
+
 def checkpoint(launcher: Launcher, number: int) -> None:
     """Store a checkpoint as the sidecar does."""
     folder = launcher.run.checkpoints / str(number)

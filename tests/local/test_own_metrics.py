@@ -147,7 +147,9 @@ def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
     paths = [tmp_path / f"{part}.parquet" for part in (0, 1)]
     for part, path in enumerate(paths):
         days = pa.array([0, None, 10 * part], pa.timestamp("us", "UTC"))
-        columns = {"since": days, "city": ["Rome", None, "Rome"], "rate": [0.1, 0.7, None]}
+        rates = [0.1, 0.7, None]
+        columns = {"since": days, "city": ["Rome", None, "Rome"], "rate": rates}
+        columns["plain"] = pa.array(rates, pa.float32())  # of a table of plain numbers
         parquet.write_table(pa.table(columns), path, store_schema=False)
     since = of_parquet(paths, "since", TYPES["date"])
     rate = of_parquet(paths, "rate", TYPES["number"])
@@ -155,6 +157,9 @@ def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
     assert of_parquet(paths, "city", TYPES["category"]).tolist() == ["Rome", "", "Rome"] * 2
     # A number equals what the table says.
     assert (rate[:2] == [0.1, 0.7]).all() and np.isnan(rate[2])
+    plain = of_parquet(paths, "plain", TYPES["number"])
+    assert (rate.dtype, plain.dtype) == (np.float64, np.float32)
+    assert plain[0] == 0.1 and plain[4] == 0.7 and np.isnan(plain[5])
 
 
 @pytest.mark.parametrize(

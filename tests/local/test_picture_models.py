@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -90,6 +91,35 @@ def test_a_picture_of_the_right_size_keeps_its_values() -> None:
         expected = np.asarray(picture, np.uint16) >> 8
     found = ImageInput(30, 40, 1).decode(tf.constant([deep()]))[0, :, :, 0]
     assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(1000, 20), (20, 1000), (1, 56), (56, 1)])
+@pytest.mark.parametrize("resize", ["pad", "crop", "stretch"])
+def test_a_long_thin_picture_keeps_a_pixel(shape: tuple[int, int], resize: str) -> None:
+    content = tf.io.encode_png(np.full((*shape, 3), 128, np.uint8)).numpy()
+    found = ImageInput(28, 28, 3, resize).decode(tf.constant([content])).numpy()[0]
+    rows, columns = (np.flatnonzero(found.max((axis, 2))) for axis in (1, 0))
+    sides = (28, 28)
+    if resize == "pad":
+        sides = (28, 1) if shape[0] > shape[1] else (1, 28)
+    assert (len(rows), len(columns)) == sides
+    assert found[np.ix_(rows, columns)] == pytest.approx(128, abs=1e-3)
+
+
+@pytest.mark.parametrize("wanted", [ImageInput(28, 28, 1, "pad"), ImageInput(20, 33, 1, "pad")])
+@pytest.mark.parametrize("runs", [lambda function: function, tf.function], ids=["eager", "graph"])
+def test_a_padded_picture_has_the_pixels_of_tensorflow(
+    wanted: ImageInput, runs: Callable[..., Callable[..., tf.Tensor]]
+) -> None:
+    """Models of earlier versions were trained on them; the served graph gave others."""
+    size = wanted.height, wanted.width
+    random = np.random.default_rng(0)
+    found = runs(wanted.decode)
+    for height, width in [*random.integers(12, 200, (40, 2)), size, (40, 66), (7, 7), (11, 13)]:
+        pixels = random.integers(0, 256, (height, width, 1), np.uint8)
+        expected = tf.image.resize_with_pad(pixels, *size, antialias=True)
+        content = tf.constant([tf.io.encode_png(pixels).numpy()])
+        assert np.array_equal(found(content)[0], np.clip(expected, 0, 255)), (height, width)
 
 
 def test_the_input_pipeline_and_the_signature_are_equal(dataset: Dataset, tmp_path: Path) -> None:

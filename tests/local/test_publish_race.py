@@ -142,7 +142,7 @@ def test_who_loses_the_race_is_judged_once_more(bench: Bench) -> None:
     assert "**Evaluated again:**" in shown
     notice = of_end(step, MODEL)
     assert (notice.outcome, notice.code, notice.verdict) == ("lost the race", 6, "lost_race")
-    assert "run again" in notice.remedy
+    assert "new run" in notice.remedy
     # A retry of the first winner finds itself, and changes nothing; its version has any number.
     newest = read_champion(bench.store, bench.layout, MODEL)
     won = {name for name, one in found.items() if one.outcome == "published"}

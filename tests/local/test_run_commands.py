@@ -224,6 +224,19 @@ def test_cancel_waits_for_the_end_and_says_what_was_checked(fake, store, base):
     assert found.exit_code == 2 and "failed, finished" in found.stderr
 
 
+def test_cancel_offers_no_retry_of_a_run_that_succeeded_meanwhile(fake, base):
+    run = add(fake, base)
+
+    def end(method: str, path: str) -> None:
+        if run.state == "CANCELING" and method == "GET":
+            run.state, run.finished_at = "SUCCEEDED", datetime.now(UTC)
+
+    fake.broken = end
+    found = kfp_tfjob("cancel", "one", code=0)
+    assert "succeeded" in found.stdout
+    assert "retry" not in found.stdout
+
+
 def test_a_cancelled_run_is_not_a_failed_one(fake, store, base):
     """A real back end calls it failed, and keeps the states before."""
     run = add(fake, base, state="FAILED")

@@ -380,7 +380,7 @@ def test_a_callback_of_validation_rows_needs_some(untrained: Any, tmp_path: Path
         )
 
     problem = problem_of(chosen)
-    assert problem.received == "val_loss" and "data_options.split" in problem.fix
+    assert problem.received == "val_loss" and "data_options.split" not in problem.fix
 
 
 def test_a_callback_may_add_metrics_for_the_next_ones(

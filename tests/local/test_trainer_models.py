@@ -601,6 +601,27 @@ def test_a_regression_learns_a_label_in_any_unit(values: Dataset, scale: float) 
     assert np.sqrt((errors**2).mean()) < 0.1
 
 
+@pytest.mark.parametrize("build", [models.mlp, functools.partial(models.cnn, height=2, width=3)])
+@pytest.mark.parametrize("std", [5e-20, 9e-17, 1.1e16, 1e19])
+def test_a_label_whose_squared_errors_exceed_float32_is_refused(
+    values: Dataset, build: Callable[[Dataset], keras.Model], std: float
+) -> None:
+    """Its loss was NaN in the first step."""
+    problem = problem_of(build, dataclasses.replace(values, label_std=std))
+    assert problem.received == f"a standard deviation of {std:.3g}"
+    assert problem.name == "loss-not-finite"
+
+
+@pytest.mark.parametrize("std", [1e-16, 1e16])
+def test_the_loss_of_errors_of_a_thousand_deviations_is_finite(values: Dataset, std: float) -> None:
+    model = models.mlp(dataclasses.replace(values, label_mean=0.0, label_std=std))
+    for error in (1e-2, 1.0, 1e3):
+        labels = tf.constant([[error * std]], tf.float32)
+        assert float(model.compute_loss(y=labels, y_pred=tf.zeros((1, 1)))) == pytest.approx(
+            error**2, rel=1e-4
+        )
+
+
 def test_who_serves_gets_no_state_of_the_optimizer(values: Dataset, tmp_path: Path) -> None:
     model = models.mlp(values, dropout=0.1)
     model.fit(ROWS, ROWS[:, 0], verbose=0)

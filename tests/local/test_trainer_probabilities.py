@@ -257,6 +257,24 @@ def test_a_model_that_says_from_logits_of_a_sigmoid_answers_as_it_predicts(
     np.testing.assert_allclose(answers[:, 1:], found.predict(rows, verbose=0), rtol=1e-6)
 
 
+@pytest.mark.parametrize(("logit", "label"), [(0.0, 0), (0.85, 1)])
+def test_logits_of_a_linear_layer_may_look_like_probabilities(
+    two: Dataset, monkeypatch: pytest.MonkeyPatch, logit: float, label: int
+) -> None:
+    """Of a rare class at first, and of a frequent one with a weak signal once trained."""
+
+    def make() -> keras.Model:
+        return model(zero(1), loss=BINARY(from_logits=True))
+
+    found = make()
+    user_model.check(found, make, two, 1)
+    found.layers[-1].bias.assign([logit])
+    x, y, weights = probabilities.first_rows(two, 64)
+    rows = x, np.full_like(y, label), weights
+    monkeypatch.setattr(probabilities, "first_rows", lambda *_: rows)
+    assert probabilities.check(found, two, ALONE)
+
+
 def test_trained_outputs_that_are_better_as_they_are_are_refused(two: Dataset) -> None:
     """Nothing shows before training that these are not logits."""
 

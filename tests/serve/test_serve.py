@@ -242,6 +242,11 @@ def test_the_champion_is_followed_and_no_request_is_lost(
     server.until(lambda: f"champion {number} is rejected" in server.log)
     assert f'champion_refused{{model_name="pets"}} {number}.0' in server.metrics
     assert server.predict([PET]).version == version
+    # Without its record, the champion in use is the newest.
+    record = publisher.store.read(place.champion(number))
+    publisher.store.delete(place.champion(number))
+    server.until(lambda: 'champion_refused{model_name="pets"} 0.0' in server.metrics)
+    publisher.store.write(place.champion(number), record)
     publisher.store.write(graph, whole)
     newest = str(publisher.pets())
     follows(newest)

@@ -2,7 +2,7 @@
 
 import math
 import tracemalloc
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -285,6 +285,19 @@ def test_rows_of_weight_zero_tell_nothing(classes: int) -> None:
     assert whole.cells.counts.sum() == 120  # the confusion matrix shows them
     nothing = Measures(ClassPredictions.of(labels, np.eye(classes)[guesses], 0 * weights))
     assert all(math.isnan(nothing.estimate(metric).value) for metric in ("accuracy", "mcc"))
+
+
+@pytest.mark.parametrize("metric", ["auc", "average_precision"])
+def test_ranks_and_intervals_are_those_without_the_rows_of_weight_zero(metric: str) -> None:
+    """A score that only such rows have made the interval's distribution divide 0 by 0."""
+    rng = np.random.default_rng(11)
+    labels, counted = (rng.random((2, 200)) < [[0.3], [0.5]]).astype(int)
+    scores = 1 / (1 + np.exp(2 - rng.normal(size=200) - 3 * labels))
+    whole = two_classes(labels, scores, counted)
+    rest = two_classes(labels[counted > 0], scores[counted > 0])
+    found, expected = (Measured.of(estimate(each, metric), 0.9) for each in (whole, rest))
+    assert astuple(found) == pytest.approx(astuple(expected), rel=1e-12)
+    assert expected.low < expected.value < expected.high
 
 
 def test_an_auc_near_one_of_few_rows_is_not_said_to_be_certain() -> None:

@@ -195,6 +195,20 @@ def test_every_metric_has_an_explanation() -> None:
     assert not meaning("own/cost") and "7" in meaning("top_7_accuracy")
 
 
+@pytest.mark.parametrize(("groups", "counts"), [(120, ["120"]), (0, [])])
+def test_rows_of_one_group_count_as_one(groups: int, counts: list[str]) -> None:
+    """A dataset of an earlier version has no groups, but the column."""
+    labels, verdict, scored = evaluated("two classes")
+    predictions = scored["model"].predictions
+    if groups:
+        numbers = (np.arange(predictions.rows) % groups).astype(np.uint64)
+        scored["model"] = Measures(replace(predictions, groups=numbers), list(labels))
+    html = report.render(replace(verdict, grouped_by="patient"), labels, scored)
+    assert "same patient" in html
+    assert re.findall(r"([\d,]+) groups", html) == counts
+    assert ("independent" in html) is (not groups)
+
+
 def test_slices_are_bars_on_one_axis() -> None:
     labels, verdict, scored = evaluated("two classes")
     values = {"half": (0.5, 0.6), "whole": (1.0, None), "unknown": (None, None)}

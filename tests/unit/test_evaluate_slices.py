@@ -243,6 +243,24 @@ def test_slices_in_which_the_metric_has_no_value_do_not_pass() -> None:
         check_gate({"slices": ["bought"]}, SCHEMA)
 
 
+@pytest.mark.parametrize("metric", ["rmse", "mae", "r2"])
+def test_a_slice_of_a_regression_whose_rows_have_weight_zero_is_insufficient(metric: str) -> None:
+    rng = np.random.default_rng(4)
+    truth, weights = rng.normal(size=ROWS), (COLUMNS["city"] != "Bonn").astype(np.float32)
+    errors = 0.1 * rng.normal(size=ROWS)
+    challenger, baseline = (
+        Measures(ValuePredictions.of(truth, values, weights))
+        for values in (truth + errors, np.full(ROWS, truth.mean()))
+    )
+    gate = parse_gate({"slices": ["city"], "primary_metric": metric})
+    decision = decide(gate, challenger, baseline, None, sliced("city"))
+    states = {it.name: it.state for it in decision.slices}
+    assert (states["city = Bonn"], states["city = Rome"]) == ("insufficient", "pass")
+    assert decision.blessed
+    nothing = Measures(ValuePredictions.of(truth, truth + errors, 0 * weights))
+    assert np.isnan(nothing.estimate(metric).value)
+
+
 def test_ranges_of_a_label_are_those_of_its_values() -> None:
     labels = np.repeat(np.float32([1, 2, 3, 4, 10]), [10, 20, 30, 40, 50])
     label = {"name": "stars"}

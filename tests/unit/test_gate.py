@@ -88,9 +88,6 @@ CASES = {
     "first model accepted, but not a number": Case(broken(), None, False, "not finite", ACCEPT),
     "empty gate": Case(GOOD, None, False, "an empty gate blesses nothing", {}),
     "same model": Case(GOOD, rival(same=True), False, "same model as champion 3"),
-    "same model, whatever its schema": Case(
-        GOOD, rival(same=True, **OTHER_SCHEMA), False, "same model as champion 3", AS_FIRST
-    ),
     "better": Case(GOOD, rival(model(50)), True, "accuracy 0.9800 beats champion 3 0.9500"),
     "worse": Case(model(50), rival(GOOD), False, "accuracy 0.9500 does not beat champion 3"),
     "equal predictions": Case(GOOD, rival(model(20)), False, "does not beat champion 3"),

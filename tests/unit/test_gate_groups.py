@@ -8,9 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.judging.gain_bound import Comparison, compare, compare_with_baseline
+from kfp_tfjob.judging.judge import _group_column
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import Predictions
+from kfp_tfjob.judging.rows import TestData as Split
+from tests.typed_schema import typed
 from tests.unit.gate_situations import BINARY, both_groups, both_smooth, groups, smooth
 
 METRICS = [name for name in BINARY if name not in ("precision/b", "recall/b", "f1/b")]
@@ -74,3 +78,13 @@ def test_too_few_groups_have_no_bound() -> None:
     few = tuple(replace(model, groups=np.arange(900) // 100) for model in pair)
     result = comparison((few[0], few[1]), "auc")
     assert (result.has_bound, result.effective_sample_size, result.unit) == (False, 9, "group")
+
+
+@pytest.mark.parametrize(("stored", "warnings"), [("group_hash", 0), ("", 1)])
+def test_only_a_dataset_that_does_not_store_its_groups_has_independent_rows(
+    stored: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema = typed({"split": {"group": "patient"}, "group": stored})
+    data = Split("d", schema, StatisticsDocument(), (), 0)
+    assert _group_column(data) == "patient"
+    assert len(caplog.records) == warnings

@@ -696,7 +696,7 @@ _POD = {
     "scheduler": _NAMES,
     "service_account": _NAMES,
     "image_pull_secret": _NAMES,
-    "run_as_user": st.integers(1, 2000),
+    "run_as_user": st.integers(1, 2000) | st.just("none"),
     "gpu_resource": st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb"]),
     "grace_seconds": st.sampled_from([60, 300, 600]),
     "volumes": _VOLUMES,

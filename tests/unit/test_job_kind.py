@@ -182,12 +182,17 @@ def test_the_jobs_of_a_jobset_say_why_pods_are_not_created():
 
 
 def test_the_name_of_a_chiefs_pod_comes_from_the_pods_that_were_seen():
-    def seen(job: str, role: str) -> dict:
+    def seen(job: str, role: str, suffix: str = "abcde", created: str = "") -> dict:
         labels = JOBSET.pod_labels(job, role, 0)
-        return {"metadata": {"name": f"{JOBSET.pod_name(job, role, 0)}-abcde", "labels": labels}}
+        name = f"{JOBSET.pod_name(job, role, 0)}-{suffix}"
+        return {"metadata": {"name": name, "labels": labels, "creationTimestamp": created}}
 
     pods = [seen("k", "chief"), seen("j", "worker"), seen("j", "chief")]
     assert chief_of(JOBSET, "j", pods) == "j-chief-0-0-abcde"
+    resumed = [seen("j", "chief", "fghij", "2026-01-01T10:10:00Z")]
+    deleted = [seen("j", "chief", "abcde", "2026-01-01T10:00:00Z"), seen("j", "worker")]
+    for order in (resumed + deleted, deleted + resumed):
+        assert chief_of(JOBSET, "j", order) == "j-chief-0-0-fghij"
     assert chief_of(JOBSET, "i", pods) == ""
     assert chief_of(TFJOB, "i", []) == "i-chief-0"
 

@@ -195,6 +195,15 @@ def test_each_role_may_have_its_own_image(kind):
     assert spec.images == [own, "team/ps:1"]
 
 
+def test_the_cluster_may_choose_the_user():
+    """OpenShift admits only ids of the namespace's range."""
+    job = manifest({**EVERYTHING, "pod": {"all": {"run_as_user": "none"}}})
+    for replica in TFJOB.replicas(job):
+        security = replica.pod["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert not {"fsGroup", "runAsGroup", "runAsUser"} & security.keys()
+
+
 @pytest.mark.parametrize("claim", ["", "chief-output"])
 def test_the_output_is_also_mounted_at_output_path(claim):
     """On a claim, the program must not see the files of another attempt there."""

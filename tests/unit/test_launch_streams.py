@@ -16,7 +16,7 @@ from kfp_tfjob.cluster.kubernetes import KubernetesBackend
 from kfp_tfjob.cluster.log_lines import LogLine, cut, last_state, stamp_of
 from kfp_tfjob.cluster.pod_logs import PodLogs
 from tests.http_server import Handler, serving
-from tests.unit.cluster_objects import client_of, pod
+from tests.unit.cluster_objects import TFJOB, client_of, manifest, pod
 from tests.unit.test_nccl_log import LOGS
 from tests.waiting import until
 
@@ -33,10 +33,10 @@ class Api(Handler):
         since = query.get("sinceTime", [""])[0][:19]
         lines = [line for line in SAID if line[:19] >= since]
         if "watch" in query:
-            pods = "labelSelector" in query
-            lines = [json.dumps({"type": "ADDED", "object": self.server.pod})] if pods else []
+            watched = self.server.pod if "labelSelector" in query else self.server.job
+            lines = [json.dumps({"type": "ADDED", "object": watched})] if watched else []
         elif not self.path.partition("?")[0].endswith("/log"):
-            return self.answer({"items": []})
+            return self.answer({"items": self.server.items})
         elif self.server.refusals:
             self.server.refusals -= 1
             return self.answer({"message": "the kubelet is busy"}, 500)
@@ -67,7 +67,8 @@ class Api(Handler):
 
 @pytest.fixture
 def server():
-    kept = {"ended": threading.Event(), "asked": [], "pod": CHIEF, "refusals": 0, "bar": []}
+    kept = {"ended": threading.Event(), "asked": [], "refusals": 0, "bar": []}
+    kept |= {"pod": CHIEF, "job": None, "items": []}
     with serving(Api, **kept) as found:
         yield found
         found.ended.set()
@@ -118,6 +119,40 @@ def test_a_pod_of_any_size_is_seen_by_a_watch(server, api):
     until(lambda: watching.pods)
     watching.close()
     assert watching.pods == [server.pod]
+
+
+def test_only_the_newest_pod_of_a_replica_counts(server, api):
+    """A JobSet that Kueue stops and resumes gives its pods new names."""
+    old, new = (
+        CHIEF
+        | {"metadata": CHIEF["metadata"] | {"name": name, "creationTimestamp": f"2026-01-0{day}"}}
+        for day, name in enumerate(("j-chief-0-0-abcde", "j-chief-0-0-fghij"), 1)
+    )
+    server.pod = old
+    backend = KubernetesBackend(api)
+    until(lambda: backend.pods("j") == [old])  # it was seen before it was deleted
+    server.items = [new]
+    assert backend.pods("j") == [new]
+    backend.close()
+    states = iter([[old], [new]])
+    follower = Follower(SimpleNamespace(get=lambda _: None, pods=lambda _: next(states)), "j")
+    for expected in (old, new):
+        follower.poll()
+        assert follower.pods == [expected]
+
+
+def test_a_pod_that_a_queue_deletes_counts_as_missing(server, api):
+    server.job = manifest(kind=TFJOB)
+    server.job["spec"]["runPolicy"]["suspend"] = True
+    watching = JobWatcher(api, "j")
+    until(lambda: watching.job and watching.pods)
+    watching._take_pod("DELETED", CHIEF)
+    assert watching.pods == []
+    server.job["spec"]["runPolicy"]["suspend"] = False
+    watching._take_job("MODIFIED", server.job)
+    watching._take_pod("DELETED", CHIEF)
+    watching.close()
+    assert watching.pods == [CHIEF]
 
 
 def test_a_policy_against_annotations_keeps_no_job_from_its_end(server, api):

@@ -196,6 +196,29 @@ def test_missing_secrets_are_read_from_containers():
     assert secret_remedy(wanted, found[1:]).endswith(" pod.worker.env.TOKEN")
 
 
+def test_missing_secrets_of_volumes_are_read_from_events():
+    message = 'MountVolume.SetUp failed for volume "secret-0" : secret "gcp" not found'
+    events = [event(f"j-{name}", "FailedMount", message) for name in ("worker-0", "worker-1")]
+    pods = [pod("worker-0"), pod("worker-1", "Running", running={}), pod("worker-2")]
+    found = waiting_reasons.missing_secrets(pods, events)
+    assert [(item.name, item.key, item.replica) for item in found] == [("gcp", "", "worker-0")]
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ('configmap "settings" not found', "create the ConfigMap settings with all keys"),
+        ("Multi-Attach error for volume", "correct what keeps the pods from starting"),
+    ],
+)
+def test_pods_that_cannot_start_on_their_nodes_are_not_told_to_find_others(message, remedy):
+    waiting = pod("worker-0") | {"spec": {"nodeName": "n"}}
+    events = [event("j-worker-0", "FailedMount", message)]
+    assert waiting_reasons.node_remedy([waiting], events).startswith(remedy)
+    assert waiting_reasons.node_remedy([waiting], []) == ""
+    assert waiting_reasons.node_remedy([pod("worker-0", says=CPU)], []) == ""
+
+
 @pytest.mark.parametrize(
     ("workers", "pod", "expected"),
     [

@@ -103,18 +103,19 @@ def test_a_day_is_one_group_in_every_unit_and_zone(folder: Path, forms: list) ->
         ["{}", "+{}", "0{}", "{}.", "{}.00", "{}e0", " {} "],
         ["{}.0", pa.int32(), pa.float32(), pa.decimal128(22, 2)],
         ["{}.50", pa.float64(), pa.decimal128(22, 4)],
+        ["{}.10", pa.float64(), pa.float32()],
     ],
     ids=str,
 )
 def test_a_number_is_one_group_in_every_spelling(folder: Path, forms: list) -> None:
     """In CSV, `7` and `7.0` were two groups: 36 of 60 in two splits."""
     ids = [i % 60 for i in range(240)]
-    half = pa.array([0.5 * ("{}.50" in forms)] * 240)
+    fraction = pa.array([float(forms[0].format(0)) if "." in forms[0] else 0.0] * 240)
     for i, form in enumerate(forms):
         if isinstance(form, str):
             write(folder / f"{i}.csv", [form.format(text) for text in ids])
         else:
-            exact = pa.compute.add(pa.array(ids, pa.float64()), half)
+            exact = pa.compute.add(pa.array(ids, pa.float64()), fraction)
             write(folder / f"{i}.parquet", exact.cast(form))
     assert in_two_splits(folder, 60) == (0, 0)
 

@@ -63,6 +63,51 @@ def test_a_list_of_your_own_applies_to_every_format(tmp_path: Path, ending: str)
     assert read(labelled, null_values=["-999"]).faults.counts() == {"missing": 20}
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "nulls", "missing"),
+    [
+        ("float32", [-999.9, 1e20, 9.96921e36, 20.5], ["-999.9", "1e20", "9.96921e36"], 3),
+        ("float16", [-999.9, 20.5], ["-999.9", "1e20"], 1),
+        ("float64", [-999.9, float(np.float32(-999.9))], ["-999.9"], 1),
+        ("float32", [0.0, 1.0], ["1e-50"], 0),
+    ],
+)
+def test_a_missing_number_is_rounded_as_its_column_is(
+    tmp_path: Path, kind: str, values: list[float], nulls: list[str], missing: int
+) -> None:
+    """-999.9 as float32 is -999.9000244140625, which was a value like any other."""
+    columns = {"t": np.array(values * 20, kind), "y": ["u", "v"] * (10 * len(values))}
+    found = read(write_table(tmp_path / "f.parquet", columns), null_values=nulls)
+    (feature,) = found.kinds.features
+    assert feature.missing == 20 * missing
+
+
+def test_a_missing_number_beyond_float32_is_not_infinity(tmp_path: Path) -> None:
+    columns = {"t": np.array([np.inf, 1, 2] * 20, np.float32), "y": ["u", "v"] * 30}
+    path = write_table(tmp_path / "f.parquet", columns)
+    assert read(path, null_values=["1e39"]).faults.counts() == {"not finite": 20}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "texts"),
+    [
+        ("float32", [0.1, 1e20, 1e-5, 1700000.4], ["0.1", "1e+20", "1e-05", "1700000.4"]),
+        ("float32", [3, 16777218, -0.0], ["3", "16777218", "0"]),
+        ("float16", [0.1, 65504], ["0.1", "65504"]),
+    ],
+)
+def test_a_float_that_becomes_a_string_has_the_digits_of_its_type(
+    tmp_path: Path, kind: str, values: list[float], texts: list[str]
+) -> None:
+    """A float32 0.1 was the category 0.10000000149011612, so a request's 0.1 was unknown."""
+    rows = 60 * len(values)
+    for name, dtype in (("1", kind), ("2", "float64")):
+        columns = {"a": range(rows), "c": np.array(values * 60, dtype)}
+        write_table(tmp_path / f"{name}.parquet", columns | {"y": columns["c"]})
+    found = read(tmp_path, types={"c": "category"}, task="classification")
+    assert texts_of(found) == sorted(found.labels.codes) == sorted(texts)
+
+
 def test_the_usual_strings_stay_out_of_the_option_for_a_typed_file(tmp_path: Path) -> None:
     """They do not mean a missing value there: "NA" may be Namibia."""
     columns = {"a": ["NA" if i % 20 == 3 else str(i) for i in range(100)], "y": ["u", "v"] * 50}

@@ -1709,9 +1709,7 @@ DATA: list[tuple[Case, Callable[[], object]]] = [
             f"{IMAGES}:_folders[1]",
             table,
             data(".", ""),
-            lambda given, problem: typed(
-                problem.fix.removeprefix("set data_uri to ").partition(" if ")[0]
-            )(given, problem),
+            lambda given, problem: typed(_after("such as ", problem.fix))(given, problem),
             "the folder above",
         ),
         drawers,

@@ -12,6 +12,7 @@ from kfp_tfjob.features.records import (
     train_batch_size,
     train_slices,
 )
+from tests.problems import problem_of
 
 
 def test_every_epoch_has_another_order_of_all_rows() -> None:
@@ -60,8 +61,9 @@ def test_evaluation_sees_every_row_once_and_no_slice_is_empty(
 
 def test_evaluation_without_rows_has_no_steps() -> None:
     assert evaluation_slices(0, 8, 2) == []
-    with pytest.raises(DataError, match="validation"):
-        evaluation_slices(1, 8, 2)
+    problem = problem_of(evaluation_slices, 1, 8, 2, kind=DataError)
+    assert "validation" in problem.what
+    assert problem.expected == "at least 2 rows, one for each replica"
 
 
 def test_a_batch_larger_than_the_data_is_reduced_to_what_the_replicas_can_share() -> None:

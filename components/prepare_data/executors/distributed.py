@@ -126,7 +126,8 @@ class Distributed(Executor):
                     f"{counted(error.allowed_failures + 1, 'worker')} died in the same task {task}",
                     received=f"task {error.task}",
                     expected=f"at most {counted(error.allowed_failures, 'lost worker')} for a task",
-                    fix="read the workers' log; give each process at least 400 MiB",
+                    fix="read the workers' logs, give each process at least 400 MiB, and retry the"
+                    " run",
                 )
             ) from error
         except (OSError, CancelledError) as error:

@@ -237,11 +237,12 @@ def _folders(source: Source) -> list[Problem]:
         problems.append(
             Problem(
                 "data_uri has fewer than two classes",
-                received=f"the folders {listed(folders.classes, _SHOWN)}"
+                received=f"one folder with images: {folders.classes[0]}"
                 if folders.classes
                 else "no folder with an image",
                 expected=expected,
-                fix=f"set data_uri to {inner} if it contains the classes' folders"
+                fix="set data_uri to the folder that contains the classes' folders, such as"
+                f" {inner} or a parent of data_uri, or add a folder with images of another class"
                 if above
                 else "correct data_uri",
                 path="data_uri",

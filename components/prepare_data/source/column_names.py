@@ -337,7 +337,9 @@ def _below_header(header: Header, label: str, options: DataOptions, file: str) -
     marked = _SEPARATOR_LINE.match(first)
     delimiter = marked[1] if marked else options.known_delimiter
     rows = [_split(line, delimiter) for line in lines]
+    problem = f"{file} does not begin with its header"
     if len(header.names) == 1 and label in _split(header.names[0], options.known_delimiter):
+        problem = f"{file} has each line as a whole in quotes"
         fix, path, suggestion = "write the lines without quotes around each of them", "", ""
     elif not any(len(row) > 1 and label in row for row in rows):
         return None
@@ -347,7 +349,7 @@ def _below_header(header: Header, label: str, options: DataOptions, file: str) -
     else:
         fix, path, suggestion = "delete the lines above the header", "", ""
     return Problem(
-        f"{file} does not begin with its header",
+        problem,
         name="no-header",
         received=repr(first[:_MOST_CHARACTERS].rstrip("\r\n")),
         expected=f"the names of the columns, {label!r} among them, on the first line",

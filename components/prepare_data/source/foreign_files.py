@@ -13,7 +13,7 @@ from kfp_tfjob.options.table_formats import FORMAT_WORDS
 HEAD = 512  # bytes by which a file is recognized
 READER = "write a function that reads it, and name the function in data_options.reader"
 _TABLE = f"write it as {FORMAT_WORDS}, or {READER}"
-_PACKED = "use gzip, zstd, Parquet or no compression"
+_PACKED = "compress it with gzip or zstd, do not compress it, or write it as Parquet"
 _PICTURE = "set data_uri to the folder that contains one folder of images per class"
 CONVERT = "convert images to JPEG or PNG, for example with Pillow: Image.open(OLD).save('NEW.png')"
 _LOOK = "open it: if it is an error page, download the file again; if it is a table, save it as CSV"

@@ -319,7 +319,7 @@ class ArrowTable:
             values = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
             if numeric(kind) and not pa.types.is_boolean(kind):
                 floats = column.cast(pa.float64(), safe=False)
-                same = pc.is_in(floats, value_set=pa.array(self._null_numbers))
+                same = pc.is_in(floats, value_set=self._rounded_nulls(kind))
                 columns[name] = pc.if_else(same, pa.scalar(None, kind), column)
             elif textual(kind) or pa.types.is_binary(values):
                 texts = Cells(column.unique(), chunk.nulls).texts.drop_null()
@@ -328,6 +328,16 @@ class ArrowTable:
                 same &= ~matches(texts, _PADDED)
                 nulls |= set(texts.filter(pa.array(same)).to_pylist())
         return replace(chunk, columns=columns, nulls=pa.array(sorted(nulls)))
+
+    def _rounded_nulls(self, kind: pa.DataType) -> pa.Array:
+        """Return the numbers of `null_values` as float64, rounded to a column's type."""
+        exact = self._null_numbers
+        if not pa.types.is_floating(kind) or pa.types.is_float64(kind):
+            return pa.array(exact)
+        with np.errstate(over="ignore"):
+            rounded = exact.astype(kind.to_pandas_dtype()).astype(np.float64)
+        # As float32, 1e39 would stand for every infinity, and 1e-50 for every 0.
+        return pa.array(rounded[np.isclose(rounded, exact, rtol=1e-3, atol=0)])
 
     def _stored(self, columns: Columns) -> Columns:
         """Return the columns as they are in the file."""

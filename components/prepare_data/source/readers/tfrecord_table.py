@@ -222,8 +222,8 @@ class TFRecordTable(Reader):
                 raise DataError(
                     Problem(
                         f"record {number:,} of {self._name} is too long",
-                        received=f"{length / (1 << 20):,.0f} MiB",
-                        expected=f"at most {LONGEST_RECORD >> 20} MiB",
+                        received=f"{length:,} bytes",
+                        expected=f"at most {LONGEST_RECORD:,} bytes",
                         fix="write the file again with smaller records",
                     )
                 )
