@@ -15,7 +15,7 @@ import numpy as np
 
 from kfp_tfjob.common.errors import Problem, first
 from kfp_tfjob.common.formatting import listed, setting
-from kfp_tfjob.features.schema import Schema
+from kfp_tfjob.features.schema import DROP, Schema
 from kfp_tfjob.features.statistics import StatisticsDocument
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.options.data_contract import Contract
@@ -69,18 +69,22 @@ def _columns(reference: Reference, schema: Schema) -> Iterator[Problem]:
     for name in missing:
         kind, reason = _kind(before[name]), reasons.get(name)
         types_option = f"data_options.types={_json({name: kind})}"
+        if reason == DROP:
+            fix = f"remove it from {DROP}"
+        elif reason:
+            fix = f"keep it with {types_option}"
+        else:
+            fix = "add it to the data or, if that is set, to data_options.columns"
         problem = Problem(
             f"the column {name!r} of {reference.name} is missing",
             received=f"it is dropped: {reason}" if reason else "no such column",
             expected=f"a {kind}",
-            fix=f"keep it with {types_option}" if reason else "add it to the data",
+            fix=fix,
         )
         lost.append(problem)
     yield from first(lost, _MOST_NAMED, "columns are missing")
     if new := [name for name in now if name not in before]:
-        dropped = [
-            column.name for column in schema.left_out if column.reason == "data_options.drop"
-        ]
+        dropped = [column.name for column in schema.left_out if column.reason == DROP]
         yield Problem(
             f"the data has columns that {reference.name} does not have",
             received=listed([f"{name!r} ({_kind(now[name])})" for name in new], _MOST_NAMED),

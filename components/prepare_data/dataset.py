@@ -17,6 +17,7 @@ from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
 from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.features.image_decoding import ImageInput
 from kfp_tfjob.features.schema import (
+    DROP,
     LeftOut,
     Schema,
     SchemaFeature,
@@ -133,7 +134,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
     rows, faults, images = scan.rows(label), scan.faults, scan.summary.images
     model_input = input_of(images, options.images) if images else None
     features = plan.coding.features
-    dropped = (LeftOut(name, "data_options.drop") for name in options.drop)
+    dropped = (LeftOut(name, DROP) for name in options.drop)
     schema = _schema_of(
         label,
         [SchemaFeature(feature.name, feature.schema_type) for feature in features],

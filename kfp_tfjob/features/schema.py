@@ -29,6 +29,7 @@ from .image_decoding import ImageInput
 from .types import BY_SCHEMA_TYPE
 from .types.base import ColumnType, Learned
 
+DROP = "data_options.drop"  # the reason for leaving out a column that the user has dropped
 _OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")
 
 

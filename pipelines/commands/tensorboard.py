@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..local.home import DEFAULT
-from .shared_options import with_connection
+from .shared_options import with_connection, with_home
 from .store import open_models
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     help="with --model: output_uri of the runs [default: as for models]",
 )
 @click.option("--endpoint", default="", metavar="URL", help="the S3 store, if it is not AWS")
-@click.option(
-    "--home",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DEFAULT,
-    help="the folder of the local runs to show",
-)
+@with_home
 @click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True)
 @with_connection
 def tensorboard(
@@ -46,7 +41,7 @@ def tensorboard(
     limit: int,
     output: str,
     endpoint: str,
-    home: Path,
+    home: Path | None,
     port: int,
     connection: Connection,
 ) -> None:
@@ -66,8 +61,9 @@ def tensorboard(
     if bool(run) == bool(model):
         raise click.UsageError("pass either a run, such as last, or --model")
     if model:
-        models = open_models(output, endpoint, "", home)
+        models = open_models(output, endpoint, "", home or DEFAULT)
         serve_model(models.store, models.layout, model, limit, port, click.echo)
         return
-    with stored_run(run, home, endpoint, connection, local=False) as stored:
+    folder, local = home or DEFAULT, home is not None
+    with stored_run(run, folder, endpoint, connection, local) as stored:
         serve(stored, port, click.echo)

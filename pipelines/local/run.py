@@ -31,7 +31,6 @@ from kfp_tfjob.cluster.local import backend as local_backend
 from kfp_tfjob.common import files, progress
 from kfp_tfjob.common.errors import ConfigurationError, Problem, StoreUnavailableError
 from kfp_tfjob.components.step import FAILURE_FILE, RUN_ID, Step
-from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.options.address_fields import Tick
 from kfp_tfjob.options.parameter_masking import masked, secrets_in
@@ -45,9 +44,11 @@ from . import processes
 from .ending import Ending
 from .home import BUCKET, LOG, PARAMETERS, REPORTS, RUN_LOG, TICK, Home
 from .output import PlainSteps, Relay, Steps
+from .pipeline_log import PipelineLog
 from .s3_server import Server, pass_no_proxy, try_exclusive_lock
 
 log = logging.getLogger(__name__)
+_EMBEDDED_SECRET = ("s3", "secret")  # the end of its path, in this home or before it was moved
 
 JOB = "job"  # in the run's folder: the folder of its jobs
 _STOP_GRACE = 15.0  # seconds for the supervisors to save after Ctrl-C
@@ -91,6 +92,7 @@ def run(
         pass_no_proxy()  # replicas find each other on this machine
         environment = _environment(home, run_id, token, str(values["storage_secret"]))
         folder = home.run(run_id)
+        show = _while_read(show)
         steps: Steps = PlainSteps(show)
         if live:
             steps, show = _live_steps(stack, folder, environment)
@@ -102,7 +104,7 @@ def run(
             note = f"note       {root} is in the embedded store; for your own, pass --endpoint URL"
             show(note)
             stack.callback(show, note)  # the last lines name addresses there
-        _forget_secrets(home)
+        _forget_secrets(home, str(values["storage_secret"]))
         if embedded:
             # A replica reads these before the Secret: in a pod, only the form sets them.
             environment = {
@@ -126,8 +128,9 @@ def run(
         parameters_file = folder / PARAMETERS
         earlier = parameters_file.read_bytes() if parameters_file.exists() else b""
         code = _run_pipeline(values, tick, folder, environment, server, stop_signal, home, steps)
-        if earlier and _failed_step(folder) == "preflight":
-            files.write(parameters_file, earlier)  # preflight rejected the new ones
+        preflight = PipelineLog.read(folder / LOG).steps.get("preflight")
+        if earlier and not (preflight and preflight.succeeded):
+            files.write(parameters_file, earlier)  # preflight did not accept the new ones
         if code is None:
             processes.end(token, _STOP_GRACE)
             raise home.full_while(run_id)
@@ -164,10 +167,21 @@ def _live_steps(
     return LiveSteps(live, folder / REPORTS, folder / JOB), live.show
 
 
-def _failed_step(folder: Path) -> str:
-    """Return the failed step from its record on this machine; empty without a record."""
-    record = folder / FAILURE_JSON
-    return Failure.from_bytes(record.read_bytes()).step if record.exists() else ""
+def _while_read(show: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that prints a line as long as something reads standard output.
+
+    Ctrl-C also ends `tee`, and a terminal may be closed. The run then still has to save and to
+    record how it ended.
+    """
+
+    def print_line(text: str) -> None:
+        try:
+            show(text)
+        except OSError:
+            # Python flushes the lost line once more when it ends, and would exit with code 120.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    return print_line
 
 
 def _run_pipeline(
@@ -256,13 +270,19 @@ def _environment(home: Home, run_id: str, token: str, secret: str) -> dict[str, 
     }
 
 
-def _forget_secrets(home: Home) -> None:
-    """Remove an earlier run's link to the embedded store's keys, which no other store accepts.
+def _forget_secrets(home: Home, store_secret: str) -> None:
+    """Remove earlier runs' links to the embedded store's keys, which no other store accepts.
 
-    A folder that is not a link is a Secret that the user has put there for `pod.env`.
+    Anything else is a Secret that the user has put there for `pod.env`.
+
+    Args:
+        home: The folder of local runs.
+        store_secret: The name of the store's Secret in this run.
     """
     for link in home.secrets.iterdir():
-        if link.is_symlink():
+        if not link.is_symlink():
+            continue
+        if link.name == store_secret or link.readlink().parts[-2:] == _EMBEDDED_SECRET:
             link.unlink()
 
 

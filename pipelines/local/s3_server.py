@@ -22,6 +22,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -183,12 +184,8 @@ class Server:
         with self.users:
             if not (self.process and try_exclusive_lock(self.users)):
                 return
-            self.process.terminate()
-            try:
-                self.process.wait(5)  # seconds; it writes nothing at its end, so a slower one hangs
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            self.process.kill()  # it writes nothing at its end
+            self.process.wait()
 
     def __enter__(self) -> Server:
         """Return the server."""
@@ -266,6 +263,9 @@ def serve(folder: Path, port: int, lock: int) -> None:
         port: The port; 0 for a free one. If it is in use, the server takes a free one.
         lock: The descriptor of the folder's lock, inherited from the program that took it.
     """
+    # A service manager that stops a run signals all of its processes. The trainers still save then.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     # Swift is written for eventlet, which must replace the sockets before anything uses them.
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", "Zero threads in tpool")

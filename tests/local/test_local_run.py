@@ -4,6 +4,8 @@ import fcntl
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +67,21 @@ def test_a_killed_run_leaves_no_process_and_ctrl_c_ends_what_continues_it(
 
 
 @pytest.mark.slow
+def test_a_run_whose_output_nobody_reads_prints_no_more_and_keeps_its_exit_code() -> None:
+    code = (
+        "import sys, click; from kfp_tfjob.pipelines.local.run import _while_read;"
+        "show = _while_read(click.echo); show('first'); sys.stdin.read();"
+        "[show('x' * 100_000) for _ in range(9)]; sys.exit(7)"
+    )
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.stdin and process.stdout and process.stderr
+    assert process.stdout.readline() == b"first\n"
+    process.stdout.close()
+    process.stdin.close()
+    assert (process.wait(60), process.stderr.read()) == (7, b"")
+
+
 def test_killed_runs_end_with_the_same_model(home: Path, digits_csv: Path) -> None:
     # The chief is killed in the middle: a second attempt resumes from the newest checkpoint. Then
     # the S3 server is killed: it is started again, and nothing is lost.
@@ -148,6 +165,7 @@ def test_what_preflight_finds_comes_at_once_and_leaves_no_secret(
     secrets = [word for name in names for word in ("--set", f"{name}={secret}")]
     wrong = ("--label", "digt", "--set", "model_hyperparameters.unit=3")
     (home / "secrets/hub").mkdir(parents=True)  # a person's own
+    (home / "secrets/linked").symlink_to(tmp_path)
     given = ("--data", str(digits_csv), "--model", f"{model}:build_model", *wrong, *secrets)
     given += ("--output", "s3://mine")
     refused = Run(home, *given, nohup=True)
@@ -170,7 +188,7 @@ def test_what_preflight_finds_comes_at_once_and_leaves_no_secret(
     assert secret not in refused.text and "******" in kept.read_text()
     assert "******" in (folder / "pipeline.log").read_text()
     assert [path for path in files if secret in path.read_text(errors="replace")] == []
-    assert (home / "secrets/hub").is_dir()
+    assert (home / "secrets/hub").is_dir() and (home / "secrets/linked").is_symlink()
     without = CliRunner().invoke(
         main, ["run", "--home", str(home), "--run-id", refused.run_id, "--label", "digit"]
     )
@@ -193,6 +211,11 @@ def test_what_preflight_finds_comes_at_once_and_leaves_no_secret(
     assert "access key" in again.text and "not-a-key-of-this-store" not in again.text
     assert kept.read_text() == before
     assert not kept.samefile(tmp_path / "as_it_was")  # replaced whole, never rewritten in place
+    stopped = Run(home, "--run-id", refused.run_id, "--label", "digit", "--epochs", "3", *secrets)
+    stopped.read_until("run ")
+    stopped.signal(signal.SIGINT)  # before preflight has accepted the new parameters
+    assert stopped.wait() == 128 + signal.SIGINT
+    assert kept.read_text() == before
 
 
 def test_a_folder_serves_one_run_at_a_time(tmp_path: Path, digits_csv: Path) -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -101,6 +102,18 @@ def status(port: int, method: str, path: str, body: bytes = b"", **headers: str)
     code = connection.getresponse().status
     connection.close()
     return code
+
+
+def test_a_signal_to_all_processes_of_a_service_leaves_the_store_to_the_trainers(
+    tmp_path: Path,
+) -> None:
+    with Server.start(tmp_path) as server:
+        assert server.process
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            server.process.send_signal(number)
+        server.store().make_bucket("bucket")
+        assert server.process.poll() is None
+    assert server.process.poll() is not None
 
 
 def test_nobody_else_reads_or_writes_without_the_keys(tmp_path: Path) -> None:

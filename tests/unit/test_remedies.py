@@ -1753,6 +1753,16 @@ CONTRACTS: list[tuple[Case, Callable[[], object]]] = [
         both(PLAIN | {"d": CITIES}, PLAIN | {"d": [f"t{i}" for i in ROWS]}),
     ),
     (
+        Case(
+            f"{CONTRACT}:_columns[0]",
+            contract,
+            data(before=BEFORE, drop=["c"]),
+            lambda given, problem: without(given, problem.fix.removeprefix("remove it from ")),
+            "drop",
+        ),
+        both(PLAIN, PLAIN),
+    ),
+    (
         Case(f"{CONTRACT}:_columns[1]", contract, data(before=BEFORE), literal()),
         both(PLAIN, PLAIN | {"b'": ROWS}),
     ),
