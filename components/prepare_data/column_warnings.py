@@ -14,11 +14,13 @@ from unicodedata import normalize
 import numpy as np
 
 from kfp_tfjob.common.formatting import listed, setting
+from kfp_tfjob.features.cells import number_text
 from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.statistics import SPLITS
 from kfp_tfjob.features.types import TYPES
 from kfp_tfjob.features.types.base import ColumnStatistics, Field
 from kfp_tfjob.features.types.lookalikes import are_booleans
+from kfp_tfjob.features.types.number import is_number
 
 from .kinds import INDEX, NO_VALUE, Kinds
 from .labels import Label
@@ -175,7 +177,9 @@ def plain_spelling(name: str) -> str:
 
 def alike_classes(classes: Sequence[str]) -> list[str]:
     """Return a line if classes differ from another only in their spelling."""
-    plain = [plain_spelling(name) for name in classes]
+    plain = [
+        number_text(float(name)) if is_number(name) else plain_spelling(name) for name in classes
+    ]
     counts = Counter(plain)
     alike = [name for name, key in zip(classes, plain, strict=True) if counts[key] > 1]
     if not alike:

@@ -185,15 +185,16 @@ def test_modes_sizes_and_copies_are_reported(store: Store, base: S3Address, tmp_
         prepared(store, base, tmp_path / "p", images={"channels": 1})
 
 
+@pytest.mark.parametrize("alike", [("Cat", "cat"), ("1", "1.0")])
 def test_classes_in_two_spellings_are_named_beside_the_verdict(
-    store: Store, base: S3Address, tmp_path: Path
+    store: Store, base: S3Address, tmp_path: Path, alike: tuple[str, str]
 ) -> None:
-    names = {"cat": "Cat", "dog": "cat", "bird": "bird"}
+    names = {"cat": alike[0], "dog": alike[1], "bird": "bird"}
     files = {**animals(40), **{f"bird/{i}.png": encoded(drawn(i), "PNG") for i in range(40)}}
     files = {f"{names[name.split('/')[0]]}/{name.split('/')[1]}": it for name, it in files.items()}
     done = prepared(store, base, tree(tmp_path / "p", files))
     (said,) = done.statistics.suspicions
-    assert said.endswith(": Cat, cat") and said in done.statistics.warnings
+    assert said.endswith(f": {', '.join(alike)}") and said in done.statistics.warnings
 
 
 def test_folders_are_splits(store: Store, base: S3Address, tmp_path: Path) -> None:
