@@ -150,11 +150,11 @@ class LiveLines:
 
     def above(self, text: str) -> None:
         """Print a message that stays, above the live lines."""
-        with suppress(OSError):  # the terminal was closed; the signal about it ends the run
-            if self._live.is_started:
+        if self._live.is_started:
+            with suppress(OSError):  # the terminal was closed; the signal about it ends the run
                 self._console.print(Text(lines(text)), soft_wrap=True)
-            else:
-                click.echo(lines(text))
+        else:
+            click.echo(lines(text))
 
     def write(self, text: str) -> None:
         """Write a line to the log only."""

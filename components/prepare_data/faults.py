@@ -96,15 +96,15 @@ _NO_BLANK = (
 _GAP = "add the string to data_options.null_values if it means a missing value"
 _WRITTEN = {"text": "1234.5", "date": "2024-12-31"}
 _MAY_BE_GAPS = ("text", "boolean", "date", *_BY_KIND)
-_WITH_TYPES = tuple(
-    ending for format in FORMATS if format.name != "csv" for ending in format.suffixes
-)
-_BINARY = tuple(
-    ending
-    for format in FORMATS
-    if format.name not in ("csv", "jsonl")
-    for ending in format.suffixes
-)
+
+
+def _endings_without(*formats: str) -> tuple[str, ...]:
+    return tuple(
+        ending for format in FORMATS if format.name not in formats for ending in format.suffixes
+    )
+
+
+_WITH_TYPES, _BINARY = _endings_without("csv"), _endings_without("csv", "jsonl")
 _DEFAULTS = DataOptions()
 # Of the columns that options name.
 _EXPECTED_OF = {
@@ -347,7 +347,10 @@ class Faults:
     @property
     def _are_binary(self) -> bool:
         """Whether no file is text, so that data_options.encoding has no effect."""
-        return all(fault.file.lower().endswith(_BINARY) for fault in self.examples)
+        return self._all_end_with(_BINARY)
+
+    def _all_end_with(self, endings: tuple[str, ...]) -> bool:
+        return all(fault.file.lower().endswith(endings) for fault in self.examples)
 
     def _without_label(self) -> Problem:
         fix, options = "add the labels", {}
@@ -405,9 +408,7 @@ class Faults:
             return _GAP
         null_values = self.options.null_values
         # The usual strings do not mean a missing value in a file with types.
-        if all(fault.file.lower().endswith(_WITH_TYPES) for fault in self.examples) or {
-            *frequent
-        } & {*null_values}:
+        if self._all_end_with(_WITH_TYPES) or {*frequent} & {*null_values}:
             null_values = null_values if {*null_values} != {*NULL_VALUES} else ("",)
         option = setting("data_options.null_values", [*null_values, *frequent])
         meaning = f"{listed(map(repr, frequent), 5)} {'means' if len(frequent) == 1 else 'mean'}"

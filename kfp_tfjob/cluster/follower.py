@@ -65,7 +65,7 @@ class Follower:
         """
         job = self._backend.get(self._name)
         if job and is_suspended(job):
-            self._pods.clear()
+            self._pods.clear()  # a pod that the queue has deleted counts as missing afterwards
         for pod in self._backend.pods(self._name):
             self._pods[replica_of(pod)] = pod
         if job is None:

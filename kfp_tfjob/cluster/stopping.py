@@ -24,13 +24,7 @@ from dataclasses import dataclass
 from kfp_tfjob.jobs.kind import CHIEF, JobKind
 from kfp_tfjob.jobs.labels import RUN_LABEL, STOP_WITHIN_ANNOTATION
 from kfp_tfjob.jobs.objects import Object
-from kfp_tfjob.jobs.status import (
-    cancel_grace,
-    is_being_deleted,
-    is_chief,
-    is_over,
-    newest_pods,
-)
+from kfp_tfjob.jobs.status import cancel_grace, is_being_deleted, is_chief, is_over, newest_pods
 
 from .api_errors import ApiError
 from .client import CALL_FAILED, ClusterClient

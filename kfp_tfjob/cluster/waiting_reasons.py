@@ -227,9 +227,8 @@ def remedy_for(waits: str) -> tuple[str, str]:
     return f"{free}, or cancel the run and request less", address_of("unschedulable")
 
 
-def node_remedy(pods: Iterable[Object], events: Iterable[Object]) -> str:
+def node_remedy(pods: Iterable[Object], events: Sequence[Object]) -> str:
     """Return the remedy for pods that have nodes but cannot start there; empty if none has one."""
-    events = list(events)
     messages = [reason(pod, events) for pod in pods if is_placed(pod) and not has_begun(pod)]
     config_maps = sorted(set(filter(None, map(config_map_in, messages))))
     if config_maps:

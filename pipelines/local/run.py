@@ -164,7 +164,7 @@ def _live_steps(
     live = LiveLines(folder / RUN_LOG)
     stack.callback(live.close)
     environment[progress.FILE] = str(folder / REPORTS)
-    return LiveSteps(live, folder / REPORTS, folder / JOB), live.show
+    return LiveSteps(live, folder / REPORTS, folder / JOB), _while_read(live.show)
 
 
 def _while_read(show: Callable[[str], None]) -> Callable[[str], None]:
