@@ -24,8 +24,7 @@ def step_ended(step: Step | None, model_name: str) -> None:
 
 def send_end_notice(step: Step, model_name: str) -> None:
     """Send the notification of a run that has not failed."""
-    if notice := notify.with_timeout(lambda: of_end(step, model_name)):
-        notify.notify(notice, step.store, step.whole_run)
+    notify.notify_from_store(lambda: of_end(step, model_name), step.store, step.whole_run)
 
 
 def of_end(step: Step, model_name: str) -> notify.Notice:

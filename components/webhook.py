@@ -108,7 +108,7 @@ def call_with_timeout(seconds: float, call: Callable[[], T]) -> T | None:
         try:
             returned.append(call())
         except Exception as error:
-            log.info("the notification is not complete: %s", error)
+            log.warning("the notification is not complete: %s", error)
 
     # Socket timeouts do not limit the whole call: a name server may be silent, and a server may
     # send a byte a second.

@@ -15,6 +15,7 @@ from kfp_tfjob.components import notify
 from kfp_tfjob.components.finish import engine as finish
 from kfp_tfjob.components.finish.leftover_jobs import ClusterReport
 from kfp_tfjob.components.finish.workflow import FailedTask
+from kfp_tfjob.components.notify_end import send_end_notice
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.registry.champion import Champion
@@ -28,7 +29,7 @@ from tests.http_server import Handler, serving
 from tests.local.published import VERDICT
 
 TOKEN = "T0123-secret-of-the-channel"
-# Seconds that a webhook keeps callers waiting for, and a time that only such a wait reaches: five
+# Seconds that a webhook keeps callers waiting for, and a time that only such a wait reaches: twelve
 # are the limit, and a busy machine takes its own time.
 LONG, FAR_TOO_LONG = 600, 60
 FAILS = DataError(Problem("no rows", received=0, expected="some", fix="add rows", name="no-rows"))
@@ -91,7 +92,7 @@ def notice() -> notify.Notice:
 @pytest.fixture
 def run(run_step, monkeypatch):
     """Runs a step; returns its exit code and what it printed."""
-    # A busy machine needs more than the second that users wait.
+    # A busy machine needs more than the seconds that users wait.
     monkeypatch.setattr(notify, "STORE_SECONDS", 60)
     return run_step
 
@@ -163,6 +164,22 @@ def test_a_store_that_is_away_does_not_keep_the_notification(hook, proxy, step, 
     assert len(hook.got) == 1
     notify.notify(notice(), None, None)
     assert len(hook.got) == 2
+
+
+def test_the_end_of_a_run_whose_store_is_away_is_named_in_the_log(
+    hook, proxy, step, base, caplog, monkeypatch
+):
+    monkeypatch.setattr(notify, "STORE_SECONDS", 1.0)
+    proxy.faults.append(Fault(faults.slow_down, method=".*", times=float("inf")))
+    away = Step("publish", "run-1", Layout(base), Store(proxy.endpoint))
+    with soon():
+        send_end_notice(away, "m")
+    assert hook.got == []
+    assert "was not notified: the run's records could not be read" in caplog.text
+    monkeypatch.delenv(WEBHOOK_KEY)
+    requests = len(proxy.seen)
+    send_end_notice(away, "m")
+    assert len(proxy.seen) == requests, "without a webhook, nothing is read"
 
 
 @pytest.fixture

@@ -188,6 +188,31 @@ def test_a_folder_that_cannot_be_read_is_named(tree: Path, monkeypatch: pytest.M
         found(str(tree))
 
 
+def test_what_a_pattern_does_not_match_is_not_refused(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("lake/_delta_log/0.json", "lake/part-0.parquet", "private/part-0.csv"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).touch()
+    (tree / "2026-02" / "latest").symlink_to(tree / "2026-01")
+    (tree / "gone.parquet").symlink_to(tree / "nothing")
+    (tree / os.fsdecode(b"\xff.parquet")).touch()
+    read = os.scandir
+
+    def refuse(path: Path) -> object:
+        if str(path).endswith("private"):  # root may read everything
+            raise PermissionError(13, "Permission denied", path)
+        return read(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert found(f"{tree}/2026-01/part-*.csv") == ["part-0.csv", "part-1.csv"]
+    assert found(f"{tree}/*-01/part-*.csv") == ["2026-01/part-0.csv", "2026-01/part-1.csv"]
+    assert found(f"{tree}/*.csv") == ["a.csv", "with, comma.csv"]
+    for address in (f"{tree}/*.parquet", f"{tree}/**/*.csv", f"{tree}/l*/*.parquet"):
+        with pytest.raises(DataError):
+            found(address)
+
+
 @pytest.mark.parametrize("shard", ["train/00000.parquet", "train-00000.tfrecord"])
 def test_shards_of_a_dataset_are_not_rows(tmp_path: Path, shard: str) -> None:
     (tmp_path / "train").mkdir()

@@ -30,6 +30,8 @@ from .files import SPLITS, SourceFile, mark
 _WILD = re.compile(r"[*?\[]")
 _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin"})
 _OPEN_IN_OFFICE = "~$"  # Excel writes such a file next to an open one
+_LAKE_FOLDERS = ("_delta_log", "metadata")  # of Delta and Iceberg tables
+_LAKE_LOG = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
 _NO_TABLE = "_"  # a file or folder that begins so is no table: _SUCCESS, _temporary
 
 
@@ -39,7 +41,7 @@ class Listing:
 
     Attributes:
         address: As given.
-        files: Sorted by name.
+        files: Sorted by name; with a pattern, also files beside those that it matches.
         pattern: The parts of the file name pattern; empty for a folder, None for a file.
     """
 
@@ -51,6 +53,29 @@ class Listing:
     def is_folder(self) -> bool:
         """Whether the address is a folder."""
         return self.pattern == ()
+
+    @property
+    def matched(self) -> list[SourceFile]:
+        """The files that the address means, without those that programs write next to tables."""
+        return [
+            file
+            for file in self.files
+            if not is_aside(file.name)
+            and _below(file.name.split("/"), self.pattern or ()) is not None
+        ]
+
+    def lake_log(self) -> str:
+        """Return a log file of a Delta or Iceberg table that has files of the listing, or ""."""
+        logs: dict[str, str] = {}
+        for name in (file.name for file in self.files):
+            if log := _LAKE_LOG.search(name):
+                logs.setdefault(name[: log.start()], name)
+        matched = self.matched if logs else []
+        for table, log_name in logs.items():
+            below = f"{table}/" if table else ""
+            if any(file.name.startswith(below) for file in matched):
+                return log_name
+        return ""
 
 
 _EXPECTED = f"a file, or a folder with files that end in {', '.join(suffixes())}"
@@ -93,7 +118,7 @@ def list_address(store: Store, address: str) -> Listing:
             )
         )
     listing = _objects(store, address) if separator else _paths(address)
-    if wrong := [ascii(item.name) for item in listing.files if not _is_utf8(item.name)]:
+    if wrong := [ascii(file.name) for file in listing.matched if not _is_utf8(file.name)]:
         summary, received = "data_uri contains names that are not UTF-8", listed(wrong, 5)
         raise DataError(
             Problem(summary, received=received, fix="rename the files", path="data_uri")
@@ -224,12 +249,17 @@ def _paths(text: str) -> Listing:
     if not pattern and not top.exists():
         raise DataError(no_path("data_uri", top, _EXPECTED))
     top = Path(base or ("/" if top.is_absolute() else ".")).absolute()
-    files = _walk(top) if top.is_dir() else ()
+    files = _walk(top, pattern) if top.is_dir() else ()
     return Listing(text, sorted(files, key=lambda file: file.name), pattern)
 
 
-def _walk(top: Path) -> list[SourceFile]:
+def _walk(top: Path, pattern: tuple[str, ...]) -> list[SourceFile]:
     """Return the files below a folder on this machine, following links to files.
+
+    Args:
+        top: The folder.
+        pattern: The parts of the file name pattern below it. Folders that can contain no match are
+            skipped, but for those by which lake formats are recognized.
 
     Raises:
         DataError: A folder cannot be read, or a link leads to a folder or to nothing.
@@ -248,16 +278,31 @@ def _walk(top: Path) -> list[SourceFile]:
     source_files: list[SourceFile] = []
     links: list[str] = []
     for folder, folders, files in os.walk(top, onerror=refuse):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        links += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
-        for path in (os.path.join(folder, name) for name in files if not _is_hidden(name)):
+        above = Path(folder).relative_to(top).parts
+        folders[:] = [
+            name
+            for name in folders
+            if not _is_hidden(name)
+            and (name in _LAKE_FOLDERS or _can_match((*above, name), pattern))
+        ]
+        links += [
+            path
+            for name in folders
+            if _can_match((*above, name), pattern)
+            and os.path.islink(path := os.path.join(folder, name))
+        ]
+        for file_name in files:
+            if _is_hidden(file_name):
+                continue
+            path = os.path.join(folder, file_name)
             try:
                 status = os.stat(path)
             except OSError:
-                links.append(path)
+                if _below([*above, file_name], pattern) is not None:
+                    links.append(path)
                 continue
             if stat.S_ISREG(status.st_mode):
-                name = Path(path).relative_to(top).as_posix()
+                name = "/".join((*above, file_name))
                 source_files.append(
                     SourceFile(name, status.st_size, path, mark(status), split_of(name))
                 )
@@ -287,8 +332,7 @@ def _pattern(
 
 def _is_table(name: str, pattern: tuple[str, ...], endings: tuple[str, ...]) -> bool:
     """Return whether a file in a folder, or that a pattern matches, is a table."""
-    parts = name.split("/")
-    below = _below(parts, pattern)
+    below = _below(name.split("/"), pattern)
     if below is None or is_aside(name):
         return False
     return not below or name.lower().endswith(endings)
@@ -310,6 +354,16 @@ def _below(parts: list[str], pattern: tuple[str, ...]) -> list[str] | None:
         return []
     matches = (_below(parts[i:], deeper) for i in reversed(range(len(parts))))
     return next((below for below in matches if below is not None), None)
+
+
+def _can_match(folders: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Return whether a pattern can match files below a folder; `folders` are its path's parts."""
+    for folder, part in zip(folders, pattern, strict=False):
+        if part == "**":
+            return True
+        if not fnmatchcase(folder, part):
+            return False
+    return True
 
 
 def _is_hidden(name: str) -> bool:

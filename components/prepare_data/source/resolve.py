@@ -37,7 +37,6 @@ from .readers.own_reader import OwnReader
 from .unread_files import no_label_beside_images
 
 _SHARD = re.compile(r"(?:train|validation|test)[-/][0-9]{5,}\.(?:parquet|tfrecord)")
-_LAKE = re.compile(r"(?:^|/)(?:_delta_log/|metadata/[^/]+\.metadata\.json$)")
 _PADDED, _WHOLE = "^0[0-9]+$", "^[0-9]+$"
 _PARTITION = re.compile(r"([^=]+)=(.*)")  # a folder, as Hive, Spark and pyarrow name them
 _FIRST_BLOCK = 1 << 20  # bytes
@@ -87,7 +86,7 @@ def _refuse_other_folders(listings: Sequence[Listing]) -> None:
                 listing.address,
                 "give the address of the rows that it was prepared from",
             )
-        if name := next(filter(_LAKE.search, names), ""):
+        if name := listing.lake_log():
             raise _not_the_table(
                 "data_uri is a Delta or Iceberg table, whose folder also contains deleted and"
                 " replaced rows",
