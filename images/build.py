@@ -41,9 +41,7 @@ CONTEXT = FILES / "context"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 EPOCH = 1580601600  # seconds; the time of the files in a wheel of hatchling, 2020-02-02
 _BUILDERS = ("docker", "podman", "buildah")
-# Settings of a mirror of PyPI: the variable, and its key in pip.conf. The address may hold a
-# password, so it is a secret of the build: an image's history shows build arguments.
-_PIP = {"PIP_INDEX_URL": "index-url", "PIP_CERT": "cert"}
+_CERTIFICATES = "/run/secrets/pip-cert"  # in a build: where the secret pip-cert is mounted
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,11 @@ class Builder:
         return cls(command, shlex.split(arguments), base)
 
     def build(self, name: str, reference: str, context: Path = CONTEXT) -> None:
-        """Build one of IMAGES under the name `reference`."""
+        """Build one of IMAGES under the name `reference`.
+
+        Raises:
+            ConfigurationError: The build failed, or PIP_CERT is not a file.
+        """
         image = IMAGES[name]
         build_arguments = {"BASE": self.base, "SOURCE_DATE_EPOCH": str(EPOCH)}
         if image.accelerator:
@@ -193,9 +195,13 @@ class Builder:
             command = ["bud" if self.kind == "buildah" else "build", "--layers", "--format=oci"]
             command += [f"--timestamp={EPOCH}"]
         options += ["-t", reference, "-f", str(FILES / image.containerfile)]
+        certificates = _certificates()
+        if certificates:
+            command.append(f"--secret=id=pip-cert,src={certificates}")
         with tempfile.NamedTemporaryFile("w") as file:
-            file.write(_pip_conf())
+            file.write(_pip_conf(certificates))
             file.flush()
+            # The address may contain a password, and an image's history shows build arguments.
             command.append(f"--secret=id=pip,src={file.name}")
             _run([*self.command, *command, *self.arguments, *options, context])
 
@@ -223,9 +229,32 @@ def _is_usable(name: str) -> bool:
     return bool(shutil.which(name))
 
 
-def _pip_conf() -> str:
-    settings = {key: os.environ[name] for name, key in _PIP.items() if os.environ.get(name)}
-    return "\n".join(["[global]", *(f"{key} = {value}" for key, value in settings.items())]) + "\n"
+def _certificates() -> Path | None:
+    """Return the file in PIP_CERT, the certificates of a package index; None if it is not set."""
+    name = os.environ.get("PIP_CERT")
+    if not name:
+        return None
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigurationError(
+            Problem(
+                "PIP_CERT is not a file",
+                received=repr(name),
+                expected="a file on this machine with certificates in PEM format",
+                fix="correct the path, or unset PIP_CERT if the index has a public certificate",
+            )
+        )
+    return path.resolve()
+
+
+def _pip_conf(certificates: Path | None) -> str:
+    """Return pip's configuration in a build: a mirror of PyPI and its certificates, if any."""
+    lines = ["[global]"]
+    if index := os.environ.get("PIP_INDEX_URL"):
+        lines.append(f"index-url = {index}")
+    if certificates:
+        lines.append(f"cert = {_CERTIFICATES}")
+    return "\n".join(lines) + "\n"
 
 
 def _run(

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from kfp_tfjob.common.docs_page import SITE_VARIABLE
+from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.options.container_images import (
     RUN_AS_USER_VARIABLE,
     TOOLS_VARIABLE,
@@ -71,7 +72,7 @@ def compile_all(
         docs_url: The address of a site with these pages, which a failed run names.
 
     Raises:
-        ConfigurationError: A setting in step_resources is invalid.
+        ConfigurationError: A setting in step_resources is invalid, or the folder cannot be written.
     """
     variables = {TOOLS_VARIABLE: tools_image, TRAINER_VARIABLE: trainer_image}
     variables[TRAIN_VARIABLE] = train_image
@@ -83,14 +84,27 @@ def compile_all(
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-Pm", "kfp_tfjob.pipelines.compilation", scratch]
         subprocess.run(command, check=True, env=environment)
-        folder.mkdir(parents=True, exist_ok=True)
-        files = []
-        for path in sorted(Path(scratch).iterdir(), key=lambda p: p.name != "tfjob_training.yaml"):
-            target = folder / path.name
-            text = _DEFAULT.sub(_sort_keys, path.read_text())
-            target.write_text(_header(text) + text)
-            files.append(target)
-    return files
+        compiled = sorted(Path(scratch).iterdir(), key=lambda p: p.name != "tfjob_training.yaml")
+        texts = {path.name: _DEFAULT.sub(_sort_keys, path.read_text()) for path in compiled}
+    return [_write(folder / name, _header(text) + text) for name, text in texts.items()]
+
+
+def _write(path: Path, text: str) -> Path:
+    """Write a file in a folder that is created if necessary, and return its path."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigurationError(
+            Problem(
+                f"{path} cannot be written",
+                received=str(error),
+                expected="a path in a folder that exists or can be created",
+                fix="name another folder with --output",
+                path="--output",
+            )
+        ) from None
+    return path
 
 
 def parse(text: str) -> list[Any]:

@@ -49,6 +49,8 @@ def read(stored: StoredRun, replicas: Sequence[str], follow: bool) -> Iterator[R
     while True:
         # Read before the lines, so that the last lines of a run that ends now are not missed.
         over = not follow or stored.is_over()
+        if is_log_missing:
+            stored = stored.located()
         numbers = stored.store.numbers(stored.run.replica_logs)
         for number in numbers:
             readers.setdefault(number, LogReader(stored.store, stored.run, number, is_selected))

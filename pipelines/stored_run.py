@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,12 +43,22 @@ class StoredRun:
         run: The run's objects.
         is_over: Returns whether the run has ended, so that it stores nothing more.
         label: Its name and state on Kubeflow Pipelines; empty for other runs.
+        find_folder: Looks the run's folder up again; None if its address was given.
     """
 
     store: Store
     run: RunLayout
     is_over: Callable[[], bool] = field(repr=False)
     label: str = ""
+    find_folder: Callable[[], RunLayout] | None = field(default=None, repr=False)
+
+    def located(self) -> StoredRun:
+        """Return the run with its current folder, which is unknown until preflight has begun.
+
+        Raises:
+            DataError: The record of the folder cannot be read.
+        """
+        return replace(self, run=self.find_folder()) if self.find_folder else self
 
     def lacks(self, problem: Problem) -> DataError:
         """Return the error that an object of the run is missing.
@@ -115,11 +126,16 @@ def stored_run(
             yield StoredRun(store, run, lambda: _is_over(store, run))
     elif folder := local_folder(local_home, identifier, only_here(local_home, local, connection)):
         with _local_store(local_home, folder, endpoint) as (store, values):
-            run = find(store, Layout.parse(values["output_uri"]), folder.name).task(task)
-            # A local run that was killed leaves no record, but it releases its lock.
-            yield StoredRun(
-                store, run, lambda: _is_over(store, run) or not is_held(local_home.folder / "lock")
-            )
+            layout, name = Layout.parse(values["output_uri"]), folder.name
+
+            def find_folder() -> RunLayout:
+                return find(store, layout, name).task(task)
+
+            def is_over() -> bool:
+                # A local run that was killed leaves no record, but it releases its lock.
+                return _is_over(store, find_folder()) or not is_held(local_home.folder / "lock")
+
+            yield StoredRun(store, find_folder(), is_over, find_folder=find_folder)
     else:
         yield _back_end_run(identifier, endpoint, connection, task)
 
@@ -195,6 +211,8 @@ def _local_store(home: Home, folder: Path, endpoint: str) -> Iterator[tuple[Stor
 
 def _back_end_run(identifier: str, endpoint: str, connection: Connection, task: str) -> StoredRun:
     """Return a run of Kubeflow Pipelines, with the store in its parameters."""
+    from .kubeflow.connection import BackEnd
+    from .kubeflow.following import PATIENCE
     from .kubeflow.records import endpoint_of
     from .kubeflow.run_lookup import find_run
     from .kubeflow.runs import read_run
@@ -214,9 +232,20 @@ def _back_end_run(identifier: str, endpoint: str, connection: Connection, task: 
                 fix=f"pass the run's folder instead: s3://BUCKET/PREFIX/runs/{record.run_id}",
             )
         )
-    run = find(store, Layout.parse(output), record.run_id).task(task)
+    layout = Layout.parse(output)
+
+    def find_folder() -> RunLayout:
+        return find(store, layout, record.run_id).task(task)
+
+    @cache
+    def patient_back_end() -> BackEnd:
+        return BackEnd(back_end.connection, PATIENCE)
+
+    def is_over() -> bool:
+        return read_run(patient_back_end(), record.run_id).is_over
+
     label = f"{record.name} ({record.state})"
-    return StoredRun(store, run, lambda: read_run(back_end, record.run_id).is_over, label)
+    return StoredRun(store, find_folder(), is_over, label, find_folder)
 
 
 def _is_over(store: Store, run: RunLayout) -> bool:

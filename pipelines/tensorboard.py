@@ -22,6 +22,7 @@ from kfp_tfjob.registry.runs import runs_of
 from kfp_tfjob.storage.layout import RUNS, Layout
 from kfp_tfjob.storage.store import Store
 
+from .ctrl_c import interruptible
 from .stored_run import StoredRun
 
 
@@ -85,7 +86,7 @@ def serve_model(
 
 def _wait(content: str, url: str, show: Callable[[str], None]) -> None:
     show(f"TensorBoard shows {content} at {url}. Press Ctrl-C to stop.")
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), interruptible():
         threading.Event().wait()  # the server runs in a thread until the process ends
 
 

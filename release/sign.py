@@ -3,8 +3,10 @@
     python -m release.sign images|assets [--key cosign.key] [--insecure]
 
 Each pushed image gets an SBOM in SPDX, which syft reads from its layers, and a signature. The SBOM
-becomes a signed attestation of the image in the registry. Of the files in dist/, the one with the
-digests of all others is signed.
+is a file of the release. Its packages, without the tens of thousands of files in them, become a
+signed attestation of the image in the registry: Sigstore's log stores the whole attestation, and
+refuses one of a few MB (sigstore/cosign#3599). Of the files in dist/, the one with the digests of
+all others is signed.
 
 Without a key, Sigstore signs with the identity of the workflow that runs this, so there is no key
 to keep. With a key, which `cosign generate-key-pair` makes and COSIGN_PASSWORD opens, nothing is
@@ -19,9 +21,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from images.build import ROOT
 from kfp_tfjob.common.errors import ConfigurationError, Problem
@@ -47,17 +51,23 @@ class Signer:
     insecure: bool = False
 
     def image(self, reference: str, sbom: Path) -> None:
-        """Write the SBOM of a pushed image, sign the image, and attach the signed SBOM to it.
+        """Write a pushed image's SBOM, sign the image, and attach the SBOM's packages, signed.
 
         Args:
             reference: The image by its digest.
             sbom: The file to write, in SPDX.
+
+        Raises:
+            ConfigurationError: A program is missing or failed.
         """
         _run("syft", "scan", f"registry:{reference}", f"--output=spdx-json={sbom}", "--quiet")
         registry = ["--allow-http-registry"] * self.insecure
         _run("cosign", "sign", "--yes", *registry, *self._options(), reference)
-        predicate = ["--type=spdxjson", f"--predicate={sbom}"]
-        _run("cosign", "attest", "--yes", *registry, *self._options(), *predicate, reference)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(without_files(json.loads(sbom.read_text())), file)
+            file.flush()
+            predicate = ["--type=spdxjson", f"--predicate={file.name}"]
+            _run("cosign", "attest", "--yes", *registry, *self._options(), *predicate, reference)
 
     def file(self, path: Path, bundle: Path) -> None:
         """Sign a file.
@@ -72,6 +82,24 @@ class Signer:
         if not self.key:
             return []
         return [f"--key={self.key}", "--tlog-upload=false", "--use-signing-config=false"]
+
+
+def without_files(document: dict[str, Any]) -> dict[str, Any]:
+    """Return an SPDX document without its files and the relationships to them.
+
+    Its namespace is another one, because a namespace names one document.
+    """
+    files = {file["SPDXID"] for file in document.get("files", ())}
+    relationships = [
+        relationship
+        for relationship in document["relationships"]
+        if files.isdisjoint((relationship["spdxElementId"], relationship["relatedSpdxElement"]))
+    ]
+    packages = {key: value for key, value in document.items() if key != "files"}
+    return packages | {
+        "documentNamespace": f"{document['documentNamespace']}-packages",
+        "relationships": relationships,
+    }
 
 
 def sign_images(signer: Signer) -> list[Path]:

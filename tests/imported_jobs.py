@@ -44,16 +44,18 @@ if me == ("chief", 0):
 """,
     "pytorch-gpus": f"""
 rank, size, address, port, folder = sys.argv[1:6]
+nodes = os.environ["PET_NNODES"]
 chief, _, chief_port = cluster["chief"][0].rpartition(":")
-assert (address, size) == (chief, "4"), sys.argv
+assert (address, size, nodes) == (chief, "32", "4"), sys.argv
+assert os.environ["WORLD_SIZE"] == size  # the operator counts processes: 4 * nprocPerNode
 assert rank == str(0 if me == ("chief", 0) else 1 + task["index"]), sys.argv
-assert os.environ["PET_NODE_RANK"] == rank and os.environ["PET_NNODES"] == size
+assert os.environ["PET_NODE_RANK"] == rank
 assert os.environ["PET_MASTER_ADDR"] == address and port == os.environ["MASTER_PORT"]
 assert os.environ["PET_NPROC_PER_NODE"] == "8" and os.environ["NCCL_DEBUG"] == "WARN"
 pathlib.Path(folder, rank).write_text("saved")
 if rank == "0":
     deadline = time.monotonic() + 300
-    while len(os.listdir(folder)) < int(size) and time.monotonic() < deadline:
+    while len(os.listdir(folder)) < int(nodes) and time.monotonic() < deadline:
         time.sleep(0.1)  # the first collective operation would wait for all ranks
     {_ANSWER}
 """,

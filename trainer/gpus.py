@@ -106,7 +106,9 @@ def unusable(gpus: Sequence[Gpu], expected: int | None, build: Build) -> list[Pr
                 expected=f"{required} GPUs",
                 fix="read TensorFlow's warnings in the log, which say what is missing: a"
                 " train_image with tensorflow[and-cuda], a driver on the node for this CUDA"
-                " version, or a device plugin that offers pod.all.gpu_resource",
+                " version, the driver's folder in LD_LIBRARY_PATH (on GKE /usr/local/nvidia/lib64,"
+                " which your own image gets through pod.all.env), or a device plugin that offers"
+                " pod.all.gpu_resource",
                 name="gpu-not-usable",
             )
         ]

@@ -20,15 +20,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import TypeVar
 
 from kfp_tfjob.common.errors import (
     ConfigurationError,
     DataError,
+    ObjectExistsError,
     ObjectNotFoundError,
     StepError,
     StoreUnavailableError,
 )
 from kfp_tfjob.common.formatting import counted
+from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import (
     CHECKPOINT_STATE,
     CHECKPOINTS,
@@ -49,6 +52,7 @@ from .parallel import TransferProgress, each, workers_for
 from .saved_models import saved_models
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 _STEP = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)/")
 
@@ -73,8 +77,9 @@ class Mirror:
         snapshot_seconds: The shortest time before a growing file is sent again; a file up to 16 MiB
             is also sent before each checkpoint.
         tick: Called about twice a second while files are sent.
-        check_owner: Called before every write, with True right before a manifest; it raises
-            FencedError if this sidecar no longer owns the run.
+        check_owner: Called before every write, also from the threads that send files, with True
+            right before a manifest and before a failed request is repeated; it raises FencedError
+            if this sidecar no longer owns the run.
 
     Attributes:
         away: The store did not respond in the last pass.
@@ -204,11 +209,11 @@ class Mirror:
                 self._compared.update(filter(self._has, plain))
         except FencedError:
             raise
-        except (ConfigurationError, StoreUnavailableError) as error:
+        except StepError as error:
             self.note("the store", error)
         if not self.away:
             self._note_reachable()
-        if not self.refused:
+        if "the store" not in self.trouble:
             self._logged.pop("the store", None)
         if not self.away and not self.trouble and not self.missing(scan):
             self._settled = scan
@@ -262,26 +267,59 @@ class Mirror:
 
         Raises:
             FencedError: This sidecar no longer owns the run.
-            ObjectExistsError: A different manifest already exists.
+            ObjectExistsError: The manifest of another run or attempt already exists.
             StepError: The store did not accept it.
         """
         objects = [self._stored[path].object for path in scan.files]
         details = {"files": len(objects)}
         manifest = Manifest.of("output", objects, self._run_id, self._attempt, details)
         self._check_owner(True)
-        self._store.create(self._run.manifest, manifest.to_bytes(), "application/json")
+        try:
+            self._store.create(self._run.manifest, manifest.to_bytes(), "application/json")
+        except ObjectExistsError:
+            # A pod that was replaced after the manifest was written has trained again, and its
+            # output has replaced the objects that the manifest lists.
+            if not self._is_manifest_own():
+                raise
+            self._check_owner(True)
+            data = manifest.to_bytes()
+            self._request(lambda store: store.write(self._run.manifest, data, "application/json"))
         return manifest
+
+    def _is_manifest_own(self) -> bool:
+        """Return whether an uploader of this attempt wrote the stored manifest of the run."""
+        existing = manifest_at(self._store, self._run.base)
+        if existing is None:
+            return False
+        written_by = (existing.kind, existing.run_id, existing.attempt)
+        return written_by == ("output", self._run_id, self._attempt)
+
+    def _request(self, call: Callable[[Store], Result]) -> Result:
+        """Return the result of a request, which only the run's owner repeats after a failure.
+
+        The request may have failed because this node was frozen. Meanwhile, another attempt may
+        have begun, whose objects must not be replaced.
+        """
+        try:
+            return call(self._store.with_patience(0))
+        except StoreUnavailableError:
+            self._check_owner(True)
+            return call(self._store)
+
+    def _delete(self, address: S3Address) -> None:
+        self._request(lambda store: store.delete(address))
 
     def _remove_step(self, step: int, halted: Callable[[], bool]) -> bool:
         """Remove a step from the store; return False if `halted` ended this early."""
         address = self._run.checkpoints / str(step)
         self._published.pop(step, None)
         self._forget([path for path in self._stored if _step_of(path) == step])
-        self._store.delete(address / MANIFEST)
+        self._delete(address / MANIFEST)
         for file in self._store.list(address):
             if halted():
                 return False
-            self._store.delete(file.address)
+            self._check_owner(False)
+            self._delete(file.address)
         log.info("removed checkpoint %d, which the trainer has deleted", step)
         self._remote.discard(step)
         return True
@@ -323,11 +361,12 @@ class Mirror:
         Names and times may be equal by chance, so the bytes are compared. Other files are sent
         again.
         """
+        self._check_owner(False)
+        start = len(self._run.output.key) + 1
+        # Without this listing, a checkpoint could be replaced while its manifest is still there.
+        listing = self._store.list(self._run.output)
+        sizes = {file.address.key[start:]: file.size for file in listing}
         try:
-            self._check_owner(False)
-            start = len(self._run.output.key) + 1
-            listing = self._store.list(self._run.output)
-            sizes = {file.address.key[start:]: file.size for file in listing}
             plain = {path for path in sizes if _step_of(path) is None}
             self._remote |= {step for path in sizes if (step := _step_of(path)) is not None}
             self._inherited = self._remote - {_step_of(path) for path in scan.files}
@@ -384,7 +423,13 @@ class Mirror:
                 log.info("stored %s, %s", counted(sent.files, "file"), sent)
 
         send(lambda path: path not in blocked and path not in models and path != COMPLETION)
-        send(lambda path: path in models and all(self._has(files[part]) for part in models[path]))
+        # A part that only the store has is a nested SavedModel that the program has deleted.
+        send(
+            lambda path: (
+                path in models
+                and all(part not in files or self._has(files[part]) for part in models[path])
+            )
+        )
         self._graphs |= {path for path in models.keys() & files.keys() if self._has(files[path])}
         # The completion record comes last, because it vouches for all other files.
         send(lambda path: path == COMPLETION)
@@ -408,12 +453,18 @@ class Mirror:
             try:
                 if graph in self._graphs and not all(map(self._has, new)):
                     self._forget([graph])
-                    self._store.write(self._run.output / graph, b"")
+                    self._empty(graph)
                     self._graphs.discard(graph)
+            except FencedError:
+                raise
             except StepError as error:
                 self.note(graph, error)
                 blocked.update(file.path for file in new)
         return blocked
+
+    def _empty(self, path: str) -> None:
+        """Replace a file's object by an empty one."""
+        self._request(lambda store: store.write(self._run.output / path, b""))
 
     def _find_earlier_models(self, scan: Scan) -> None:
         """Record the SavedModels whose files are equal on this disk and in the store.
@@ -459,7 +510,7 @@ class Mirror:
             # trust it now. Its objects are not compared, because the trainer also rewrites a step
             # that was damaged in the store.
             self._published.pop(step, None)
-            self._store.delete(address / MANIFEST)
+            self._delete(address / MANIFEST)
         self._remote.add(step)
         self._inherited.discard(step)
         sent = self._send((file for file in sorted(files) if not self._has(file)), ended)
@@ -474,7 +525,8 @@ class Mirror:
             {"step": step, "files": sorted(f.path for f in plain if not name_problem(f.path))},
         )
         self._check_owner(True)
-        self._store.write(address / MANIFEST, manifest.to_bytes(), "application/json")
+        data = manifest.to_bytes()
+        self._request(lambda store: store.write(address / MANIFEST, data, "application/json"))
         self._published[step] = files
         log.info("stored checkpoint %d: %s, %s", step, counted(len(files), "file"), sent)
 
@@ -489,11 +541,20 @@ class Mirror:
 
         if not files:
             return progress
-        queue = takewhile(lambda _: not ended(), files)
+
+        def may_send(_: LocalFile) -> bool:
+            if ended():
+                return False
+            self._check_owner(False)  # a batch may take hours, or be interrupted for as long
+            return True
+
+        queue = takewhile(may_send, files)
         workers = workers_for(self._store.probe(self._run.base).latency)
         for file, sent in each(self._send_file, queue, min(workers, len(files)), tick):
             try:
                 self._stored[file.path] = _Stored(file, sent.result())
+            except FencedError:
+                raise
             except (FileChangedError, FileNotFoundError):
                 continue  # the next scan finds the new state
             except Exception as error:  # no error may end the sidecar
@@ -511,7 +572,8 @@ class Mirror:
             raise DataError(problem)
         key = f"{OUTPUT}/{file.path}"
         source, target = f"{self._folder}/{file.path}", self._run.base / key
-        return self._store.send(source, target, key, _appending(file.path), self._uploads)
+        growing = _appending(file.path)
+        return self._request(lambda store: store.send(source, target, key, growing, self._uploads))
 
     def _note_reachable(self) -> None:
         """Log the end of an outage, after a request that the store answered."""

@@ -132,7 +132,7 @@ class _Sidecar:
                 if request and not ended.is_set():
                     before, self._scan = self._scan, scan(folder)
                     self._answer(request)
-                self._mirror.prune(self._scan, before)
+                self._mirror.prune(self._scan, before, ended.is_set)
             self._pause(None if request else self._barrier)
         return self._finish()
 

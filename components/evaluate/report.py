@@ -15,12 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kfp_tfjob.common.escaping import short
-from kfp_tfjob.judging.formatting import chance, difference, leaked_rows_note, number, rough
+from kfp_tfjob.judging.formatting import (
+    chance,
+    checked_number,
+    difference,
+    leaked_rows_note,
+    number,
+    rough,
+)
 from kfp_tfjob.judging.gain_bound import compare, compare_with_baseline
 from kfp_tfjob.judging.metric_uncertainty import Measured
 from kfp_tfjob.judging.metrics import Measures
 from kfp_tfjob.judging.predictions import ClassPredictions
-from kfp_tfjob.options.gate import GateOptions
+from kfp_tfjob.options.gate import GateOptions, Threshold, parse_gate
 from kfp_tfjob.options.metric_names import ONLY_THRESHOLDS, PER_CLASS, is_own, meaning
 from kfp_tfjob.options.parse import whole_numbers
 from kfp_tfjob.pages.template import render as fill
@@ -81,11 +88,11 @@ def render(
         suspicious: prepare_data's warning about columns that reveal the label; usually empty.
         wrong: The test images that the model gets wrong; None for a table.
     """
-    gate = whole_numbers(verdict.gate)
+    options = parse_gate(verdict.gate) or GateOptions()
     # The name of the champion if it was compared.
     against = next((name for name in scored if name not in ("model", BASELINE)), BASELINE)
-    gate_confidence = gate.get("confidence", GateOptions().confidence)
-    metrics = list(_metric_rows(scored, against, verdict.primary_metric, gate_confidence))
+    metrics = list(_metric_rows(scored, against, verdict.primary_metric, options.confidence))
+    confidence = f"{options.confidence * 100:g}%"
     champion = verdict.champion
     same_weights = champion is not None and (
         champion.exported_weights_sha256 == verdict.exported_weights_sha256
@@ -96,15 +103,15 @@ def render(
         verdict=verdict,
         outcome=_outcome(verdict),
         mode_meaning=_MODES.get(verdict.mode, ""),
-        verdict_plots=_verdict_plots(verdict, metrics, against, f"{gate_confidence * 100:g}%"),
+        verdict_plots=_verdict_plots(verdict, metrics, against, confidence),
         wrong=wrong or WrongImages(),
         longest=_LONGEST,
         leaked_rows_note=leaked_rows_note(verdict.also_in_train, verdict.rows),
         suspicious=suspicious,
-        direction={"minimize": "lower", "maximize": "higher"}.get(gate.get("direction"), ""),
-        confidence=f"{gate_confidence * 100:g}%",
+        direction={"minimize": "lower", "maximize": "higher"}.get(options.direction or "", ""),
+        confidence=confidence,
         interval_confidence=f"{verdict.confidence * 100:g}%",
-        level=round(1 - gate_confidence, 9),
+        level=round(1 - options.confidence, 9),
         against=against,
         metrics=metrics,
         gain_style=gain_style,
@@ -119,8 +126,10 @@ def render(
         kinds=PER_CLASS,
         meaning=meaning,
         facts=_facts(verdict),
-        margin=gate.get("margin"),
-        gate=json.dumps(gate, indent=1, ensure_ascii=False, sort_keys=True).splitlines(),
+        margin=options.margin,
+        gate=json.dumps(
+            whole_numbers(verdict.gate), indent=1, ensure_ascii=False, sort_keys=True
+        ).splitlines(),
         check_value=lambda check: _check_value(check, verdict.metrics),
         number=number,
         difference=difference,
@@ -231,13 +240,15 @@ def _check_value(check: Check, metrics: Mapping[str, float | None]) -> str:
     """Format a check's number: a gain for a comparison, otherwise the metric."""
     if check.name in _COMPARISONS:
         return difference(check.value, metrics.get(check.metric))
+    if isinstance(check.threshold, Mapping):
+        return checked_number(check.value, Threshold.model_validate(check.threshold).passes)
     return number(check.value)
 
 
 def _threshold(threshold: float | str | Mapping[str, float] | None) -> str:
     """Format a check's threshold: a number, a word, or `min` and `max` of a metric."""
     if isinstance(threshold, Mapping):
-        return ", ".join(f"{name} {limit:g}" for name, limit in threshold.items())
+        return ", ".join(f"{name} {limit:.12g}" for name, limit in threshold.items())
     if threshold is None:
         return ""
-    return threshold if isinstance(threshold, str) else f"{threshold:g}"
+    return threshold if isinstance(threshold, str) else f"{threshold:.12g}"

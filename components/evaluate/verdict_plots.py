@@ -66,7 +66,7 @@ def value_plot(verdict: ModelVerdict, metric: MetricRow, against: str, bound: st
     for check in verdict.checks:
         if check.name == "threshold" and check.metric == metric.name:
             limits = check.threshold or {}
-            lines |= {f"{name} {limit:g}": float(limit) for name, limit in limits.items()}
+            lines |= {f"{name} {limit:.12g}": float(limit) for name, limit in limits.items()}
     title = f"{metric.label} of the model and of {_article(against)}"
     note = f"Each end of an interval is a {bound} bound."
     return Plot(title, intervals(title, [Panel(metric.label, rows, lines)]), note)

@@ -28,6 +28,7 @@ from kfp_tfjob.features.schema import (
 from kfp_tfjob.features.statistics import SPLITS, StatisticsDocument, WeightStatistics
 from kfp_tfjob.features.types.base import CODES, FLOATS, WHOLES
 from kfp_tfjob.options.data import DataOptions
+from kfp_tfjob.options.image_options import ImageOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import (
@@ -148,6 +149,7 @@ def write(base: S3Address, scan: Scan, label: Label) -> Prepared:
         null_values=tuple(sorted({*scan.job.columns.null_values} - {""})),
         left_out=(*scan.kinds.left_out, *dropped),
         picture=model_input,
+        max_megapixels=_megapixels(options) if model_input else None,
     )
     if model_input:
         statistics = _image_statistics(scan, label, summed, model_input)
@@ -345,6 +347,12 @@ def _schema_of(
         **incomparable,
     )
     return replace(schema, schema_digest=schema.digest())
+
+
+def _megapixels(options: DataOptions) -> float | None:
+    """Return the limit of images for schema.json; None if it is the default."""
+    limit, default = options.images.max_megapixels, ImageOptions().max_megapixels
+    return None if limit == default else limit
 
 
 def _complete(

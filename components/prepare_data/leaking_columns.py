@@ -1,9 +1,10 @@
 """Finds columns that alone predict the label almost perfectly.
 
 Such a column was often written together with the label, or after it, and is not known at prediction
-time. A sample of train is enough: one half of it shows how the label depends on the bins of a
-column (or a category's values), and the other half shows how well that predicts. So a column with
-many values does not score high by chance.
+time. A sample of train is enough: its first half shows how the label depends on the bins of a
+column (or a category's values), and the second half shows how well that predicts. So a column with
+many values does not score high by chance. Rows are in the order of their hashes, so the halves are
+random, and copies of a row are in one of them: a copy would predict itself.
 
 With two classes, the score is the area under the ROC curve. With more classes, it is the share of
 the uncertainty about the label that the column removes: 1 minus the cross-entropy divided by the
@@ -55,7 +56,8 @@ def find(schema: Schema, train: Sample) -> list[Suspicious]:
         measure, labels = R2, np.searchsorted(np.sort(labels), labels) / max(len(labels), 1)
     else:
         measure, labels = AUC if len(classes) == 2 else CERTAINTY, labels.astype(np.int64)
-    fit_labels, check_labels = labels[::2], labels[1::2]  # both halves are rows of train
+    half = len(labels) // 2
+    fit_labels, check_labels = labels[:half], labels[half:]
     if (
         len(labels) < _FEWEST_ROWS
         or len(np.unique(fit_labels)) < 2
@@ -64,7 +66,7 @@ def find(schema: Schema, train: Sample) -> list[Suspicious]:
         return []
     suspicious = []
     for name, codes in _coded(schema.encoding, rows):
-        fit_codes, check_codes = codes[::2], codes[1::2]
+        fit_codes, check_codes = codes[:half], codes[half:]
         if measure == CERTAINTY:
             score = _certainty(fit_codes, fit_labels, check_codes, check_labels)
         else:

@@ -233,7 +233,8 @@ def _publish(step: Step, verdict: ModelVerdict, request: PublishRequest) -> Publ
     model_name, number = verdict.model_name, verdict.met + 1
     _require_unsurpassed(step, model_name, number, verdict)
     champion, card = complete(step, verdict, number, request.model, request.dataset)
-    promote(step.store, step.layout, model_name, champion)
+    # A retry may have written another version, because the first one was pruned meanwhile.
+    champion = promote(step.store, step.layout, model_name, champion)
     publish_newest(step.store, step.layout, model_name)
     mirror.sync(step.store, step.layout, model_name, variables=request.variables)
     return Published.version_of(step, model_name, champion, card)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.options.image_options import ImageOptions
 from kfp_tfjob.storage import documents
 from kfp_tfjob.storage.documents import InvalidDocumentError
 from kfp_tfjob.storage.layout import CODEC_LAYOUT, CODEC_VERSION, SCHEMA_FORMAT
@@ -30,7 +31,16 @@ from .types import BY_SCHEMA_TYPE
 from .types.base import ColumnType, Learned
 
 DROP = "data_options.drop"  # the reason for leaving out a column that the user has dropped
-_OPTIONAL = ("coding", "formats", "null_values", "weight", "group", "left_out", "picture")
+_OPTIONAL = (
+    "coding",
+    "formats",
+    "null_values",
+    "weight",
+    "group",
+    "left_out",
+    "picture",
+    "max_megapixels",
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,7 @@ class Schema:
             is by group.
         left_out: What the model does not get.
         picture: The model's input, if the rows are images.
+        max_megapixels: The limit of `data_options.images` if it is not the default.
         codec: `version` and `layout` of the shards.
         splits: The splits by name.
     """
@@ -128,6 +139,7 @@ class Schema:
     group: str = ""
     left_out: tuple[LeftOut, ...] = ()
     picture: ImageInput | None = None
+    max_megapixels: float | None = None
     codec: Mapping[str, int | str] = field(default_factory=dict)
     splits: Mapping[str, SchemaSplit] = field(default_factory=dict)
 
@@ -159,6 +171,11 @@ class Schema:
     def classes(self) -> tuple[str, ...]:
         """The classes; none for a regression."""
         return self.label.classes or ()
+
+    @property
+    def megapixel_limit(self) -> float:
+        """The most megapixels of an image with which the model was trained."""
+        return self.max_megapixels or ImageOptions().max_megapixels
 
     @property
     def rows(self) -> dict[str, int]:

@@ -169,7 +169,8 @@ def judge_chief(end: ChiefEnd) -> Judgement:
         return Judgement(Verdict.SUCCEEDED, "the chief succeeded")
     if code is None:
         return Judgement(Verdict.LOST, f"{replica}: {end.reason}")
-    failure = ContainerFailure(replica, "", code, "", end.reason, end.time)
+    # "Error" is also what the kubelet reports for a program that ended by itself.
+    failure = ContainerFailure(replica, "", code, "Error", end.reason, end.time)
     if end.stop_within is None:
         return _judge_containers([failure])
     order = f"{replica} was told to stop within {end.stop_within:g} s"
@@ -282,7 +283,8 @@ def _judge_containers(causes: list[ContainerFailure]) -> Judgement:
     """Judge by exit codes; there may be many, because a lost replica takes others with it.
 
     Programs return codes 2, 3 and 4 only on purpose, so these come first. Any program may exit with
-    code 1 when its peers vanish, so code 1 counts only if nothing was killed before it.
+    code 1 when its peers vanish, so code 1 counts only if nothing was killed before it. So do codes
+    above 192, which no signal has.
     """
     for failure in causes:
         if failure.reason == "OOMKilled":
@@ -299,7 +301,9 @@ def _judge_containers(causes: list[ContainerFailure]) -> Judgement:
         return Judgement(Verdict.ORPHANED, first.sentence, first)
     if first.reason == "StartError" and _is_missing_program(first.message):
         return Judgement(Verdict.USER_ERROR, f"{first.replica} cannot start its program", first)
-    if first.code >= 128:
+    # 255 is also the code of a container that the runtime has lost, with the reason Unknown.
+    is_own_code = first.code > 192 and first.reason == "Error"
+    if first.code >= 128 and not is_own_code:
         return Judgement(Verdict.LOST, first.sentence, first)
     return Judgement(Verdict.USER_ERROR, first.sentence, first)
 

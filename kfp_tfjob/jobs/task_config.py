@@ -23,7 +23,7 @@ from kfp_tfjob.registry.tracking import PLUGIN_VARIABLES, RUN_ID
 from kfp_tfjob.storage.credentials import MOUNT
 
 from .spec import RESERVED, is_protected
-from .user_pod_schema import Mount, Part, Resources, Variable, Volume
+from .user_pod_schema import DEFAULT_MODE, Mount, Part, Resources, Variable, Volume
 
 # Kubeflow Pipelines gives every task the proxy of its own API server, in both spellings. Replicas
 # must not use it: gRPC between them and requests to the store would go through it, too.
@@ -180,6 +180,10 @@ def _requests(resources: Resources, notes: list[str]) -> dict[str, str]:
                 f"the task requests {request} {name} and limits it to {limit}; a replica requests"
                 f" its limit, {limit}"
             )
+        if request and not limit:
+            notes.append(
+                f"the task requests {request} {name} without a limit; a replica is limited to it"
+            )
         settings[key] = resources.of(name)
     return settings
 
@@ -287,6 +291,11 @@ def _volumes(task: TaskConfig, problems: Problems, notes: list[str]) -> list[dic
         if volume.is_optional:
             notes.append(
                 f"the volume {volume.name} is optional on the task, but the replicas wait for it"
+            )
+        if volume.changed_mode:
+            notes.append(
+                f"the volume {volume.name} has the mode {volume.changed_mode} on the task, but the"
+                f" replicas mount its files with {DEFAULT_MODE}; start a script by its interpreter"
             )
         settings.append(volume.mounted(str(path), mount.read_only))
     return settings

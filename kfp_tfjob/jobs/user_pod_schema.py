@@ -14,6 +14,7 @@ import pydantic
 from pydantic.alias_generators import to_camel
 
 SHARED_MEMORY = "/dev/shm"
+DEFAULT_MODE = "0644"  # of the files of a Secret or ConfigMap
 
 
 class Part(pydantic.BaseModel):
@@ -145,6 +146,7 @@ class SecretVolume(Part):
     """A Secret as files."""
 
     secret_name: str = ""
+    default_mode: int | None = None
     optional: bool = False
 
 
@@ -198,6 +200,13 @@ class Volume(Part):
     def is_optional(self) -> bool:
         """Whether a pod starts without the Secret or ConfigMap."""
         return any(source.optional for source in (self.secret, self.config_map) if source)
+
+    @property
+    def changed_mode(self) -> str:
+        """The mode of a Secret's or ConfigMap's files; empty for Kubernetes' default."""
+        modes = (source.default_mode for source in (self.secret, self.config_map) if source)
+        digits = [f"{mode:04o}" for mode in modes if mode is not None]
+        return next((mode for mode in digits if mode != DEFAULT_MODE), "")
 
 
 def is_scratch(mount: Mount, volume: Volume | None) -> bool:

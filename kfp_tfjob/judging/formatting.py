@@ -7,6 +7,7 @@ rounded to the better side. Called by `gate.py`, `report.py` and `summary.py`, a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 
 def number(value: float | None) -> str:
@@ -19,6 +20,20 @@ def number(value: float | None) -> str:
     if size < 100:
         return f"{value:,.4f}"
     return f"{value:,.0f}" if size >= 10_000 or value == round(value) else f"{value:,.1f}"
+
+
+def checked_number(value: float | None, passes: Callable[[float], bool]) -> str:
+    """Return a metric as `number` does, with nine digits if rounding it would change a check.
+
+    Args:
+        value: The metric.
+        passes: Whether a value passes the check.
+    """
+    formatted = number(value)
+    if value is None or not math.isfinite(value):
+        return formatted
+    rounded = float(formatted.replace(",", ""))
+    return formatted if passes(rounded) == passes(value) else f"{value:.9g}"
 
 
 def difference(value: float | None, of: float | None) -> str:

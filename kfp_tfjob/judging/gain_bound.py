@@ -191,7 +191,8 @@ def compare_with_baseline(
         # each group its sign (the wild cluster bootstrap of Cameron, Gelbach and Miller 2008).
         candidates.append((0.0, Swaps.of(iter([estimate.influence_by_group])).chance))
     differs = not math.isfinite(estimate.of_constant)
-    if differs or (is_grouped and baseline_estimate.influence is not None):
+    # With more than 1,000 classes, the distribution of shuffled labels is unknown.
+    if differs or not candidates or (is_grouped and baseline_estimate.influence is not None):
         swaps = _swap_models(estimate, baseline_estimate, gain, confidence)
         candidates.append((0.0, swaps.chance))
     if differs:

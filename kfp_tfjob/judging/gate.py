@@ -19,7 +19,7 @@ from kfp_tfjob.options.gate import GateOptions, Threshold
 from kfp_tfjob.options.metric_names import is_own, range_of
 from kfp_tfjob.registry.verdict_record import Check
 
-from .formatting import lower, number, rough
+from .formatting import checked_number, lower, number, rough
 from .gain_bound import LEAST_ROWS, Comparison, compare, compare_with_baseline
 from .metrics import Measures
 from .predictions import MOST_SCORED_CLASSES, ClassPredictions, Predictions
@@ -126,7 +126,10 @@ def decide(
     if first and options.first_model == "beat_baseline":
         comparison = compare_with_baseline(model, baseline, metric, options.confidence)
         against = "a guess" if comparison.with_guess else "the baseline"
-        checks.append(_superiority_check("baseline", model.label(metric), comparison, against))
+        only_label = _describe_only_label(model)
+        checks.append(
+            _superiority_check("baseline", model.label(metric), comparison, against, only_label)
+        )
     elif first:
         checks.append(Check("first_model", True, "the first model is accepted without comparison"))
     failed = tuple(check.explanation for check in checks if not check.passed)
@@ -163,18 +166,29 @@ def _explain_unknown(metric: str, model: Measures) -> str:
         return f"has no value: the model predicts numbers that are not finite, {where}"
     few = "has no value on these test rows: not enough test data"
     if is_own(metric):
+        if metric in model.numbers:
+            return "has no value: gate.evaluator returned a number that is not finite"
         return few  # all rows have the weight 0
     name = metric.partition("/")[2]
     if name in (model.classes or []):
         return f"has no value: there are no test rows of class {name}"
+    if isinstance(predictions, ClassPredictions) and predictions.scores.shape[1] == 0:
+        return f"has no value for more than {MOST_SCORED_CLASSES} classes: use accuracy"
+    only = _describe_only_label(model)
+    return f"{few}: all of them {only}" if only else few
+
+
+def _describe_only_label(model: Measures) -> str:
+    """Return the label that all test rows share, as the end of a sentence; empty if they differ."""
+    predictions = model.predictions
     if isinstance(predictions, ClassPredictions):
-        if predictions.scores.shape[1] == 0:
-            return f"has no value for more than {MOST_SCORED_CLASSES} classes: use accuracy"
         present = np.flatnonzero(model.cells.by_label(model.cells.weight))
-        if len(present) == 1:
-            only = model.classes[present[0]] if model.classes else f"number {present[0]}"
-            return f"{few}: all of them are of class {only}"
-    return few
+        if len(present) != 1:
+            return ""
+        only = model.classes[present[0]] if model.classes else f"number {present[0]}"
+        return f"are of class {only}"
+    label = predictions.only_label
+    return "" if math.isnan(label) else f"have the label {label:.7g}"
 
 
 def _threshold_check(
@@ -184,14 +198,15 @@ def _threshold_check(
     estimate = model.estimate(name)
     if not math.isfinite(estimate.value):
         reason = _explain_unknown(name, model)
-        if is_own(name) and name not in model.predictions.own and model.predictions.finite:
+        if is_own(name) and name not in model.names and model.predictions.finite:
             available = ", ".join(filter(is_own, model.names)) or "none"
             reason = (
                 f"has no value: gate.evaluator returned no such number (its metrics: {available})"
             )
         return Check("threshold", False, f"{name} {reason}", name, threshold=limits)
     passed = threshold.passes(estimate.value)
-    text = f"{model.label(name)} {number(estimate.value)} is {'' if passed else 'not '}{threshold}"
+    shown = checked_number(estimate.value, threshold.passes)
+    text = f"{model.label(name)} {shown} is {'' if passed else 'not '}{threshold}"
     interval = estimate.interval(options.interval_confidence)
     return Check("threshold", passed, text, name, estimate.value, interval, limits)
 
@@ -219,18 +234,21 @@ def _champion_check(
     words = "is not worse than" if passed else "may be worse than"
     text = (
         f"{label} {number(comparison.challenger)} {words} {against} {number(comparison.reference)}"
-        f" by more than {options.margin:g} ({_describe_bound(comparison)})"
+        f" by more than {options.margin:.12g} ({_describe_bound(comparison)})"
     )
     return _comparison_check("champion", comparison, passed, text, -options.margin)
 
 
-def _superiority_check(name: str, label: str, comparison: Comparison, against: str) -> Check:
+def _superiority_check(
+    name: str, label: str, comparison: Comparison, against: str, only_label: str = ""
+) -> Check:
     passed = comparison.low > 0
     text = f"{_describe_values(label, comparison, against, passed)} ({_describe_bound(comparison)})"
     if not passed and comparison.gain > 0 and comparison.has_bound:
-        text += (
-            f": not enough test data to tell; a true gain of {rough(comparison.detectable)} would"
-            " be detected 8 times in 10"
+        text += ": not enough test data to tell" + (
+            f", because all test rows {only_label}"
+            if only_label
+            else f"; a true gain of {rough(comparison.detectable)} would be detected 8 times in 10"
         )
     return _comparison_check(name, comparison, passed, text, 0.0)
 

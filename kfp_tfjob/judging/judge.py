@@ -167,7 +167,9 @@ def judge(
     )
     measured = {"model": measures, **champions, "baseline": baseline_measures}
     extra_checks = overlap_checks(data)
-    if rolled_back := taken_back(store, layout, request.model_name, digest):
+    rolled_back = taken_back(store, layout, request.model_name, digest)
+    # With another schema, the same weights may belong to other columns or classes.
+    if rolled_back and rolled_back[0].schema_digest == data.schema.schema_digest:
         scorer = load_champion(rolled_back[0], "taken_back")
         for batch in data.batches():
             scorer.predict(batch, challenger.predict(batch.features))
@@ -231,7 +233,8 @@ def _load_tensorflow(gpus: int) -> None:
                 received=f"{len(devices)} GPUs",
                 expected=f"{gpus}, as pod.evaluate.gpus requests",
                 fix="compile the YAML with an image for GPUs (--gpu), and check"
-                " pod.evaluate.gpu_resource and the node's device plugin",
+                " pod.evaluate.gpu_resource, the node's device plugin, and that the image's"
+                " LD_LIBRARY_PATH contains the driver's folder (on GKE /usr/local/nvidia/lib64)",
                 path="pod.evaluate.gpus",
                 name="gpu-not-usable",
             )

@@ -146,8 +146,7 @@ class Estimate:
         """
         if self.relabeled is None or not math.isfinite(self.value):
             return None
-        expected = self.relabeled.expected
-        mean = self.relabeled.mean if math.isnan(expected) else expected
+        mean = self.relabeled.expected_value
         chance = self.relabeled.shuffled()
         if (wider := self._design_factor) > 1:
             if mean > self.of_constant:
@@ -296,6 +295,10 @@ def mean(
         return unknown(metric, predictions)
     value, sample_size = total / weight, int(weight * weight / squares)
     scale = predictions.rows / weight * small_sample_correction(sample_size)
+    if relabeled is not None and relabeled.shares.max() == 1:
+        # No shuffle changes the value if all rows have one label. The mean of the terms differs,
+        # because it does not have the rows' weights.
+        relabeled = replace(relabeled, expected=value)
 
     def influence(chunk: Predictions) -> NDArray[np.float64]:
         influence_values = (values(chunk) - value) * scale

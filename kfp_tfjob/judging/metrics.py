@@ -248,12 +248,14 @@ def _transform_mse(square: Estimate, metric: str, value: float, slope: float) ->
         slope: The function's derivative at the mean squared error.
     """
     influence, relabeled = square.influence, square.relabeled
+    if not slope:  # the root cannot be differentiated at 0
+        relabeled = None
     if relabeled is not None:
-        blocks, expected = relabeled.blocks, value + slope * (relabeled.mean - square.value)
+        blocks, mean_square = relabeled.blocks, relabeled.expected_value
         relabeled = replace(
             relabeled,
             blocks=lambda: ((counts, slope * values) for counts, values in blocks()),
-            expected=expected,
+            expected=value + slope * (mean_square - square.value),
         )
     return replace(
         square,
@@ -285,10 +287,14 @@ def _terms_by_value(
 
 
 def _label_groups(predictions: ValuePredictions) -> tuple[_Floats, _Floats, _Floats]:
-    """Return (groups,) labels, and their shares of the weight and of the squared weights."""
+    """Return (groups,) labels, and their shares of the weight and of the squared weights.
+
+    Equal labels of all rows are one group, so that no shuffle changes a metric.
+    """
     labels, weights = predictions.labels.astype(np.float64), weights_of(predictions)
     order = np.argsort(labels, kind="stable")
-    starts = np.unique(np.linspace(0, len(labels), _LABEL_GROUPS, endpoint=False).astype(np.int64))
+    groups = _LABEL_GROUPS if math.isnan(predictions.only_label) else 1
+    starts = np.unique(np.linspace(0, len(labels), groups, endpoint=False).astype(np.int64))
     weight = np.add.reduceat(weights[order], starts)
     squares = np.add.reduceat(weights[order] ** 2, starts)
     sums = np.add.reduceat((weights * labels)[order], starts)

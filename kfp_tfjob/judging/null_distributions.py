@@ -50,6 +50,7 @@ _MOST_TAIL_RATIO = 1.2  # of a critical value's whole tail to the level, as `cri
 # Of 50 rows of a normal distribution, 7 hold half of the variance, and of more rows, more.
 _MANY_ROWS, _FEW_ROWS = 50, 3
 _EMPTY = 1e-9  # a grid point with a lower probability contains only rounding errors
+_ROUNDING = 1e-26  # of a sum of squares: what rounding errors of float64 may add to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,14 +364,20 @@ class LabelTerms:
         parts = (counts @ (values @ self.shares) for counts, values in self.blocks())
         return math.fsum(float(part) for part in parts)
 
+    @property
+    def expected_value(self) -> float:
+        """The mean of the metric over all shuffles."""
+        return self.mean if math.isnan(self.expected) else self.expected
+
     def shuffled(self) -> ChanceSum:
         """Return the centered distribution of the metric if the labels are shuffled."""
         if (exact := self._exact_for_two_kinds()) is not None:
             return exact
-        rows, totals = 0, np.zeros(len(self.shares))
+        rows, totals, raw = 0, np.zeros(len(self.shares)), 0.0
         for counts, values in self.blocks():
             rows += int(counts.sum())
             totals += counts @ values
+            raw += float((counts @ values**2) @ self.shares)
         # A shuffle keeps the number of each label, so a common part of all rows cancels out.
         common = totals / rows
         common -= common @ self.shares
@@ -384,7 +391,8 @@ class LabelTerms:
         plain, spread = float(squares @ self.shares), float(squares @ self.spreads)
         # Shuffling draws without replacement, hence rows - 1. Weights make the terms vary more.
         variance = spread * rows / max(rows - 1, 1)
-        if not plain or not variance:
+        # Where no shuffle changes the metric, `plain` contains only the rounding errors of `raw`.
+        if plain <= _ROUNDING * raw or not variance:
             return ChanceSum(math.sqrt(self.extra_variance))
         scale = math.sqrt(variance / plain)
         deviation = math.sqrt(variance + self.extra_variance)

@@ -8,6 +8,7 @@ a model; read by all metrics.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -275,6 +276,12 @@ class ValuePredictions(RowPredictions):
     def outputs(self) -> Column:
         """(rows,) the predicted values."""
         return self.values
+
+    @cached_property
+    def only_label(self) -> float:
+        """The label of all rows with a weight above 0; NaN if their labels differ."""
+        labels = self.labels if self.weights is None else self.labels[self.weights > 0]
+        return float(labels[0]) if len(labels) and (labels == labels[0]).all() else math.nan
 
     @property
     def errors(self) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.options.gate import GateOptions, Slice, Threshold
 from kfp_tfjob.registry.verdict_record import Check, VerdictSlice
 
-from .formatting import chance, number
+from .formatting import chance, checked_number, number
 from .gain_bound import LEAST_ROWS, Comparison, compare
 from .metrics import Measures
 from .slices import Part, Slices
@@ -184,16 +184,16 @@ def _threshold_check(
 ) -> Check:
     """Check a threshold in all of a column's slices."""
     limits = threshold.model_dump(exclude_none=True)
-    evaluated = {
-        slice_result.name: value
-        for slice_result in results
-        if math.isfinite(value := slice_result.thresholds.get(metric, math.nan))
-    }
-    omitted = _omitted_suffix(
-        [slice_result for slice_result in results if slice_result.name not in evaluated],
-        metric,
-        "not judged",
-    )
+    # By pairs and not by name, because a name is shortened, so two slices may share one.
+    evaluated: list[tuple[SliceResult, float]] = []
+    unknown: list[SliceResult] = []
+    for slice_result in results:
+        value = slice_result.thresholds.get(metric, math.nan)
+        if math.isfinite(value):
+            evaluated.append((slice_result, value))
+        else:
+            unknown.append(slice_result)
+    omitted = _omitted_suffix(unknown, metric, "not judged")
     column = source.column
     if not evaluated:
         text = (
@@ -201,18 +201,21 @@ def _threshold_check(
             f" {column}{omitted or ': there is none'}"
         )
         return Check("slice_threshold", False, text, metric, threshold=limits)
-    worst = min(evaluated, key=lambda name: threshold.slack(evaluated[name]))
-    failed = {name: value for name, value in evaluated.items() if not threshold.passes(value)}
+    worst, worst_value = min(evaluated, key=lambda pair: threshold.slack(pair[1]))
+    failed = [
+        f"{slice_result.name} ({checked_number(value, threshold.passes)})"
+        for slice_result, value in evaluated
+        if not threshold.passes(value)
+    ]
     if failed:
-        named = listed([f"{name} ({number(value)})" for name, value in failed.items()], _MOST_NAMED)
-        text = f"{metric} is not {threshold} in {named}"
+        text = f"{metric} is not {threshold} in {listed(failed, _MOST_NAMED)}"
     else:
         text = (
             f"{metric} is {threshold} in {counted(len(evaluated), 'slice')} of {column}, the worst"
-            f" is {worst} with {number(evaluated[worst])}"
+            f" is {worst.name} with {checked_number(worst_value, threshold.passes)}"
         )
     return Check(
-        "slice_threshold", not failed, text + omitted, metric, evaluated[worst], threshold=limits
+        "slice_threshold", not failed, text + omitted, metric, worst_value, threshold=limits
     )
 
 
@@ -220,7 +223,7 @@ def _champion_check(
     results: list[SliceResult], metric: str, against: str, level: float, accepted: float
 ) -> Check:
     """Check that no slice is worse than the champion, so that no p-value is below the level."""
-    margin = f" by more than {accepted:g}" if accepted else ""
+    margin = f" by more than {accepted:.12g}" if accepted else ""
     compared = [slice_result for slice_result in results if math.isfinite(slice_result.chance)]
     omitted = _omitted_suffix(
         [slice_result for slice_result in results if not math.isfinite(slice_result.chance)],

@@ -158,7 +158,7 @@ class _Column:
                 for value, code in self._codes.items()
             }
             return names | value_names
-        edges = [edge if isinstance(edge, str) else f"{edge:g}" for edge in self._source.edges]
+        edges = [edge if isinstance(edge, str) else f"{edge:.15g}" for edge in self._source.edges]
         ranges = [f"{column} < {edges[0]}"]
         ranges += [
             f"{low} ≤ {column} < {high}" for low, high in zip(edges[:-1], edges[1:], strict=True)

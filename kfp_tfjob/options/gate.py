@@ -97,7 +97,7 @@ class Threshold(Group):
     def __str__(self) -> str:
         """Return the limits in words, for example `at least 0.7 and at most 0.9`."""
         limits = [("at least", self.min), ("at most", self.max)]
-        return " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
+        return " and ".join(f"{word} {limit:.12g}" for word, limit in limits if limit is not None)
 
 
 def _check_thresholds(thresholds: dict[str, Threshold]) -> dict[str, Threshold]:

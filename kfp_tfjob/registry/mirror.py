@@ -29,6 +29,7 @@ from kfp_tfjob.storage.store import Store
 from . import tracking
 from .champion_records import champions
 from .history import reasons
+from .mirrors import METRIC
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +77,16 @@ MIRRORS = (
 
 
 class MirrorVersion(TypedDict):
-    """A version that a mirror should contain; JSON for the mirror's process."""
+    """A version that a mirror should contain; JSON for the mirror's process.
+
+    `fact_names` also contains the names of facts without a value.
+    """
 
     version: int
     uri: str
     why: str
     facts: dict[str, str]
+    fact_names: list[str]
 
 
 class MirrorContent(TypedDict):
@@ -235,7 +240,7 @@ def _mirror_content(store: Store, layout: Layout, model_name: str) -> MirrorCont
             "manifest_sha256": record.manifest_sha256,
             "pruned": "yes" if record.version in pruned else "",
         }
-        facts |= {f"metric.{name}": f"{value:.6g}" for name, value in record.metrics.items()}
+        facts |= {f"{METRIC}{name}": f"{value:.6g}" for name, value in record.metrics.items()}
         versions[record.version] = {
             "version": record.version,
             "uri": str(folder.version(record.version) / MODEL),
@@ -243,6 +248,7 @@ def _mirror_content(store: Store, layout: Layout, model_name: str) -> MirrorCont
             "facts": {
                 key: str(value)[:_MAX_CHARACTERS] for key, value in facts.items() if value != ""
             },
+            "fact_names": list(facts),
         }
     return {
         "model": model_name,

@@ -18,7 +18,11 @@ IDLE, _BETWEEN, _PROBES = 60, 15, 4
 
 def default_host() -> str:
     """Return the default address: all interfaces in a pod, otherwise only this machine."""
-    return "0.0.0.0" if os.environ.get("KUBERNETES_SERVICE_HOST") else "127.0.0.1"
+    service = os.environ.get("KUBERNETES_SERVICE_HOST")
+    if not service:
+        return "127.0.0.1"
+    # In a cluster with IPv6 only, a pod cannot be reached by IPv4.
+    return "::" if ":" in service else "0.0.0.0"
 
 
 def listen(host: str, port: int) -> socket.socket:

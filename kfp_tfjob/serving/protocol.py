@@ -309,13 +309,34 @@ class ChampionPlane(DataPlane):
                 )
             )
         try:
-            return super().decode_inference_request(body, headers, model_name)
+            request = super().decode_inference_request(body, headers, model_name)
         except Exception as error:
             raise RefusedRequest(
                 Problem(
                     "the request does not follow the Open Inference Protocol",
                     received=f"{type(error).__name__}: {error!s:.200}",
                     expected=BINARY_REQUEST if is_binary else REQUEST,
-                    fix="send each column as an input, images as base64 in JSON",
+                    fix="send FP32 in JSON, or FP16 as a binary tensor"
+                    if "FP16 data" in str(error)  # which kserve does not accept in JSON
+                    else "send each column as an input, images as base64 in JSON",
                 )
             ) from error
+        if not _is_unicode(request.id or ""):  # the response has the same id
+            raise RefusedRequest(
+                Problem(
+                    "the request's id contains half of a surrogate pair",
+                    received=f"id: {request.id!r:.80}",
+                    expected="a string that can be written in UTF-8",
+                    fix="send another id, or omit `id`",
+                    path="id",
+                )
+            )
+        return request
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -11,6 +11,8 @@ V1 requests enter by `of_rows` (protocol.py), V2 requests by `of_columns` (tenso
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,8 +24,10 @@ import pyarrow as pa
 from kfp_tfjob.common.errors import Problem
 from kfp_tfjob.common.formatting import counted, listed
 from kfp_tfjob.features.cells import BLANKS
+from kfp_tfjob.features.null_values import are_null_numbers, null_numbers, rounded_nulls
 from kfp_tfjob.features.schema import Schema
-from kfp_tfjob.features.types.base import ColumnType, missing_in, text_of
+from kfp_tfjob.features.types.base import WHOLES, ColumnType, missing_in, text_of
+from kfp_tfjob.features.types.number import is_number, parse_number
 
 from .limits import check_row_count
 from .refusal import SHOWN, RefusedRequest
@@ -74,10 +78,14 @@ class RequestColumns:
         features = schema.encoding.features
         self.types = {feature.name: type(feature) for feature in features}
         self._formats, self._null_values = schema.formats, frozenset(schema.null_values)
-        # The model was trained without missing values in these columns.
-        self._without_missing = frozenset(
-            feature.name for feature in features if not feature.takes_missing
-        )
+        self._null_numbers = null_numbers(schema.null_values)
+        self._max_megapixels = schema.megapixel_limit
+        # The model was trained without missing values in these columns: the rule, if there is one.
+        self._without_missing = {
+            feature.name: feature.missing.rule if feature.missing else ""
+            for feature in features
+            if not feature.takes_missing
+        }
         column_of_argument = {argument: name for name, argument in (arguments or {}).items()}
         self._column_of_argument = {
             argument: name
@@ -111,12 +119,18 @@ class RequestColumns:
         columns = {name: [row[name] for row in rows] for name in self.types}
         return self.of_columns(columns, lambda name, row: f"instances[{row}].{name}")
 
-    def of_columns(self, columns: Mapping[str, Sequence[Any]], path: ValuePath) -> Rows:
+    def of_columns(
+        self,
+        columns: Mapping[str, Sequence[Any]],
+        path: ValuePath,
+        float_types: Mapping[str, type[np.floating]] | None = None,
+    ) -> Rows:
         """Parse the values of the columns.
 
         Args:
             columns: Every column's values from JSON or numpy; of equal length.
             path: Returns the path of a value.
+            float_types: The type to which the client rounded a column's numbers, if not float64.
 
         Raises:
             RefusedRequest: A column is missing or unknown, or a value is invalid for its type.
@@ -126,23 +140,62 @@ class RequestColumns:
         problems_found: list[Problem] = []
         features = {}
         for name, column in self.types.items():
-            values, invalid = column.read(self._with_missing(columns[name]))
+            float_type = (float_types or {}).get(name, np.float64)
+            values, invalid = column.read(self._with_missing(column, columns[name], float_type))
             problems_found += self._describe_invalid(name, column, columns[name], invalid, path)
             if not invalid and name in self._without_missing:
-                problems_found += self._describe_missing(name, column, values, path)
+                problems_found += self._describe_missing(name, column, columns[name], values, path)
+            if not invalid:
+                problems_found += self._describe_unusable(name, column, values, path)
             features[name] = values
         if problems_found:
             raise RefusedRequest(*problems_found)
         return Rows(len(next(iter(features.values()))), features)
 
-    def _with_missing(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values of a column with None for the strings that were missing in training."""
-        if not self._null_values or isinstance(values, np.ndarray) and values.dtype != object:
+    def _with_missing(
+        self, column: type[ColumnType], values: Sequence[Any], float_type: type[np.floating]
+    ) -> Sequence[Any]:
+        """Return a column's values with None or NaN for those that were missing in training.
+
+        Args:
+            column: The column's type.
+            values: The values from JSON or numpy.
+            float_type: The type to which the client rounded the numbers.
+        """
+        if not self._null_values:
             return values
-        texts = map(text_of, values)
-        missing = [text is not None and text.strip(BLANKS) in self._null_values for text in texts]
-        pairs = zip(values, missing, strict=True)
+        # A number in a column of dates is microseconds, which training files do not contain.
+        has_numbers = len(self._null_numbers) > 0 and column.field is not WHOLES
+        if isinstance(values, np.ndarray) and values.dtype != object:
+            if not has_numbers or values.dtype.kind not in "iuf":
+                return values
+            missing = self._are_null(values.astype(np.float64), float_type)
+            with_missing: Any = np.where(missing, np.nan, values)
+            return with_missing if missing.any() else values
+        texts = [
+            None if (text := text_of(value)) is None else text.strip(BLANKS) for value in values
+        ]
+        null_texts = self._null_values | self._spelled_nulls(texts)
+        missing = np.array([text in null_texts for text in texts], bool)
+        if has_numbers:
+            missing |= self._are_null(np.array([*map(_as_float, values)]), float_type)
+        pairs = zip(values, missing.tolist(), strict=True)
         return [None if is_missing else value for value, is_missing in pairs]
+
+    def _spelled_nulls(self, texts: Iterable[str | None]) -> set[str]:
+        """Return the strings that spell a number which was missing in training."""
+        numbers = {text for text in texts if text is not None and is_number(text)}
+        if not numbers or not len(self._null_numbers):
+            return set()
+        strings = pa.array(sorted(numbers))
+        are_null = are_null_numbers(strings, self._null_numbers)
+        return set(strings.filter(pa.array(are_null)).to_pylist())
+
+    def _are_null(self, numbers: np.ndarray, float_type: type[np.floating]) -> np.ndarray:
+        """Return bool of shape [rows]: the float64 numbers that were missing in training."""
+        with np.errstate(over="ignore"):
+            rounded = numbers.astype(float_type).astype(np.float64)
+        return np.isin(rounded, rounded_nulls(self._null_numbers, float_type))
 
     def _rows_by_column(self, rows: list[Any]) -> list[dict[str, Any]]:
         """Return the rows with columns as keys; reject the first row with other keys."""
@@ -184,7 +237,21 @@ class RequestColumns:
         self, missing: set[str], foreign: set[str], location: str
     ) -> RefusedRequest:
         """Return the refusal of missing and unknown columns; `location` is the row's path."""
+        # Training makes a column of each element of a list.
+        lists = {name: self._elements(name) for name in foreign if f"{name}[0]" in missing}
+        missing = missing.difference(*lists.values())
+        foreign = foreign - lists.keys()
         problems = [
+            Problem(
+                f"the model has no column {name!r}, but one for each of its elements",
+                received=f"{name!r} in {location}",
+                expected=f"the columns {listed(elements, _MOST_SHOWN)}",
+                fix=f"send each element as a column of its own: {listed(elements, 2)}",
+                path=name,
+            )
+            for name, elements in sorted(lists.items())
+        ]
+        problems += [
             Problem(
                 f"the column {name!r} is missing",
                 received=f"no {name!r} in {location}",
@@ -211,6 +278,11 @@ class RequestColumns:
             )
         problems += problems[-1:] * (len(foreign) - SHOWN)  # only counted: no more are shown
         return RefusedRequest(*problems)
+
+    def _elements(self, name: str) -> list[str]:
+        """Return the columns that are the elements of a list."""
+        element = re.compile(rf"{re.escape(name)}\[[0-9]+\]")
+        return [column for column in self.types if element.fullmatch(column)]
 
     def _describe_invalid(
         self,
@@ -254,27 +326,50 @@ class RequestColumns:
             return ""
         format_ = self._formats.get(name)
         plain = (column.plain(strings, format_) if format_ else strings)[0].as_py()
-        for candidate in (_parse_number(plain), plain):
+        for candidate in (parse_number(plain.strip(BLANKS)), plain):
             if candidate is not None and not list(column.read([candidate])[1]):
                 return json.dumps(candidate, ensure_ascii=False)
         return ""
 
     def _describe_missing(
-        self, name: str, column: type[ColumnType], values: np.ndarray, path: ValuePath
+        self,
+        name: str,
+        column: type[ColumnType],
+        values: Sequence[Any],
+        values_read: np.ndarray,
+        path: ValuePath,
     ) -> list[Problem]:
         """Return the problem of missing values in a column that does not accept them."""
-        rows = np.flatnonzero(missing_in(values))
+        rows = np.flatnonzero(missing_in(values_read))
         if not len(rows):
             return []
+        first, rule = int(rows[0]), self._without_missing[name]
+        change = f"without the rule `{rule}`" if rule else "with a rule"
         return [
             Problem(
                 f"the column {name!r} has {counted(len(rows), 'missing value')}, but the model does"
                 " not accept any in it",
-                received=f"{path(name, int(rows[0]))}: null or empty",
+                received=f"{path(name, first)}: {_format_value(values[first])}",
                 expected=column.written,
-                fix=f"fill it in, or train with a rule for {name!r} in data_options.missing",
-                path=path(name, int(rows[0])),
+                fix=f"fill it in, or train {change} for {name!r} in data_options.missing",
+                path=path(name, first),
             )
+        ]
+
+    def _describe_unusable(
+        self, name: str, column: type[ColumnType], values: np.ndarray, path: ValuePath
+    ) -> list[Problem]:
+        """Return the problems of the first few values that the model must not decode."""
+        expected = f"{column.whole}, of at most {self._max_megapixels:g} megapixels"
+        return [
+            Problem(
+                f"the column {name!r} has a value that the model cannot decode",
+                received=f"{path(name, row)}: {reason}",
+                expected=expected,
+                fix=f"send {name!r} as another file, or make it smaller if it is too large",
+                path=path(name, row),
+            )
+            for row, reason in column.unusable(values, self._max_megapixels)[:_MOST_SHOWN]
         ]
 
     def _describe_values(self, name: str) -> str:
@@ -288,11 +383,14 @@ class RequestColumns:
         return f'send {{"instances": [{{{example}{ellipsis}}}]}}'
 
 
-def _parse_number(text: str) -> float | None:
+def _as_float(value: Any) -> float:
+    """Return a number from JSON as a float; NaN for any other value."""
+    if type(value) not in (int, float):
+        return math.nan
     try:
-        return float(text)
-    except ValueError:
-        return None
+        return float(value)
+    except OverflowError:  # a whole number of Python has any size
+        return math.inf
 
 
 def _format_value(value: Any) -> str:

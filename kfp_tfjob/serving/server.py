@@ -195,7 +195,8 @@ def _add_handlers(options: ServerOptions, metrics: Any) -> None:
                 expected="POST /v1/models/MODEL:predict or POST /v2/models/MODEL/infer",
                 fix="correct the address or the method",
             )
-        return JSONResponse(answer(RefusedRequest(wrong)), error.status_code)
+        # The status 405 requires the header Allow.
+        return JSONResponse(answer(RefusedRequest(wrong)), error.status_code, error.headers)
 
     # kserve's own code causes these warnings.
     warnings.filterwarnings("ignore", category=FastAPIDeprecationWarning)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kfp_tfjob.common.errors import Problem
 
 from .refusal import RefusedRequest
@@ -17,6 +19,9 @@ from .request_columns import RequestColumns, Rows
 
 if TYPE_CHECKING:
     from kserve import InferInput
+
+# Types that round numbers, even those that are written in JSON.
+_FLOAT_TYPES = {"FP32": np.float32, "FP16": np.float16}
 
 
 def inputs_of(columns: RequestColumns) -> list[dict[str, Any]]:
@@ -34,6 +39,11 @@ def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
         RefusedRequest: An input is missing, unknown or duplicate, or has another type or shape.
     """
     columns_read: dict[str, Sequence[Any]] = {}
+    float_types = {
+        columns.column(item.name): _FLOAT_TYPES[item.datatype]
+        for item in inputs
+        if item.datatype in _FLOAT_TYPES
+    }
     problems: list[Problem] = []
     for item in inputs:
         name = columns.column(item.name)
@@ -71,7 +81,7 @@ def read(columns: RequestColumns, inputs: list[InferInput]) -> Rows:
         )
     if problems:
         raise RefusedRequest(*problems)
-    return columns.of_columns(columns_read, lambda name, row: f"{name}[{row}]")
+    return columns.of_columns(columns_read, lambda name, row: f"{name}[{row}]", float_types)
 
 
 def _flatten(item: InferInput, problems: list[Problem]) -> Any:

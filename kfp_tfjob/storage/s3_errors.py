@@ -94,6 +94,7 @@ _PASSING = MISMATCH | {
     "ThrottlingException",
     "KMS.ThrottlingException",
 }
+_PASSING_STATUSES = {408, 425, 429}  # proxies send the first two without a code of S3
 _WRITES = {"PutObject", "UploadPart", "CompleteMultipartUpload"}
 # A proxy in front of SeaweedFS, such as Istio's, may drop its Server header or set its own.
 _MAYBE_SEAWEEDFS = re.compile("^$|seaweedfs|envoy|nginx", re.IGNORECASE)
@@ -106,9 +107,23 @@ _ROOM = (
 
 
 def code_of(error: Exception) -> str:
-    """Return the code of the store's error, or an empty string."""
+    """Return the code of the store's error, or else its HTTP status; empty for other errors."""
     response = error.response if isinstance(error, ClientError) else {}
-    return str(response.get("Error", {}).get("Code", ""))
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
+    # boto3 finds an empty code in a page of XHTML.
+    return str(response.get("Error", {}).get("Code") or status)
+
+
+def is_proxy_page(error: BaseException | None) -> bool:
+    """Return whether a 404 is not the store's, but for example of a proxy in front of it.
+
+    A store that does not have an object names a code in the body or its request in a header. The
+    reply to HEAD lacks a body, so some stores' replies to HEAD look like a proxy's.
+    """
+    if not isinstance(error, ClientError):
+        return False
+    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return code_of(error) == "404" and "x-amz-request-id" not in headers
 
 
 def damaged(etag: str) -> ClientError:
@@ -125,7 +140,8 @@ def transient(error: Exception) -> bool:
     """Return whether an error of boto3 or of `FastPut` is transient."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return status >= 500 and status != 501 or status == 429 or code_of(error) in _PASSING
+        passing = status >= 500 and status != 501 or status in _PASSING_STATUSES
+        return passing or code_of(error) in _PASSING
     # ConnectionError of botocore covers endpoint, connect timeout and closed connection.
     # A body that breaks off raises a urllib3 error, wrapped as HTTPClientError or OSError.
     if _tls_remedy(error):
@@ -145,13 +161,26 @@ def server_of(response: Any) -> str:
     return str(response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("server", ""))
 
 
-def explain_unavailable(error: StoreUnavailableError) -> StoreUnavailableError:
-    """Return the error of a call after all retries; a write that got status 500 has another remedy.
+def explain_unavailable(
+    error: StoreUnavailableError, action: str, endpoint: str
+) -> StoreUnavailableError:
+    """Return the error of a call after all retries, with another remedy for two causes.
 
-    SeaweedFS, the store of Kubeflow Pipelines, sends status 500 if it is out of space for the
-    bucket: version 4.48 at once, but 4.34 after 30 s, when most callers have stopped waiting.
+    One is a proxy's page. The other is a write that got status 500: SeaweedFS, the store of
+    Kubeflow Pipelines, sends it if it is out of space for the bucket: version 4.48 at once, but
+    4.34 after 30 s, when most callers have stopped waiting.
+
+    Args:
+        error: The error after all retries.
+        action: What the call does, for example `write s3://bucket/key`.
+        endpoint: URL of the store; empty for AWS.
     """
     cause = error.__cause__
+    if is_proxy_page(cause):
+        (problem,) = error.as_problems
+        problem = _no_s3(action, endpoint, str(problem.received))
+        fix = f"{problem.fix}; if it is correct, find out why the proxy in front of the store does"
+        return StoreUnavailableError(replace(problem, fix=f"{fix} not pass requests on"))
     if not isinstance(cause, ClientError) or cause.operation_name not in _WRITES:
         return error
     status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -173,6 +202,17 @@ def without_room(
     (problem,) = error.as_problems
     header = f"; the Server header is {server!r}" if server else ""
     return NoRoomError(replace(problem, received=f"{problem.received}{note}{header}", fix=_ROOM))
+
+
+def _no_s3(action: str, endpoint: str, received: str) -> Problem:
+    """Return the problem of a server that is not the store."""
+    return Problem(
+        f"cannot {action}: {endpoint or 'AWS'} does not answer as S3 does",
+        received=received,
+        expected=_S3_API,
+        fix=_ENDPOINT,
+        name="wrong-endpoint",
+    )
 
 
 def _tls_remedy(error: Exception) -> str:
@@ -329,15 +369,7 @@ def explain(
     if code.isdecimal() and not error.operation_name.startswith("Head"):
         # boto3 takes the HTTP status for the code if the body lacks one of S3. A server whose port
         # is for HTTPS answers HTTP in this way.
-        return ConfigurationError(
-            Problem(
-                f"cannot {action}: {endpoint or 'AWS'} does not answer as S3 does",
-                received=received,
-                expected=_S3_API,
-                fix=_ENDPOINT,
-                name="wrong-endpoint",
-            )
-        )
+        return ConfigurationError(_no_s3(action, endpoint, received))
     return StepError(
         Problem(
             f"cannot {action}",

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache
 from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -43,6 +43,7 @@ from .s3_errors import (
     damaged,
     explain,
     explain_unavailable,
+    is_proxy_page,
     transient,
 )
 from .store_settings import StoreSettings
@@ -70,6 +71,7 @@ class S3Session:
     Attributes:
         client: The boto3 client.
         fast_put: Sends bodies.
+        lanes: The threads that move parts of large objects.
         ignores_checksums: Whether the store ignores CRC64NVME, so that bodies need their MD5 too.
         tags_are_md5: Whether the entity tag of an object sent in one request is its MD5.
 
@@ -146,11 +148,7 @@ class S3Session:
         self.client.meta.events.register("before-call.s3", self._add_headers)
         bundle = self.settings.ca_bundle or session.get_config_variable("ca_bundle") or ""
         self.fast_put = FastPut(self.client, bundle, self.settings.headers)
-
-    @cached_property
-    def lanes(self) -> ThreadPoolExecutor:
-        """The threads that move parts of large objects."""
-        return ThreadPoolExecutor(LANES, "lane")
+        self.lanes = ThreadPoolExecutor(LANES, "lane")  # its threads start at the first use
 
     def put(
         self, action: str, address: S3Address, body: Body, parameters: Mapping[str, str | int]
@@ -208,13 +206,15 @@ class S3Session:
                 guessed = True
                 if self._renew_keys(used_keys, action):
                     return True
-            return transient(error)
+            # While keys are fetched, the error may be of STS, whose replies lack S3's headers.
+            return transient(error) or (has_keys and is_proxy_page(error))
 
         try:
             return self.patience.run(action, attempt, is_transient)
         except StoreUnavailableError as error:
-            explained = explain_unavailable(error) if has_keys else explain_waiting(error)
-            raise explained from error.__cause__
+            if not has_keys:
+                raise explain_waiting(error) from error.__cause__
+            raise explain_unavailable(error, action, self.endpoint) from error.__cause__
         except (ClientError, BotoCoreError) as error:
             raise explain(error, action, address, self.endpoint) from error
 

@@ -41,7 +41,7 @@ from .manifest import Manifest, ManifestObject
 from .parts import PART, OpenFile, PartsUpload, read_ranges
 from .probe import Probed, probe
 from .retry import Patience
-from .s3_errors import WORDLESS, code_of
+from .s3_errors import WORDLESS, code_of, is_proxy_page
 from .s3_session import S3Session, setting
 
 __all__ = ["PART", "FileChangedError", "Listed", "Store", "check_endpoint"]
@@ -442,9 +442,10 @@ class Store:
         try:
             return self._client.head_object(**location)
         except ClientError as error:
-            if code_of(error) not in WORDLESS:
+            if code_of(error) not in WORDLESS and not is_proxy_page(error):
                 raise
-        # A reply to HEAD lacks a body, so only GET's refusal says whether it is transient.
+        # A reply to HEAD lacks a body, so only GET's refusal says whether it is transient, and
+        # whether it is the store's.
         self._get(address)["Body"].close()
         return self._client.head_object(**location)
 

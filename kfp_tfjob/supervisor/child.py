@@ -12,11 +12,19 @@ import select
 import signal
 import subprocess
 import time
-from typing import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import Iterable, Iterator, Mapping, Sequence
 
-from .kernel import child_setup
+from .files import read_text
+from .kernel import child_setup, children
 from .log import log
 
+# These end at a signal without passing it on to the program that they run.
+_SHELLS = ("sh", "bash", "dash", "ash", "zsh")
+# These copy another program's output and end with it. If they ended first, that program could not
+# log any more while it saves, and would end with a broken pipe.
+_FILTERS = ("tee", "cat", "grep", "sed", "awk", "ts")
 _LONGEST_LINE = 100  # bytes of a progress line; a longer line is not one
 
 
@@ -30,6 +38,9 @@ class Child:
     Args:
         command: The program and its arguments.
         environment: Its environment.
+
+    Attributes:
+        ended: Whether the command itself has ended; processes that it started may still run.
 
     Raises:
         OSError: It cannot be started.
@@ -55,9 +66,10 @@ class Child:
         self.pid = self._process.pid
         self.start_time = time.monotonic()
         self.waiting_since = math.inf
-        self.started = False
+        self.started = self.ended = False
         self.done = self.tried = 0
         self._sent_signal = 0
+        self._receivers: set[int] = set()
 
     @property
     def waiting(self) -> bool:
@@ -99,19 +111,39 @@ class Child:
             self.done, self.tried = map(int, numbers)
 
     def stop(self, number: int) -> None:
-        """Send the command a signal, once."""
+        """Send a signal, once: to the command or, once it has ended, to the programs that it left.
+
+        A program decides itself when its worker processes end, because it may need them to save;
+        the kubelet, too, signals only the first process. A shell does not pass the signal on, so
+        the programs that it runs get it as well.
+        """
         if self.waiting:
             # There is nothing to save yet, and TensorFlow ignores other signals while it waits.
             number = signal.SIGKILL
         if number != self._sent_signal:
-            self._sent_signal = number
+            self._sent_signal, self._receivers = number, set()
             log(f"sending {signal.Signals(number).name} to the command")
-            self.kill(number)
+        elif not self.ended:
+            return
+        if number == signal.SIGKILL:
+            return self.kill()
+        # All are listed first, because a shell that has ended lists no children.
+        receivers = {*_receivers(self.remaining() if self.ended else [self.pid])}
+        if not self.ended:
+            receivers.add(self.pid)
+        for pid in receivers - self._receivers:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        self._receivers |= receivers
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the command and to the processes that it started."""
+    def remaining(self) -> list[int]:
+        """Return the processes of the command's group whose parent has ended."""
+        return [pid for pid in children() if pid != self.pid and os.getpgid(pid) == self.pid]
+
+    def kill(self) -> None:
+        """Kill the command and the processes that it started."""
         try:
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):  # they have ended
             return
 
@@ -122,3 +154,19 @@ class Child:
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
+
+
+def _receivers(processes: Iterable[int]) -> Iterator[int]:
+    """Yield processes and, after a shell, the programs that it runs; filters are left out."""
+    for pid in processes:
+        program = _program_of(pid)
+        if program not in _FILTERS:
+            yield pid
+        if program in _SHELLS:
+            yield from _receivers(children(pid))
+
+
+def _program_of(pid: int) -> str:
+    """Return the name under which a process was started; for a script, its interpreter's."""
+    program = read_text(Path(f"/proc/{pid}/cmdline")).partition("\0")[0]
+    return PurePath(program).name.lstrip("-")

@@ -1,7 +1,8 @@
 """Defines every exit code of the project: its name, number and meaning.
 
-After codes 1 to 4, the user must act. Codes from 128 are failures of the infrastructure, and a new
-attempt may follow; 128 + n means that signal n ended the process.
+After codes 1 to 4, the user must act. Codes from 128 to 192 are failures of the infrastructure, and
+a new attempt may follow; 128 + n means that signal n ended the process. Higher codes are a
+program's own: 255 is what it returns with exit(-1).
 """
 
 from __future__ import annotations
@@ -48,11 +49,16 @@ def of_replica(code: int) -> str:
     return "" if code in _STEP_CODES else MEANING.get(code, "")
 
 
+def is_of_signal(code: int) -> bool:
+    """Return whether a signal may have ended a process with this code: Linux has 64 signals."""
+    return 128 < code <= 192
+
+
 def meaning_of(code: int) -> str:
     """Return the meaning of a command's exit code, even if it is not in the table."""
     if meaning := of_replica(code):
         return meaning
-    if code > 128:
+    if is_of_signal(code):
         names = {int(each): each.name for each in signal.Signals}
         cause = " (out of memory, for example)" if code == 128 + signal.SIGKILL else ""
         return f"the command was terminated by {names.get(code - 128, code - 128)}{cause}"

@@ -57,9 +57,14 @@ def die_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
-def children() -> list[int]:
-    """Return the process ids of the children of this process, adopted orphans included."""
-    return [int(pid) for pid in read_text(Path(f"/proc/self/task/{os.getpid()}/children")).split()]
+def children(parent: int = 0) -> list[int]:
+    """Return the process ids of a process's children, adopted orphans included.
+
+    Args:
+        parent: The process; 0 for this one.
+    """
+    parent = parent or os.getpid()
+    return [int(pid) for pid in read_text(Path(f"/proc/{parent}/task/{parent}/children")).split()]
 
 
 def memory_left() -> float:

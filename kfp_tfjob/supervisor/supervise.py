@@ -146,6 +146,8 @@ class Supervisor:
         while True:
             status = self._reap(child)
             if status is not None:
+                if self._stop and os.WIFSIGNALED(status):
+                    self._wait_for_rest(child)
                 break
             child.read_progress(_POLL_SECONDS, self._stop.wakeup)
             # `waiting_since` is infinite, and so `waited` is -inf, unless it waits for its peers.
@@ -170,6 +172,18 @@ class Supervisor:
         # A command that was told to stop counts as stopped, even if it had to be killed, or lost
         # its peers, which were told to stop as well.
         return (exit_codes.STOPPED if self._stop and code > 128 else code), ""
+
+    def _wait_for_rest(self, child: Child) -> None:
+        """Wait for the processes of a command that the signal to stop has ended.
+
+        A shell or a launcher ends at once, while the program that it started still saves. As for
+        the program itself, only a stop by force or the end of the grace period limits this.
+        """
+        child.ended = True
+        while child.remaining() and not self._stop.by_force:
+            child.stop(self._stop.signal)
+            child.read_progress(_POLL_SECONDS, self._stop.wakeup)
+            self._reap(child)
 
     def _reap(self, child: Child) -> int | None:
         """Return the status of the child once it has ended.

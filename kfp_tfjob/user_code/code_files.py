@@ -17,8 +17,10 @@ from itertools import islice
 from pathlib import Path
 
 from kfp_tfjob.common import names
-from kfp_tfjob.common.errors import ConfigurationError, Problem
+from kfp_tfjob.common.errors import ConfigurationError, DataError, Problem
 from kfp_tfjob.storage.address import S3Address
+from kfp_tfjob.storage.layout import MANIFEST
+from kfp_tfjob.storage.manifest import Manifest
 from kfp_tfjob.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -86,7 +88,17 @@ def stored(store: Store, address: S3Address) -> dict[str, bytes]:
     for name, (object_address, _) in objects.items():
         files[name] = store.read(object_address, remaining_bytes)
         remaining_bytes -= len(files[name])
+    if _is_manifest_of_code(files.get(MANIFEST, b"")):
+        del files[MANIFEST]  # these are an earlier run's copy
     return files
+
+
+def _is_manifest_of_code(data: bytes) -> bool:
+    """Return whether a file is the manifest that a run wrote for its copy of the code."""
+    try:
+        return Manifest.from_bytes(data).kind == "code"
+    except DataError:
+        return False
 
 
 def unzip(data: bytes, source: str) -> dict[str, bytes]:
@@ -103,10 +115,11 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
     with _translate_errors(source):
         archive = zipfile.ZipFile(io.BytesIO(data))
     with archive:
+        named = ((_entry_name(info), info) for info in archive.infolist())
         entries = {
-            info.filename: (info, info.file_size)
-            for info in archive.infolist()
-            if not info.is_dir() and _is_code(info.filename.split("/"))
+            name: (info, info.file_size)
+            for name, info in named
+            if name and not name.endswith("/") and _is_code(name.split("/"))
         }
         _check(entries, source)
         for name, (info, _) in entries.items():
@@ -116,6 +129,14 @@ def unzip(data: bytes, source: str) -> dict[str, bytes]:
                 with archive.open(info) as stream:  # an entry may be longer than it says
                     files[name] = stream.read(info.file_size)
     return files
+
+
+def _entry_name(info: zipfile.ZipInfo) -> str:
+    """Return the path of a zip's entry, without the ./ of bsdtar and Windows' backslashes."""
+    name = info.filename.replace("\\", "/")
+    while name.startswith("./"):
+        name = name[2:]
+    return name
 
 
 @contextmanager

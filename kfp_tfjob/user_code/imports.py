@@ -111,9 +111,9 @@ def unavailable_imports(
         if not isinstance(tree, ast.Module):
             continue  # `unparsable` reports it
         root = PurePosixPath()
-        included = {*_modules_in(files, import_root), *_modules_in(files, root), *LIBRARIES}
+        included = {*modules_in(files, import_root), *modules_in(files, root), *LIBRARIES}
         for node in _executed_imports(tree, function if path in entries else None):
-            for name in _top_modules(node):
+            for name in top_modules(node):
                 if name not in reported | included and name not in sys.stdlib_module_names:
                     reported.add(name)
                     yield Import(path, node.lineno, name)
@@ -202,14 +202,14 @@ def _is_skipped(node: ast.If, as_program: bool) -> bool:
     return "TYPE_CHECKING" in names or ("__name__" in names and not as_program)
 
 
-def _top_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+def top_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
     """Return the top-level modules that an absolute import names."""
     if isinstance(node, ast.Import):
         return [alias.name.partition(".")[0] for alias in node.names]
     return [(node.module or "").partition(".")[0]] if not node.level else []
 
 
-def _modules_in(files: Mapping[str, bytes], folder: PurePosixPath) -> Iterator[str]:
+def modules_in(files: Mapping[str, bytes], folder: PurePosixPath) -> Iterator[str]:
     """Yield the names of the modules and packages of a folder."""
     for path in map(PurePosixPath, files):
         if path.is_relative_to(folder):

@@ -21,7 +21,7 @@ from kfp_tfjob.common.errors import ConfigurationError, Problem, StepError
 from kfp_tfjob.common.formatting import choices, did_you_mean, listed, nearest
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.storage.address import S3Address
-from kfp_tfjob.storage.layout import CODE
+from kfp_tfjob.storage.layout import CODE, MANIFEST
 from kfp_tfjob.storage.store import Store
 
 from . import code_files
@@ -34,6 +34,7 @@ from .imports import (
     relative_import_problems,
     unavailable_imports,
 )
+from .program_start import start_problems
 from .syntax import missing_paths, named_files, parse, reachable, unparsable
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -144,6 +145,8 @@ class ModelCode:
         else:
             files = code_files.local(Path(self.source))
         name = _name(self.source)
+        if name.endswith(".zip") and name in files:
+            files, name = code_files.unzip(files[name], self.source), name.removesuffix(".zip")
         if not files:
             expected = code_files.EXPECTED
             if not self.source.startswith("s3://") and not Path(self.source).exists():
@@ -158,8 +161,6 @@ class ModelCode:
                     name="model-code-not-a-module",
                 )
             )
-        if name.endswith(".zip"):
-            files, name = code_files.unzip(files[name], self.source), name.removesuffix(".zip")
         if not self.function:
             return Code(self.module, files, place=Place(self.source, "", store))
         module, files = _importable(name, files, self.source, self.function)
@@ -205,6 +206,7 @@ class Code:
     def problems(self, function: str, hyperparameters: Mapping[str, object]) -> list[Problem | str]:
         """Check that `function` exists and takes the dataset and the hyperparameters."""
         path, node, problems = self.definition(function)
+        problems = [*self._manifest_problems(), *problems]
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
             problems += wrong_arguments(path, node, hyperparameters)
         return problems
@@ -217,7 +219,28 @@ class Code:
         imports = unavailable_imports(reached, self.files, entries)
         missing_modules = self._neighbor_problems(imports, entries)
         missing_files = [_missing(path, files) for path in missing_paths(command, files)]
-        return [*missing_files, *unparsable(reached), *missing_modules]
+        return [
+            *self._manifest_problems(),
+            *missing_files,
+            *start_problems(command, files, reached),
+            *unparsable(reached),
+            *missing_modules,
+        ]
+
+    def _manifest_problems(self) -> list[Problem]:
+        """Return the problem of a file whose name the manifest of the run's copy has."""
+        if self.in_image or MANIFEST not in self.files:
+            return []
+        return [
+            Problem(
+                f"model_code has a file {MANIFEST} beside its modules",
+                received=f"{self.place.source if self.place else self.module}: {MANIFEST}",
+                expected=f"another name, because the run's copy of the code has its own {MANIFEST}"
+                " there",
+                fix="rename the file, or move it into a subfolder",
+                path="model_code",
+            )
+        ]
 
     def _import_problems(self, path: str, function: str) -> list[Problem]:
         """Check that a function's file can be imported, with the files that it imports."""
@@ -438,13 +461,22 @@ def _image_files(module: str) -> dict[str, bytes]:
     because other packages change with the image. A module outside a package may be next to
     thousands of unrelated files, so only its own source is returned.
     """
+    name, *parts = module.split(".")
     try:
-        top, spec = [importlib.util.find_spec(name) for name in (module.partition(".")[0], module)]
+        top = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return {}
-    if not top or not spec or not spec.origin or not spec.origin.endswith(".py"):
+    if not top:
         return {}
-    files = {f"{module.replace('.', '/')}.py": Path(spec.origin).read_bytes()}
+    # To find the spec of an inner module, importlib would run the __init__.py files above it.
+    stems = [Path(folder, *parts) for folder in top.submodule_search_locations or ()]
+    candidates = [path for stem in stems for path in (stem / "__init__.py", Path(f"{stem}.py"))]
+    if not parts:
+        candidates = [Path(top.origin)] if top.origin and top.origin.endswith(".py") else []
+    source = next(filter(Path.is_file, candidates), None)
+    if not source:
+        return {}
+    files = {f"{module.replace('.', '/')}.py": source.read_bytes()}
     for folder in top.submodule_search_locations or ():
         for path in filter(Path.is_file, Path(folder).rglob("*.py")):
             files[f"{top.name}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()

@@ -13,7 +13,7 @@ import re
 import sys
 import tokenize
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import PurePosixPath
 
@@ -33,9 +33,8 @@ _REPLACEMENTS = {
     "\u00d7": "*",
 }
 _CODE_FOLDER = f"/{CODE}/"  # of JOB_DIR, as commands name it
-_IN_CODE = re.compile(
-    rf"\$(?:\(JOB_DIR\)|\{{JOB_DIR\}}|JOB_DIR){_CODE_FOLDER}([^\s\"'`;:,()<>|&]+)"
-)
+_IN_CODE = re.compile(rf"\$(?:\(JOB_DIR\)|\{{JOB_DIR\}}|JOB_DIR){_CODE_FOLDER}(?:\./)*")
+_PATH = re.compile(r"[^\s\"'`;:,()<>|&]+")  # up to a character that usually ends it
 _PATTERN = re.compile(r"[$*?\[{]|^\.\.(/|$)")  # words that a shell expands, and other folders
 
 
@@ -134,6 +133,7 @@ def named_files(command: Sequence[str], files: Mapping[str, bytes]) -> list[str]
     words = [word.strip("\"';()") for word in " ".join(command).split()]
     modules = {next_word for word, next_word in zip(words, words[1:], strict=False) if word == "-m"}
     paths = {word.rpartition(_CODE_FOLDER)[2].removeprefix("./") for word in words}
+    paths |= set(_paths_in_code(command, files))
     paths |= {path for name in modules for path in _files_of(name.replace(".", "/"))}
     paths |= {f"{name.replace('.', '/')}/__main__.py" for name in modules}
     return sorted(path for path in paths if path.endswith(".py") and path in files)
@@ -144,8 +144,32 @@ def missing_paths(command: Sequence[str], files: Iterable[str]) -> list[str]:
     existing = {"."}
     for path in map(PurePosixPath, files):
         existing |= {str(path), *map(str, path.parents)}
-    paths = {posixpath.normpath(path) for word in command for path in _IN_CODE.findall(word)}
+    paths = set(_paths_in_code(command, existing))
     return sorted(path for path in paths - existing if not _PATTERN.search(path))
+
+
+def path_in_code(word: str) -> str:
+    """Return the path below $(JOB_DIR)/code that a word of a command consists of; else empty."""
+    match = _IN_CODE.match(word)
+    return posixpath.normpath(word[match.end() :]) if match else ""
+
+
+def _paths_in_code(command: Sequence[str], existing: Collection[str]) -> Iterator[str]:
+    """Yield the paths below $(JOB_DIR)/code that the words of a command name.
+
+    A space or a comma usually ends a path, but the name of an existing file may contain it.
+    """
+    for word in command:
+        for match in _IN_CODE.finditer(word):
+            remainder = word[match.end() :]
+            if shortest := _PATH.match(remainder):
+                matches = (path for path in existing if _begins_with(remainder, path))
+                yield max(matches, key=len, default=posixpath.normpath(shortest[0]))
+
+
+def _begins_with(text: str, path: str) -> bool:
+    """Return whether a string begins with a path, and not with a longer name."""
+    return text.startswith(path) and not _PATH.match(text[len(path) :])
 
 
 def _imported(node: ast.stmt, path: str, root: PurePosixPath) -> Iterator[str]:

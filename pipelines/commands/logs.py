@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import click
 from kfp_tfjob.common.errors import ConfigurationError
 from kfp_tfjob.common.escaping import lines as safe
 
+from ..ctrl_c import interruptible
 from ..local.home import DEFAULT
 from .shared_options import with_connection, with_home
 
@@ -60,17 +62,19 @@ def logs(
     ConfigurationError.raise_if(check_task_key(task))
     last_attempt = 0
     folder, local = home or DEFAULT, home is not None
-    with stored_run(run, folder, endpoint, connection, local, task) as stored:
-        try:
-            for attempt, line in read(stored, replicas, follow):
-                if as_json:
-                    fields = {"attempt": attempt, "time": line.stamp, "where": line.where}
-                    click.echo(json.dumps(fields | {"text": line.text}, ensure_ascii=False))
-                    continue
-                if attempt != last_attempt and (last_attempt or attempt > 1):
-                    click.echo(f"--- attempt {attempt}", err=True)
-                last_attempt = attempt
-                stamp = f"{line.stamp} " if timestamps else ""
-                click.echo(safe(f"{stamp}[{line.where}] {line.text}"))
-        except KeyboardInterrupt:
-            return  # the usual way to end --follow, so not an error
+    # Ctrl-C is the usual way to end --follow, so not an error.
+    with (
+        stored_run(run, folder, endpoint, connection, local, task) as stored,
+        suppress(KeyboardInterrupt),
+        interruptible(),
+    ):
+        for attempt, line in read(stored, replicas, follow):
+            if as_json:
+                fields = {"attempt": attempt, "time": line.stamp, "where": line.where}
+                click.echo(json.dumps(fields | {"text": line.text}, ensure_ascii=False))
+                continue
+            if attempt != last_attempt and (last_attempt or attempt > 1):
+                click.echo(f"--- attempt {attempt}", err=True)
+            last_attempt = attempt
+            stamp = f"{line.stamp} " if timestamps else ""
+            click.echo(safe(f"{stamp}[{line.where}] {line.text}"))

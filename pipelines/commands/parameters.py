@@ -182,10 +182,10 @@ def _read(file: Path, source: str) -> dict[str, Any]:
 
     try:
         data = sys.stdin.buffer.read() if source == _STDIN else file.read_bytes()
-        text = data.decode("utf-8")
-        tree = yaml.compose(text, yaml.SafeLoader)  # JSON is YAML
-        parameters = yaml.load(text, loader())
-        json.dumps(parameters, default=str)  # a YAML alias may contain itself
+        text = data.decode("utf-8-sig")
+        parameters, repeated_keys = _read_json(text) or _read_yaml(text)
+        # A YAML alias may contain itself, and half of an emoji is no character.
+        json.dumps(parameters, default=str, ensure_ascii=False).encode()
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ConfigurationError(
             Problem(
@@ -207,22 +207,79 @@ def _read(file: Path, source: str) -> dict[str, Any]:
     ConfigurationError.raise_if(
         unknown_key("", str(name), PARAMETERS) for name in parameters if name not in PARAMETERS
     )
-    assert isinstance(tree, yaml.MappingNode)
     ConfigurationError.raise_if(
         Problem(
             f"{source} contains a key twice",
-            received=f"{key.value} in line {key.start_mark.line + 1}",
-            expected="each key once; YAML would use only the last value",
+            received=key,
+            expected="each key once; only the last value would be used",
             fix="remove one of them",
         )
-        for key in _repeated_keys(tree)
+        for key in repeated_keys
     )
+    # A parameter without a value, as in `pod:`, has its default.
+    parameters = {name: value for name, value in parameters.items() if value is not None}
+    ConfigurationError.raise_if(
+        Problem(
+            f"{name} is not a string",
+            received=json.dumps(value, default=str),
+            expected="a string",
+            fix=f"write {name} as a string",
+            path=name,
+        )
+        for name, value in parameters.items()
+        if _is_string(name) and not isinstance(value, str)
+    )
+    return parameters
+
+
+def _read_json(text: str) -> tuple[dict[str, Any], list[str]] | None:
+    """Return the object in a JSON text, and its repeated keys; None for another text.
+
+    It is not read as YAML, which refuses tabs and the two halves of an emoji.
+    """
+    repeated_keys: list[str] = []
+
+    def without_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        repeated_keys.extend(name for at, name in enumerate(names) if name in names[:at])
+        return dict(pairs)
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        parameters = json.loads(text, object_pairs_hook=without_repeated, parse_constant=refuse)
+        texts = json.loads(text, parse_int=str, parse_float=str)  # 1.10 would become 1.1
+    except (ValueError, RecursionError):
+        return None  # it may be YAML
+    if not isinstance(parameters, dict):
+        return None
+    for name, value in parameters.items():
+        if _is_string(name) and isinstance(value, bool | int | float):
+            parameters[name] = json.dumps(value) if isinstance(value, bool) else texts[name]
+    return parameters, repeated_keys
+
+
+def _read_yaml(text: str) -> tuple[Any, list[str]]:
+    """Return the content of a YAML text, and its repeated keys with their lines."""
+    import yaml
+
+    tree = yaml.compose(text, yaml.SafeLoader)
+    parameters = yaml.load(text, loader())
+    if not isinstance(tree, yaml.MappingNode) or not isinstance(parameters, dict):
+        return parameters, []
     for key, node in tree.value:
         is_text = isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null"
-        if is_text and key.value in parameters and PARAMETERS[key.value].type is str:
+        if is_text and key.value in parameters and _is_string(key.value):
             # YAML would read the label `no` as false, and 1.10 as 1.1.
             parameters[key.value] = node.value
-    return parameters
+    lines = [f"{key.value} in line {key.start_mark.line + 1}" for key in _repeated_keys(tree)]
+    return parameters, lines
+
+
+def _is_string(name: str) -> bool:
+    """Return whether a run parameter with this name is a string."""
+    return name in PARAMETERS and PARAMETERS[name].type is str
 
 
 @cache
@@ -308,6 +365,8 @@ def _apply(values: RunParameters, settings: Iterable[tuple[str, str]]) -> None:
             )
         elif name not in PARAMETERS:
             problems.append(unknown_key("", name, PARAMETERS))
+        elif keys and PARAMETERS[name].type is dict and not isinstance(values[name], dict):
+            continue  # `RunPlan.parse` reports the value of another source
         elif keys and not isinstance(values[name], dict):
             problems.append(
                 Problem(

@@ -12,7 +12,7 @@ import click
 from kfp_tfjob.common.formatting import counted, minutes, sized
 
 from .deletion_progress import DeletionProgress
-from .group import Group
+from .group import Group, refuse_misplaced_options
 from .output import age, as_json, show, show_json, show_table
 from .shared_options import with_runs
 from .store import Models, with_models
@@ -29,6 +29,7 @@ _LEAST_DAYS = 7  # the steps before and after training may write nothing for thi
 
 
 @click.group(cls=Group, invoke_without_command=True)
+@refuse_misplaced_options()
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="how many"
 )
@@ -71,7 +72,7 @@ def runs(
         head, rows = _without_name(head), map(_without_name, rows)
     show_table(head, rows)
     for trouble in troubles[:1]:
-        show(f"note: verdicts are missing, because the store cannot be read from here: {trouble}")
+        show(f"note: some verdicts are missing, because they cannot be read from here: {trouble}")
     if not newest:
         show(f"There is no run{' of this model' if model else ''} yet.")
 

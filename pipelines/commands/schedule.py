@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,16 @@ import click
 
 from kfp_tfjob.common.formatting import counted
 
-from .group import Group
+from .group import Group, refuse_misplaced_options
 from .output import age, as_json, dry_run, proceed, show, show_json, show_table, without_asking
 from .parameters import parameters_of, with_parameters
-from .shared_options import open_client, with_connection, with_experiment, with_pipeline
+from .shared_options import (
+    CONNECTION_OPTIONS,
+    open_client,
+    with_connection,
+    with_experiment,
+    with_pipeline,
+)
 from .submit import show_plan
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.group(cls=Group, invoke_without_command=True)
+@refuse_misplaced_options(accepted=CONNECTION_OPTIONS)
 @with_parameters(here=False)
 @with_experiment
 @with_connection
@@ -130,11 +138,9 @@ def _with_connection(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def connected(connection: Connection, **arguments: Any) -> Any:
-        from ..kubeflow.connection import Connection
-
-        of_group = click.get_current_context().obj
-        chosen = of_group if connection == Connection() else connection
-        return command(connection=chosen, **arguments)
+        options = {name: option for name, option in asdict(connection).items() if option}
+        merged = replace(click.get_current_context().obj, **options)
+        return command(connection=merged, **arguments)
 
     return with_connection(connected)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..kubeflow.client import Client
     from ..local.runs import HomeRuns
 
+CONNECTION_OPTIONS = ("host", "namespace", "token_file", "ca_file")  # of `with_connection`
 _store_endpoint = click.option(
     "--endpoint",
     default="",

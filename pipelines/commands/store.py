@@ -7,6 +7,7 @@ Called by `models.py`, `models_changes.py`, `serve.py`, `monitor.py` and `follow
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -46,7 +47,7 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that lead to the models; the command receives them as `place`."""
 
     @wraps(command)
-    def opened(output: str, endpoint: str, region: str, home: Path, **arguments: Any) -> Any:
+    def opened(output: str, endpoint: str, region: str, home: Path | None, **arguments: Any) -> Any:
         return command(place=open_models(output, endpoint, region, home), **arguments)
 
     options = (
@@ -68,9 +69,8 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--home",
             type=click.Path(path_type=Path, file_okay=False),
-            default=DEFAULT,
-            show_default=True,
-            help="the folder of local runs, if there is no --output",
+            help=f"the folder of local runs, if there is no --output; overrides"
+            f" {VARIABLE}OUTPUT_URI [default: {DEFAULT}]",
         ),
     )
     for option in reversed(options):
@@ -78,14 +78,15 @@ def with_models(command: Callable[..., Any]) -> Callable[..., Any]:
     return opened
 
 
-def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models:
+def open_models(output: str, endpoint: str, region: str, folder: Path | None) -> Models:
     """Return the models' store and folder; an embedded store runs until the command ends.
 
     Args:
-        output: output_uri of the runs; empty for the environment's, or for local runs.
+        output: output_uri of the runs; empty for local runs with `folder`, else for the
+            environment's, else for local runs.
         endpoint: URL of the store; empty for the AWS environment's.
         region: The store's region; empty for the environment's.
-        folder: The folder of local runs.
+        folder: The folder of local runs; None for the default.
     """
     from kfp_tfjob.storage.layout import Layout
     from kfp_tfjob.storage.retry import Patience
@@ -94,17 +95,19 @@ def open_models(output: str, endpoint: str, region: str, folder: Path) -> Models
     from ..local.home import Home
 
     patience = Patience(seconds=30, first=0.5, silence=15)  # a person waits
-    output = output or os.environ.get(f"{VARIABLE}OUTPUT_URI", "")
-    home, close_with_command = Home(folder.absolute()), click.get_current_context().with_resource
-    if not output and not endpoint:
-        store = close_with_command(embedded_store(home, patience))
-        options = "" if home.is_default else f" --home {folder}"
-        return Models(store, Layout.parse(HERE["output_uri"]), home, options)
-    layout = Layout.parse(output or HERE["output_uri"])
+    if folder is None:  # an option takes precedence over the environment
+        output = output or os.environ.get(f"{VARIABLE}OUTPUT_URI", "")
+    home = Home((folder or DEFAULT).absolute())
+    close_with_command = click.get_current_context().with_resource
+    addresses = {"output": output, "endpoint": endpoint, "region": region, "home": folder}
     options = "".join(
-        f" --{name} {argument}"
-        for name, argument in {"output": output, "endpoint": endpoint, "region": region}.items()
+        f" {shlex.join([f'--{name}', str(argument)])}"
+        for name, argument in addresses.items()
         if argument
     )
+    if not output and not endpoint:
+        store = close_with_command(embedded_store(home, patience))
+        return Models(store, Layout.parse(HERE["output_uri"]), home, options)
+    layout = Layout.parse(output or HERE["output_uri"])
     store = close_with_command(store_of(layout.root, endpoint, home, patience, region))
     return Models(store, layout, home, options)

@@ -61,7 +61,7 @@ def tensorboard(
     if bool(run) == bool(model):
         raise click.UsageError("pass either a run, such as last, or --model")
     if model:
-        models = open_models(output, endpoint, "", home or DEFAULT)
+        models = open_models(output, endpoint, "", home)
         serve_model(models.store, models.layout, model, limit, port, click.echo)
         return
     folder, local = home or DEFAULT, home is not None

@@ -13,6 +13,7 @@ import click
 
 from kfp_tfjob.common.formatting import minutes
 
+from ..ctrl_c import interruptible
 from .output import as_json, show, show_json_line
 from .shared_options import with_runs
 from .terminal import is_live, with_verbose
@@ -53,7 +54,7 @@ def watch_run(
     """Print a run until it is over, and return the exit code."""
     lines = _LiveLines() if is_live(verbose) and not json_ else _Lines()
     try:
-        with lines.drawn():
+        with interruptible(), lines.drawn():
             for moment in client.watch(run):
                 if json_:
                     show_json_line(replace(moment, run=replace(moment.run, parameters={})))

@@ -24,6 +24,7 @@ from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.options.parameter_masking import still_masked
 from kfp_tfjob.options.parameters import PARAMETERS, completed
 
+from .addresses import refuse_addresses
 from .documents import name_of
 from .image_config import inspect
 from .main_container import Inspect, Mains, command_of, main_containers, torchrun_variables
@@ -93,6 +94,7 @@ def _parameters_of_foreign(
     """Return the run parameters for a job that another tool or a person has written."""
     mains = main_containers(job, report)
     command = command_of(job, mains, named_command, report, ask)
+    refuse_addresses(job, mains, report)
     destination = find_destination(job, mains, report)
     output = find_output(job, mains, command, report)
     options: dict[str, Any] = {"command": command}

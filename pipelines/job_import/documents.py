@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem
 from kfp_tfjob.jobs.objects import Object
@@ -130,14 +130,18 @@ def _load(text: str, source: str) -> list[Any]:
 
 @cache
 def _loader() -> Any:
-    """Return a YAML loader that reads dates as strings, as Kubernetes does."""
+    """Return a YAML loader that reads dates and numbers like 1:30 as strings, as Kubernetes does.
+
+    YAML 1.1 reads 1:30 as 90, a number to the base 60.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
-        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-            first: [(tag, pattern) for tag, pattern in rules if not tag.endswith(":timestamp")]
-            for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+            tag = super().resolve(kind, value, implicit)
+            is_number = tag.endswith((":int", ":float"))
+            is_string = tag.endswith(":timestamp") or (is_number and ":" in value)
+            return self.DEFAULT_SCALAR_TAG if is_string else tag
 
     return Loader
 

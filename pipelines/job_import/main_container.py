@@ -13,26 +13,71 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kfp_tfjob.jobs.jobset import JOBSET
+from kfp_tfjob.jobs.kind import CHIEF
 from kfp_tfjob.jobs.pytorchjob import PYTORCHJOB
 from kfp_tfjob.jobs.user_pod_schema import Container
 
+from .addresses import OF_OPERATORS, TORCHRUN, chief_host, pod_host
 from .image_config import ImageConfig, inspect, to_type
 from .report import Report
 from .source_job import SourceJob, SourceRole
 
 COMMAND = ("train_options", "command")
+GPU = re.compile(r"gpu|/mig-|^habana\.ai/|^google\.com/tpu|^aws\.amazon\.com/neuron")
 _UPLOADS = re.compile(
     r"\b(aws\s+s3|s3cmd|s5cmd|rclone|mc\s+(cp|mirror)|gsutil|gcloud\s+storage|azcopy)\b"
 )
+# A copy from a store. A local path, or - for standard output, follows the address. In an upload, a
+# flag, a variable with flags or the shell's next command does. rclone and mc address a store by a
+# name of the user's choice.
+_REMOTE = r"['\"]?(?:s3|gs)://(?:\$\([^)]*\)|[^\s;&|)])+[ \t]+"
+_DOWNLOADS = re.compile(
+    rf"""
+    \b(?: aws\s+s3 | s3cmd | s5cmd | rclone | mc | gsutil | gcloud\s+storage )\b [^;&|\n]*?
+    \s(?: cp | copy | get | mirror | mv | move | rsync | sync )\s+
+    (?:
+        [^;&|\n]*?  {_REMOTE}
+        (?: -(?!\S) | ['"]?(?!(?:s3|gs)://)[\w./~][^\s;&|)<>]*(?![<>]) )
+    |
+        (?:-\S+\s+)*  {_REMOTE}  ['"]?\$[^\s;&|)<>]*
+    |
+        (?:-\S+\s+)*  ['"]?[\w-]+[:/](?!/)[^\s;&|)]* [ \t]+
+        ['"]?[./~][^\s;&|)<>]*(?= \s*(?: $ | [-;&|)] | \d*> ) )
+    )
+    """,
+    re.VERBOSE,
+)
 _INDEX = "JOB_COMPLETION_INDEX"
-_MOST_HOSTS = 100  # of a role: a command that names more pods names one of these, too
+_NUMBERS = {**TORCHRUN, _INDEX: "RANK"}
+_REFERENCE = re.compile(rf"(?<!\$)\$\(({'|'.join(_NUMBERS)})\)")
+_OTHER_SOURCE = (
+    "put its files into the image or on a claim, or start its program first in the command; then"
+    " remove it from the file"
+)
 Mains = Mapping[str, Container]  # by role
 Inspect = Callable[[str], ImageConfig | None]
 
 
+def upload_text(container: Container) -> str:
+    """Return a container's command without its copies from a store."""
+    return _DOWNLOADS.sub(" ", _one_line(container))
+
+
 def is_uploader(container: Container) -> bool:
     """Return whether a container copies files to a store."""
-    return bool(_UPLOADS.search(container.text))
+    return bool(_UPLOADS.search(upload_text(container)))
+
+
+def _is_downloader(container: Container, main: Container) -> bool:
+    """Return whether a container copies files from a store to a volume of the main container."""
+    names = {mount.name for mount in main.volume_mounts}
+    is_shared = any(mount.name in names for mount in container.volume_mounts)
+    return is_shared and bool(_DOWNLOADS.search(_one_line(container)))
+
+
+def _one_line(container: Container) -> str:
+    """Return a container's command, each command of a shell in one line."""
+    return container.text.replace("\\\n", " ")
 
 
 def main_containers(job: SourceJob, report: Report) -> dict[str, Container]:
@@ -42,10 +87,8 @@ def main_containers(job: SourceJob, report: Report) -> dict[str, Container]:
 
 def _main_container(job: SourceJob, role: SourceRole, report: Report) -> Container:
     containers = role.template.spec.containers
-    expected = [container for container in containers if container.name == job.kind.container]
-    programs = [container for container in containers if not is_uploader(container)]
-    main = next(iter([*expected, *programs, *containers]))
-    if not expected and job.kind is not JOBSET:
+    main = _training_container(job, role, report)
+    if main.name != job.kind.container and job.kind is not JOBSET:
         report.note(
             f"{role.name}.containers.{main.name}",
             f"the training operator rejects a {job.kind.name} without a container"
@@ -55,7 +98,7 @@ def _main_container(job: SourceJob, role: SourceRole, report: Report) -> Contain
         )
     for container in containers:
         # The chief's uploader is noted with the output.
-        if container is main or (is_uploader(container) and role.name == job.chief.name):
+        if container is main or (is_uploader(container) and role.role == CHIEF):
             continue
         if is_uploader(container):
             report.note(
@@ -63,6 +106,13 @@ def _main_container(job: SourceJob, role: SourceRole, report: Report) -> Contain
                 "a run stores only the chief's output",
                 "let the chief write what is to be stored",
                 ("pod",),
+            )
+        elif _is_downloader(container, main):
+            report.refuse(
+                f"{role.name}.containers.{container.name}",
+                container.text[:200],
+                "no container that fetches the program's files",
+                _OTHER_SOURCE,
             )
         else:
             report.note(
@@ -79,10 +129,34 @@ def _main_container(job: SourceJob, role: SourceRole, report: Report) -> Contain
             f"{role.name}.initContainers.{init.name}",
             init.text[:200] or init.image,
             "pods without init containers",
-            "put its files into the image or on a claim, or start its program first in the"
-            " command; then remove it from the file",
+            _OTHER_SOURCE,
         )
     return main
+
+
+def _training_container(job: SourceJob, role: SourceRole, report: Report) -> Container:
+    """Return the container that trains: by its name, by its GPUs, or the pod's first one.
+
+    The first container is refused if it copies files to a store, because it may be the program or
+    its sidecar. The other containers may be helpers, such as an exporter of metrics.
+    """
+    containers = role.template.spec.containers
+    with_name = [container for container in containers if container.name == job.kind.container]
+    with_gpus = [
+        container for container in containers if any(map(GPU.search, container.resources.names))
+    ]
+    for matches in (with_name, with_gpus, containers):
+        if len(matches) == 1:
+            return matches[0]
+    if is_uploader(containers[0]):
+        report.refuse(
+            f"{role.name}.containers",
+            ", ".join(container.name for container in containers),
+            "one container that trains, and its name",
+            f"give the container that trains the name {job.kind.container}, or remove the others"
+            " from the file",
+        )
+    return containers[0]
 
 
 def command_of(
@@ -115,12 +189,15 @@ def command_of(
                 "start a program that finds out its role from TF_CONFIG or RANK, and name it with"
                 " --command",
             )
+    indices = _export_indices(job, mains, command, report)
+    command = _replace_addresses(job, command, report)
+    command, exports = _keep_world_size(job, command, report)
     prelude = [
         *_change_folder(job, mains, report),
-        *_export_indices(job, mains, command, report),
-        *_export_rendezvous(job),
+        *indices,
+        *_export_rendezvous(job, command),
+        *exports,
     ]
-    command = _replace_addresses(job, command, report)
     if not prelude:
         return command
     return ["sh", "-c", " && ".join([*prelude, 'exec "$0" "$@"']), *command]
@@ -188,11 +265,22 @@ def _export_indices(
         for variable in mains[job.chief.role].env
         if variable.value_from
         and "job-completion-index" in str((variable.value_from.field_ref or {}).get("fieldPath"))
-        and variable.name not in ("RANK", "REPLICA_INDEX")
+        and variable.name not in {*OF_OPERATORS, "REPLICA_INDEX"}
     ]
-    if job.kind is JOBSET and _INDEX in " ".join(command):
-        names.append(_INDEX)
-    if names and (job.had_chief or job.chief.jobs > 1 or len(job.roles) > 2):
+    roles = {role.role for role in job.roles}
+    is_one_job = not job.had_chief and job.chief.jobs == 1 and roles <= {CHIEF, "worker"}
+    if job.kind is JOBSET:
+        # A run has one Job for the chief and one for the workers, and each has a pod 0.
+        if _INDEX in " ".join(command) or (is_one_job and "worker" in roles):
+            names.append(_INDEX)
+        elif not is_one_job and (not job.had_chief or any(role.jobs > 1 for role in job.roles)):
+            report.note(
+                _INDEX,
+                "a run has one Job for each role, so its pods have other numbers",
+                "RANK, the number among chief and workers",
+                COMMAND,
+            )
+    if names and not is_one_job:
         report.refuse(
             ", ".join(names),
             "the number of a pod within its Job",
@@ -205,42 +293,32 @@ def _export_indices(
 
 
 def _replace_addresses(job: SourceJob, command: Sequence[str], report: Report) -> list[str]:
-    """Return a command with $(MASTER_ADDR) instead of the chief's host name in the old job."""
-    if not job.metadata.name:
-        return list(command)
+    """Return a command with the supervisor's variables instead of the job's addresses.
+
+    These are the chief's host name, and variables that Kubernetes would not expand in a run, or
+    would replace by the pod's number within one of several Jobs.
+    """
     replaced = []
-    chief_host = _host_pattern(job.pod_name(job.chief, 0), job)
-    hosts = [
-        _host_pattern(job.pod_name(role, index), job)
-        for role in job.roles
-        for index in range(min(role.count + 1, _MOST_HOSTS))
-    ]
+    chief, pod = chief_host(job), pod_host(job)
     for element in command:
-        changed = chief_host.sub("$(MASTER_ADDR)", element)
-        if changed != element:
+        changed = _REFERENCE.sub(lambda match: f"$({_NUMBERS[match[1]]})", element)
+        if match := chief.search(changed):
             report.note(
-                f"command: {job.pod_name(job.chief, 0)}",
+                f"command: {match[0]}",
                 "the pods of a run have other names",
                 "$(MASTER_ADDR), which the supervisor replaces",
                 COMMAND,
             )
-        for host in hosts:
-            if match := host.search(changed):
-                report.refuse(
-                    "command",
-                    match[0],
-                    "no name of a pod, because a run's pods have other names",
-                    "let the program read TF_CONFIG or MASTER_ADDR, and pass it with --command",
-                )
+            changed = chief.sub("$(MASTER_ADDR)", changed)
+        for match in pod.finditer(changed):
+            report.refuse(
+                "command",
+                match[0],
+                "no name of a pod, because a run's pods have other names",
+                "let the program read TF_CONFIG or MASTER_ADDR, and pass it with --command",
+            )
         replaced.append(changed)
     return replaced
-
-
-def _host_pattern(name: str, job: SourceJob) -> re.Pattern[str]:
-    """Return the pattern of a pod's host name, short or with its domain."""
-    domain = job.metadata.name if job.kind is JOBSET else job.metadata.namespace or "default"
-    full = rf"(?:\.{re.escape(domain)}(?:\.[a-z0-9-]+)*)?"
-    return re.compile(rf"(?<![\w.-]){re.escape(name)}{full}(?![\w-])")
 
 
 def torchrun_variables(job: SourceJob) -> dict[str, str]:
@@ -267,6 +345,38 @@ def _elastic_policy(job: SourceJob) -> Mapping[str, Any]:
     return elastic if isinstance(elastic, Mapping) else {}
 
 
-def _export_rendezvous(job: SourceJob) -> list[str]:
-    """Return the shell command for the address at which the processes of torchrun meet."""
-    return ["export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT"] if _elastic_policy(job) else []
+def _export_rendezvous(job: SourceJob, command: Sequence[str]) -> list[str]:
+    """Return the shell commands for variables of torchrun that the supervisor does not set."""
+    if _elastic_policy(job):
+        return ["export PET_RDZV_ENDPOINT=$MASTER_ADDR:$MASTER_PORT"]
+    if sum(job.counts.values()) > 1:
+        return []
+    # The supervisor does not set them for a single replica, but a shell's command may name one.
+    text = " ".join(command)
+    return [f"export {name}=${ours}" for name, ours in TORCHRUN.items() if name in text]
+
+
+def _keep_world_size(
+    job: SourceJob, command: list[str], report: Report
+) -> tuple[list[str], list[str]]:
+    """Return the command and the shell commands that keep WORLD_SIZE of a PyTorchJob.
+
+    Its operator counts the processes of all replicas, if nprocPerNode is a number and there is a
+    Master. The supervisor counts the replicas.
+    """
+    processes = str(job.policies.get("nprocPerNode") or "")
+    is_counted = job.kind is PYTORCHJOB and job.had_chief and processes.isdecimal()
+    if not is_counted or int(processes) < 2:
+        return command, []
+    world_size = str(sum(job.counts.values()) * int(processes))
+    changed = [re.sub(r"(?<!\$)\$\(WORLD_SIZE\)", world_size, element) for element in command]
+    # torchrun sets the variable for its processes itself.
+    exports = [f"export WORLD_SIZE={world_size}"] if command[:1] != ["torchrun"] else []
+    if exports or changed != command:
+        report.note(
+            f"WORLD_SIZE with nprocPerNode {processes}",
+            "it is the number of processes in the job, and the number of replicas in a run",
+            f"the program still sees {world_size}",
+            COMMAND,
+        )
+    return changed, exports

@@ -16,16 +16,21 @@ from kfp_tfjob.common.errors import StepError
 from kfp_tfjob.jobs.user_pod_schema import SHARED_MEMORY, Container, Mount, is_scratch
 from kfp_tfjob.storage.address import S3Address
 
-from .main_container import Mains, is_uploader
+from .main_container import Mains, is_uploader, upload_text
 from .report import Report
 from .source_job import SourceJob
 
 CHIEF = ("pod", "chief")
-# A flag whose value is a folder that the program writes to, and any other absolute path.
-_FLAG = re.compile(
-    r"--?[\w-]*(?:out|log|save|export|checkpoint|ckpt|result|model[-_]?dir|job[-_]?dir)[\w-]*"
-    r"[=\s]+['\"]?(/[^\s'\";|&)]+)",
-    re.IGNORECASE,
+# A flag with an absolute path, and any other absolute path.
+_FLAG = re.compile(r"(?<![\w-])--?([A-Za-z][\w.-]*)[=\s]+['\"]?(/[^\s'\";|&)]+)")
+# Words of the names of flags and variables, joined by _: of folders that a program writes to, and
+# of files that it reads, as in init_checkpoint.
+_OF_OUTPUT = re.compile(
+    r"(?:^|_)(?:(?:out(?:put)?s?|log(?:s|ging)?|save|export|checkpoints?|ckpts?|results?)"
+    r"(?:dir|path|file)?|(?:model|job)_?dir)(?:_|$)"
+)
+_OF_INPUT = re.compile(
+    r"(?:^|_)(?:init(?:ial)?|load|restore|resume|pretrain(?:ed)?|warm|base|from|input)(?:_|$)"
 )
 _PATH = re.compile(r"(?<![\w:/.$-])/[^\s'\";|&):]+")
 _ADDRESS = re.compile(r"s3://(?:\$\([^)]*\)|[^\s'\";|&)])*")
@@ -63,21 +68,24 @@ def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Re
     main = mains[job.chief.role]
     text = " ".join(command)
     sidecar = _uploader(job, main)
-    written = [match[1] for match in _FLAG.finditer(text)]
+    written = [match[2] for match in _FLAG.finditer(text) if _is_of_output(match[1])]
     if sidecar:
         mount = _shared_mount(main, sidecar)
         source = f"the sidecar {sidecar.name}"
+    elif written:
+        mount = _written_mount(job, main, written, report)
+        below = [path for path in written if mount and _is_below(path, mount.mount_path)]
+        source = f"the flag with {' and '.join(below)}"
     else:
-        mounts = filter(None, (_mount_of(main, path) for path in written))
-        mount = next(mounts, None) or _only_scratch_mount(job, main)
-        source = f"the flag with {written[0]}" if written else "the chief's only emptyDir"
-    if mount is None or mount.mount_path == SHARED_MEMORY:
+        mount = _only_scratch_mount(job, main)
+        source = "the chief's only emptyDir"
+    if mount is None or mount.mount_path.rstrip("/") == SHARED_MEMORY:
         _note_unknown_output(written, report)
         return Output()
     path = str(PurePosixPath(mount.mount_path))
     volume = job.chief.template.spec.volume(mount.name)
     # A sidecar copies the whole folder, so all of it is output.
-    paths = [] if sidecar else _PATH.findall(text)
+    paths = [] if sidecar else [*_PATH.findall(text), *_paths_in_variables(main)]
     read = [used for used in paths if _is_below(used, path) and used not in written]
     if volume is None or mount.sub_path or (not volume.empty_dir and read):
         reason = f"the program reads {', '.join(read)} there" if read else ""
@@ -133,8 +141,9 @@ def _shared_mount(main: Container, sidecar: Container) -> Mount | None:
     """Return the program's mount of a volume that the sidecar copies."""
     sidecar_paths = {mount.name: mount.mount_path for mount in sidecar.volume_mounts}
     shared = [mount for mount in main.volume_mounts if mount.name in sidecar_paths]
+    text = upload_text(sidecar)
     # A volume whose path is in the sidecar's command is more likely to be the copied one.
-    named = [mount for mount in shared if sidecar_paths[mount.name].rstrip("/") in sidecar.text]
+    named = [mount for mount in shared if sidecar_paths[mount.name].rstrip("/") in text]
     return next(iter([*named, *shared]), None)
 
 
@@ -143,6 +152,45 @@ def _mount_of(main: Container, path: str) -> Mount | None:
     mounts = [mount for mount in main.volume_mounts if _is_below(path, mount.mount_path)]
     innermost = max(mounts, key=lambda mount: len(mount.mount_path), default=None)
     return None if innermost and innermost.read_only else innermost
+
+
+def _is_of_output(name: str) -> bool:
+    """Return whether a flag or variable, by its name, names a folder that a program writes to."""
+    words = "_".join(re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)).lower()
+    return bool(_OF_OUTPUT.search(words)) and not _OF_INPUT.search(words)
+
+
+def _paths_in_variables(main: Container) -> Iterator[str]:
+    """Yield the absolute paths in a program's plain variables, except folders of its output."""
+    for variable in main.env:
+        if not _is_of_output(variable.name):
+            yield from _PATH.findall(variable.value)
+
+
+def _written_mount(
+    job: SourceJob, main: Container, written: Sequence[str], report: Report
+) -> Mount | None:
+    """Return the mount that contains the folders in flags; None if there are none or several.
+
+    Among several, an emptyDir is the output, because a run mounts the claims in any case, and it
+    can mount only the output in the place of an emptyDir.
+    """
+    mounts: list[Mount] = []
+    for path in written:
+        mount = _mount_of(main, path)
+        if mount and mount not in mounts:
+            mounts.append(mount)
+    if len(mounts) < 2:
+        return next(iter(mounts), None)
+    spec = job.chief.template.spec
+    scratch = [mount for mount in mounts if is_scratch(mount, spec.volume(mount.name))]
+    if len(scratch) != 1:
+        return None
+    for mount in mounts:
+        if mount is not scratch[0]:
+            reason = "a run stores one folder, and the flags name several"
+            _note_not_stored(mount.mount_path, reason, report)
+    return scratch[0]
 
 
 def _only_scratch_mount(job: SourceJob, main: Container) -> Mount | None:
@@ -179,8 +227,8 @@ def _note_not_stored(path: str, reason: str, report: Report) -> None:
 
 
 def _note_unknown_output(written: Sequence[str], report: Report) -> None:
-    """Ask the user for the output folder, with the first path after a flag as a guess."""
-    guess = f", perhaps {written[0]}" if written else ""
+    """Ask the user for the output folder, with the paths after flags as guesses."""
+    guess = f", perhaps {' or '.join(dict.fromkeys(written))}" if written else ""
     report.note(
         f"output{guess}",
         "a run stores only what the chief writes to $OUTPUT_DIR or to pod.chief.output_path, and"
@@ -192,7 +240,7 @@ def _note_unknown_output(written: Sequence[str], report: Report) -> None:
 
 def _uri(sidecar: Container, report: Report) -> str:
     """Return the address to which a sidecar copies, up to its first variable part."""
-    match = _ADDRESS.search(sidecar.text)
+    match = _ADDRESS.search(upload_text(sidecar))
     if not match:
         return ""
     address = match[0].rstrip("/")

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.jobs.labels import INJECT, MANAGER_LABEL, QUEUE_LABEL
 from kfp_tfjob.jobs.spec import RESERVED
 from kfp_tfjob.jobs.user_pod_schema import (
+    DEFAULT_MODE,
     SHARED_MEMORY,
     Container,
     Mount,
@@ -32,14 +32,13 @@ from kfp_tfjob.options.pod import (
     Toleration,
 )
 
+from .addresses import OF_OPERATORS
+from .main_container import GPU
 from .output import Output
 from .report import Report
 from .source_job import SourceRole
 
 POD = ("pod",)
-_GPU = re.compile(r"gpu|/mig-|^habana\.ai/|^google\.com/tpu|^aws\.amazon\.com/neuron")
-# Variables that an operator or a pod's author sets so that the replicas find each other.
-_OF_OPERATORS = frozenset().union(*(kind.variables for kind in KINDS))
 # Variables of a program that are also run parameters.
 CONVERTED = {
     "EPOCHS": "train_epochs",
@@ -170,7 +169,7 @@ def gpus_of(resources: Resources, name: str, report: Report) -> tuple[str, int]:
         report: Receives a problem if there are GPUs of several kinds.
     """
     extended = [resource for resource in resources.names if resource not in NATIVE_RESOURCES]
-    kinds = [resource for resource in extended if _GPU.search(resource)]
+    kinds = [resource for resource in extended if GPU.search(resource)]
     if len(kinds) > 1:
         report.refuse(
             f"{name}.resources", ", ".join(kinds), "GPUs of one kind", "request one of them"
@@ -192,7 +191,7 @@ def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, A
     extended = {
         name: resources.of(name)
         for name in resources.names
-        if name not in NATIVE_RESOURCES and not _GPU.search(name)
+        if name not in NATIVE_RESOURCES and not GPU.search(name)
     }
     if extended:
         settings["resources"] = extended
@@ -203,6 +202,13 @@ def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, A
                 f"{role.name}.resources.requests.{name}: {request}",
                 f"a run requests what it limits, here {limit}",
                 "lower the value, if nodes are too small",
+                POD,
+            )
+        if request and not limit:
+            report.note(
+                f"{role.name}.resources.requests.{name}: {request}",
+                "the job has no limit, and a run limits a pod to what it requests",
+                "raise the value to the most that the program uses",
                 POD,
             )
     if missing := [name for name in ("cpu", "memory") if not settings[name]]:
@@ -218,12 +224,18 @@ def _resources(role: SourceRole, main: Container, report: Report) -> dict[str, A
 
 def _volumes(role: SourceRole, main: Container, output: Output, report: Report) -> dict[str, Any]:
     settings: dict[str, Any] = {"shared_memory": "", "volumes": [], "output_path": ""}
+    shared_memory_reason = "without a volume, containers have 64 MiB"
     for mount in main.volume_mounts:
         volume = role.template.spec.volume(mount.name)
         if mount.name == output.volume and role.role == "chief":
             continue
-        if volume and volume.empty_dir and mount.mount_path.rstrip("/") == SHARED_MEMORY:
-            settings["shared_memory"] = volume.empty_dir.size_limit
+        if volume and mount.mount_path.rstrip("/") == SHARED_MEMORY:
+            if volume.empty_dir:
+                settings["shared_memory"] = volume.empty_dir.size_limit
+                shared_memory_reason = "only the memory of the pod or node limited it"
+            else:
+                source = next(iter(volume.source), "") or _unknown_source(volume)
+                shared_memory_reason = f"it was a volume ({source}), which a run replaces"
             continue
         if is_scratch(mount, volume) and role.role != "chief" and not settings["output_path"]:
             settings["output_path"] = mount.mount_path  # it is not stored, as an emptyDir is not
@@ -233,7 +245,7 @@ def _volumes(role: SourceRole, main: Container, output: Output, report: Report) 
     if not settings["shared_memory"]:
         report.note(
             "shared memory",
-            "the job sets no size of /dev/shm; without a volume, containers have 64 MiB",
+            f"the job sets no size of /dev/shm; {shared_memory_reason}",
             f"{DEFAULTS['shared_memory']}, or set pod.all.shared_memory",
             POD,
         )
@@ -256,6 +268,14 @@ def _volume(
     if volume and volume.source:
         if volume.is_optional:
             report.note(f"{where}: optional", "a run's pods wait for it", "", POD)
+        if volume.changed_mode:
+            report.note(
+                f"{where}: defaultMode {volume.changed_mode}",
+                f"a run mounts files with the mode {DEFAULT_MODE}",
+                "start a script by its interpreter, and copy a file that needs another mode to"
+                " $TMPDIR",
+                POD,
+            )
         return volume.mounted(mount.mount_path, mount.read_only)
     if volume and volume.empty_dir and mount.mount_path.rstrip("/") == "/tmp":
         report.note(where, "the program can write to /tmp in any case", "", POD)
@@ -305,7 +325,7 @@ def _environment(
         )
     for variable in main.env:
         name = variable.name
-        if name in _OF_OPERATORS:
+        if name in OF_OPERATORS:
             report.note(
                 f"{role.name}.env.{name}",
                 "the replicas of a run find each other through it",

@@ -95,13 +95,6 @@ class SourceJob:
         """The number of pods of each role."""
         return {role.role: role.count for role in self.roles}
 
-    def pod_name(self, role: SourceRole, index: int) -> str:
-        """Return the host name of a pod in the imported job, not in the run."""
-        name = self.metadata.name
-        if self.kind is JOBSET:
-            return f"{name}-{role.name}-0-{index}"
-        return f"{name}-{role.name.lower()}-{index}"
-
 
 def read_job(manifest: Object, report: Report) -> SourceJob:
     """Return a job's roles and policies, and add notes and problems to a report.

@@ -219,22 +219,24 @@ class Client:
         newest = [with_steps(self.back_end, run) for run in listed_runs]
         if not verdicts:
             return newest
-        # One run shows whether the store can be read, so that a command does not wait for each.
-        first = next((run for run in newest if run.is_over), None)
-        if first:
-            records = Records(first, self._endpoint)
-            records.with_verdict()
-            if records.trouble:
-                tell(records.trouble)
-                return newest
+        all_records = [Records(run, self._endpoint) for run in newest]
+        first_records: dict[tuple[str, str], Records] = {}
+        for run, records in zip(newest, all_records, strict=True):
+            if run.is_over and not records.trouble:
+                first_records.setdefault(records.bucket, records)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            all_records = [Records(run, self._endpoint) for run in newest]
+            # One run shows whether a bucket can be read, so that a command does not wait for each.
+            list(pool.map(Records.with_verdict, first_records.values()))
+            unreadable = {records.bucket for records in first_records.values() if records.trouble}
             cluster_troubles: list[str] = []
             with_verdicts = list(
                 pool.map(
-                    lambda records: with_verdict(
-                        records, self._cluster(records.run_id), cluster_troubles
+                    lambda run, records: (
+                        run
+                        if records.bucket in unreadable
+                        else with_verdict(records, self._cluster(run.run_id), cluster_troubles)
                     ),
+                    newest,
                     all_records,
                 )
             )

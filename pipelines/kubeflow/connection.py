@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import ipaddress
 import json
 import logging
 import os
+import ssl
 import threading
 import traceback
+import urllib.parse
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -366,7 +370,6 @@ def _client(connection: Connection) -> kfp.Client:
     """Return the SDK's client, without its output, its warnings and its own retries."""
     import kfp
     import urllib3
-    from kfp.client import ServiceAccountTokenVolumeCredentials
 
     # Calls are repeated and logged here. The generated client configures the parent logger.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
@@ -377,25 +380,29 @@ def _client(connection: Connection) -> kfp.Client:
         def _load_config(self, *args: Any, **kwargs: Any) -> Any:
             """Return the configuration, without urllib3's three retries of each call."""
             configuration: Any = super()._load_config(*args, **kwargs)
-            configuration.retries = urllib3.Retry(connect=0, read=0)
+            configuration.retries = urllib3.Retry(connect=0, read=0, other=0)
+            uses_tls = str(configuration.host).startswith("https:")
+            if uses_tls and configuration.ssl_ca_cert == connection.ca_file:
+                _check_ca_file(connection.ca_file)
+            _keep_host(configuration)
+            _set_proxy(configuration)
             return configuration
+
+        def _get_config_with_default_credentials(self, config: Any) -> Any:
+            """Return the configuration for a pod, with the token file if there is one."""
+            if not connection.token_file:
+                return super()._get_config_with_default_credentials(config)
+            config.api_key["authorization"] = ""  # the hook reads it for every call
+            config.api_key_prefix["authorization"] = "Bearer"
+            config.refresh_api_key_hook = _token_credentials(connection).refresh_api_key_hook
+            return config
 
         def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
             """Return the reply to the health check, without the SDK's five attempts."""
             return self.healthzs.healthz_service_get_healthz(_request_timeout=_SECONDS)
 
-    credentials = None
-    if connection.token_file and connection.host:
-        if not _has_token(Path(connection.token_file)):
-            raise ConfigurationError(
-                Problem(
-                    "the token file is empty or cannot be read",
-                    received=connection.token_file,
-                    expected="a file with a bearer token",
-                    fix=f"correct --token-file or {TOKEN_FILE}",
-                )
-            )
-        credentials = ServiceAccountTokenVolumeCredentials(connection.token_file)
+    has_credentials = connection.token_file and connection.host
+    credentials = _token_credentials(connection) if has_credentials else None
     # All threads share the filters and standard output, and doctor creates clients in several. Two
     # threads that restore filters in the wrong order would change them for good, so they stay.
     for message in ("This client only works with", "The host .* does not contain"):
@@ -410,6 +417,84 @@ def _client(connection: Connection) -> kfp.Client:
             )
         except (TypeError, ValueError, AttributeError) as error:  # it trusts the first reply
             raise no_back_end(connection.host, f"{type(error).__name__}: {error}") from error
+
+
+def _token_credentials(connection: Connection) -> Any:
+    """Return the SDK's credentials that read the token file for every call."""
+    from kfp.client import ServiceAccountTokenVolumeCredentials
+
+    if not _has_token(Path(connection.token_file)):
+        raise ConfigurationError(
+            Problem(
+                "the token file is empty or cannot be read",
+                received=connection.token_file,
+                expected="a file with a bearer token",
+                fix=f"correct --token-file or {TOKEN_FILE}",
+            )
+        )
+    return ServiceAccountTokenVolumeCredentials(connection.token_file)
+
+
+def _check_ca_file(file: str) -> None:
+    """Raise a ConfigurationError for a file that does not contain CA certificates."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except OSError as error:  # SSLError is one
+        raise ConfigurationError(
+            Problem(
+                "the file of CA certificates cannot be used",
+                received=f"{file}: {error.strerror or error}",
+                expected="a file with CA certificates in PEM format",
+                fix=f"correct --ca-file or {CA_FILE}",
+            )
+        ) from error
+
+
+def _keep_host(configuration: Any) -> None:
+    """Keep the back end's address when the kubeconfig's credentials are read for a call.
+
+    With a token or an exec plugin, the Kubernetes client then sets the address to the cluster's,
+    without the path of the back end's service, and replaces the hook by its own.
+    """
+    host, hook = configuration.host, configuration.refresh_api_key_hook
+    if not hook:
+        return
+
+    def refresh(refreshed: Any) -> None:
+        hook(refreshed)
+        refreshed.host, refreshed.refresh_api_key_hook = host, refresh
+
+    configuration.refresh_api_key_hook = refresh
+
+
+def _set_proxy(configuration: Any) -> None:
+    """Use the proxy that the environment names for the back end, as other programs do."""
+    from urllib3.util import make_headers, parse_url
+
+    url = parse_url(configuration.host)
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme or "http") or proxies.get("all") or ""
+    proxy = proxy if "://" in proxy or not proxy else f"http://{proxy}"
+    # urllib3 supports no other proxies without further packages.
+    if _is_near(url.host or "") or not proxy.startswith(("http://", "https://")):
+        return
+    if urllib.request.proxy_bypass(url.netloc or ""):
+        return
+    configuration.proxy = proxy
+    if credentials := parse_url(proxy).auth:
+        plain = urllib.parse.unquote(credentials)
+        configuration.proxy_headers = make_headers(proxy_basic_auth=plain)
+
+
+def _is_near(host: str) -> bool:
+    """Return whether a host is this machine or in this cluster, where a proxy cannot reach it."""
+    if host == "localhost" or host.endswith((".svc", ".svc.cluster.local")):
+        return True
+    address = host.strip("[]")
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False  # it is another name
 
 
 @contextlib.contextmanager

@@ -56,6 +56,8 @@ def is_passing(error: Exception) -> bool:
 
     if isinstance(error, ApiException):
         return error.status in _REPEATED
+    if _tls_cause(error):
+        return False
     return isinstance(error, urllib3.exceptions.HTTPError | ConnectionError | TimeoutError)
 
 
@@ -84,14 +86,7 @@ def translate(action: str, error: Any, host: str) -> StepError:
     if error.status == 0 and not str(error.reason).startswith(_TLS):
         return no_back_end(host, str(error.reason))  # a value that the generated client cannot read
     if error.status == 0:
-        return ConfigurationError(
-            Problem(
-                f"cannot {action}: TLS with Kubeflow Pipelines failed",
-                received=str(error.reason),
-                expected="a certificate signed by one of this machine's CAs",
-                fix=f"pass the CA certificates with --ca-file or {CA_FILE}",
-            )
-        )
+        return _tls_failed(action, error.reason)
     if error.status in (301, 302, 303, 307, 308):
         return no_back_end(host, f"{error.status}, a redirect, probably to a login page")
     if error.status in (400, 403) and _ACCOUNT.search(message):
@@ -149,6 +144,8 @@ def translate(action: str, error: Any, host: str) -> StepError:
 
 def away(action: str, error: object, host: str) -> StepError:
     """Return the error of a back end that does not respond; arguments as for `translate`."""
+    if cause := _tls_cause(error):
+        return _tls_failed(action, cause)
     where = host or "the endpoint that the SDK chose"
     https = "" if not host or "://" in host else "; without http:// the SDK uses https"
     return BackEndAwayError(
@@ -159,6 +156,34 @@ def away(action: str, error: object, host: str) -> StepError:
             fix=f"check that it is running, and correct --host or {ENDPOINT}{https}; for a back end"
             f" without an address of its own, run `{FORWARD}`",
             name="back-end-unreachable",
+        )
+    )
+
+
+def _tls_cause(error: object) -> object:
+    """Return the error of TLS that ended a call of urllib3; None for another error."""
+    import urllib3
+
+    cause = getattr(error, "reason", None)
+    return cause if isinstance(cause, urllib3.exceptions.SSLError) else None
+
+
+def _tls_failed(action: str, cause: object) -> StepError:
+    """Return the error of a back end with which no TLS connection can be made.
+
+    Args:
+        action: What the call does.
+        cause: The error of TLS, which says whether a certificate is the reason.
+    """
+    fix = f"pass the CA certificates with --ca-file or {CA_FILE}, and check the name in --host"
+    if "CERTIFICATE" not in str(cause).upper():
+        fix = f"if the back end does not use TLS, write http:// in --host or {ENDPOINT}"
+    return ConfigurationError(
+        Problem(
+            f"cannot {action}: TLS with Kubeflow Pipelines failed",
+            received=_QUOTED.sub("", str(cause)),
+            expected="a valid certificate for this host, signed by one of this machine's CAs",
+            fix=fix,
         )
     )
 

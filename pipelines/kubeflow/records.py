@@ -87,6 +87,12 @@ class Records:
         region = str(run.parameters.get("storage_region", ""))
         self._store = self._open(open_store or (lambda: Store(url, region, patience=REACHABLE)))
 
+    @property
+    def bucket(self) -> tuple[str, str]:
+        """The store's URL and the bucket; empty strings if they are unknown."""
+        endpoint = self._store.endpoint if self._store else ""
+        return endpoint, self._layout.root.bucket if self._layout else ""
+
     def about(self, run: Run) -> Self:
         """Return the records of the same run in another state; its store is not opened again."""
         records = copy(self)

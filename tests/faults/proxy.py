@@ -267,6 +267,18 @@ def refuse(status: int, code: str) -> Callable[[Exchange], bool]:
     return lambda exchange: exchange.answer(status, code)
 
 
+def page(status: int, body: bytes) -> Callable[[Exchange], bool]:
+    """A proxy in front of the store answers in its place."""
+
+    def action(exchange: Exchange) -> bool:
+        for _ in exchange.body():
+            continue
+        exchange.reply(status, [("Content-Type", "text/html")], body)
+        return True
+
+    return action
+
+
 def reset_midway(exchange: Exchange) -> bool:
     """The connection breaks after half of the body."""
     for _ in exchange.body(exchange.left // 2):

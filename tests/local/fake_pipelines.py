@@ -7,6 +7,7 @@ test moves its runs on by changing `runs`.
 
 import json
 import re
+import ssl
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ class Refusal(Exception):
 class FakePipelines:
     """The server. What it has is by id, in the order of creation."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.runs: dict[str, api.V2beta1Run] = {}
         self.experiments: dict[str, api.V2beta1Experiment] = {}
         self.schedules: dict[str, api.V2beta1RecurringRun] = {}
@@ -43,7 +44,7 @@ class FakePipelines:
         self.requests: list[tuple[str, str]] = []
         # Called before each request; may raise Refusal, or ConnectionError to hang up.
         self.broken: Callable[[str, str], None] = lambda method, path: None
-        self._serving = serving(_Requests, fake=self)
+        self._serving = serving(_Requests, tls=tls, fake=self)
 
     def __enter__(self) -> Self:
         self.host = self._serving.__enter__().url

@@ -157,6 +157,7 @@ RECORD |= {"code": 143, "signal": 15, "step": 7, "reason": "stopped", "stop_with
         ({"stop_within": 60.0}, "cancelled"),
         ({"code": 5}, "orphaned"),
         ({"code": 3, "signal": 0}, "user_error"),
+        ({"code": 255, "signal": 0}, "user_error"),
         ({"code": 145, "signal": 0}, "store_unavailable"),
         ({"code": None, "signal": 0}, "preempted_or_lost"),
         ({"code": 0, "signal": 0}, "succeeded"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
+from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout, RunLayout
 from kfp_tfjob.storage.store import Store
@@ -82,6 +85,33 @@ def test_watch_has_a_line_for_each_step(
     assert code == 0 and "\x1b" not in output
     assert [line[8:] for line in output.splitlines()] == [line[8:] for line in piped]
     assert not path.exists()
+
+
+@pytest.mark.usefixtures("laptop")
+@pytest.mark.parametrize(("command", "code"), [("watch", 130), ("logs", 0)])
+def test_ctrl_c_ends_the_wait_and_not_the_run(
+    fake: FakePipelines, store: Store, base: S3Address, command: str, code: int
+) -> None:
+    run = add(fake, base)
+    fake.task(run, "preflight", "RUNNING")
+    writer = LogWriter(store, RunLayout(base / "runs" / run.run_id), 1)
+    writer.put(LogLine(stamp_of(1_767_225_600.0), "chief-0", "epoch 1"))
+    writer.end()
+    writer.close(60)
+    options = ["--follow"] if command == "logs" else []
+    process = subprocess.Popen(
+        [*COMMAND, command, "one", *options],
+        env=environment(PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (code, "")
+    assert ("kfp-tfjob watch one" in output) is (command == "watch")
+    assert run.state == "RUNNING"
 
 
 def test_prune_shows_what_it_deletes(store: Store, layout: Layout) -> None:

@@ -4,10 +4,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from kfp_tfjob.pipelines.cli import main
+from kfp_tfjob.pipelines.commands.store import open_models
+from kfp_tfjob.pipelines.local.home import BUCKET
+from kfp_tfjob.pipelines.local.s3_server import Server
 from kfp_tfjob.registry.champion import read_champion
 from kfp_tfjob.registry.run_folder import claim
 from kfp_tfjob.storage.layout import Layout
@@ -93,3 +97,24 @@ def test_a_name_or_a_run_that_does_not_exist(
     assert found.exit_code == 2 and "r9" in found.stderr
     found = models("rollback", NAME, *WHY, "--yes")
     assert found.exit_code == 2 and "pets" in found.stderr
+
+
+def test_home_takes_precedence_over_the_environment(
+    store: Store, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --home, a rollback changed the store in the variable."""
+    publish(store, layout, "r1")
+    monkeypatch.setenv("KFP_TFJOB_OUTPUT_URI", str(layout.root))
+    with Server.start(tmp_path / "s3") as server:
+        server.store().make_bucket(BUCKET)
+
+    def names(*options: str) -> list[str]:
+        listed = CliRunner().invoke(main, ["models", "list", "--json", *options])
+        return [row["name"] for row in json.loads(listed.output)]
+
+    assert names() == [NAME]
+    assert names("--home", str(tmp_path)) == []
+    assert names("--home", str(tmp_path), "--output", str(layout.root)) == [NAME]
+    with click.Context(main):
+        models = open_models("", "", "", tmp_path)
+        assert models.options == f" --home {tmp_path}"

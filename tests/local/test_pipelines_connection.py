@@ -3,13 +3,20 @@
 import json
 import os
 import socket
+import ssl
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import kfp
 import kfp_server_api as api
 import pytest
+import yaml
+from kubernetes.config import incluster_config, kube_config
+from urllib3.connection import HTTPSConnection
+from urllib3.util import make_headers
 
 from kfp_tfjob.common.errors import ConfigurationError, StepError
 from kfp_tfjob.pipelines.kubeflow import connection as module
@@ -23,7 +30,8 @@ from kfp_tfjob.pipelines.kubeflow.errors import BackEndError, UnknownRunError, t
 from kfp_tfjob.pipelines.kubeflow.run_lookup import find_run
 from kfp_tfjob.pipelines.kubeflow.runs import list_runs, named, read_run
 from kfp_tfjob.pipelines.local.home import DEFAULT, PARAMETERS, Home
-from tests.local.fake_pipelines import FakePipelines, Refusal
+from tests.cluster.pki import Authority
+from tests.local.fake_pipelines import BASE, FakePipelines, Refusal
 from tests.problems import problem_of
 
 
@@ -91,6 +99,130 @@ def test_without_an_endpoint_the_local_runs_are_named(tmp_path, monkeypatch, kub
     problem = problem_of(Connection().open, 0, kind=StepError)
     assert "(run-d, run-c, run-b and 1 more)" in problem.fix
     assert "`kfp-tfjob why run-d`" in problem.fix
+
+
+EXEC = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "command": "echo",
+    "args": [
+        json.dumps(
+            {
+                "apiVersion": "client.authentication.k8s.io/v1",
+                "kind": "ExecCredential",
+                "status": {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"},
+            }
+        )
+    ],
+    "interactiveMode": "Never",
+}
+
+
+@pytest.mark.parametrize("user", [{"token": "t"}, {"exec": EXEC}], ids=["token", "exec"])
+def test_with_a_kubeconfig_every_call_goes_through_the_service(fake, tmp_path, monkeypatch, user):
+    """Reading the credentials for a call set the host to the cluster's, without this path."""
+    kubeconfig = yaml.safe_load(KUBECONFIG)
+    kubeconfig["clusters"][0]["cluster"]["server"] = fake.host
+    kubeconfig["users"][0]["user"] = user
+    (tmp_path / "none").write_text(json.dumps(kubeconfig))
+    # The Kubernetes client has read the variable when it was imported.
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    answer = fake.answer
+    fake.answer = lambda method, path, *more: answer(method, path.partition(BASE)[2], *more)
+    fake.token = "t"
+    back_end = Connection().open(patience=0)
+    assert back_end.find_experiment("none") == ""
+    assert len(fake.requests) >= 2
+    assert all("/services/ml-pipeline:http/proxy/" in path for _, path in fake.requests)
+
+
+def test_in_a_pod_the_token_file_is_used(fake, tmp_path, monkeypatch):
+    """The SDK would take the pod's own token."""
+    tokens = {"pod": "of the pod", "chosen": "of the option"}
+    for name, token in tokens.items():
+        (tmp_path / name).write_text(token)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "pod"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "pod"))
+    monkeypatch.setattr(kfp.client, "KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "pod"))
+    monkeypatch.setattr(kfp.Client, "_IN_CLUSTER_DNS_NAME", fake.host)
+    fake.token = tokens["pod"]
+    assert Connection().open(patience=0)
+    fake.token = tokens["chosen"]
+    assert Connection(token_file=str(tmp_path / "chosen")).open(patience=0)
+    connection = Connection(token_file=str(tmp_path / "absent"))
+    assert problem_of(connection.open).received == str(tmp_path / "absent")
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clear the developer's own proxies."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.usefixtures("no_proxy")
+def test_the_environment_names_a_proxy(fake, monkeypatch):
+    sent = []
+
+    def receive(method: str, path: str) -> None:
+        sent.append(path)
+
+    fake.broken = receive
+    monkeypatch.setenv("http_proxy", fake.host.replace("//", "//user:pass%20word@"))
+    back_end = Connection("http://kubeflow.invalid").open(patience=0)
+    configuration = back_end.sdk.runs.run_service_get_run.__self__.api_client.configuration
+    assert configuration.proxy_headers == make_headers(proxy_basic_auth="user:pass word")
+    assert sent and all(path.startswith(BASE) for path in sent)
+    monkeypatch.setenv("no_proxy", "kubeflow.invalid")
+    with pytest.raises(BackEndAwayError):
+        Connection("http://kubeflow.invalid").open(patience=0)
+
+
+@pytest.mark.usefixtures("no_proxy")
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:1", "socks5://127.0.0.1:1"])
+def test_no_proxy_is_used_for_this_machine(fake, monkeypatch, proxy):
+    monkeypatch.setenv("http_proxy", proxy)
+    assert Connection(fake.host).open(patience=0)
+
+
+@pytest.fixture
+def tls_back_end(tmp_path: Path) -> Iterator[SimpleNamespace]:
+    """A back end whose certificate only its own authority has signed."""
+    authority = Authority(tmp_path / "pki")
+    pair = authority.issue("back-end", "/CN=localhost", ("127.0.0.1",))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair)
+    with FakePipelines(context) as fake:
+        yield SimpleNamespace(host=fake.host, ca_file=str(authority.certificate), key=str(pair[1]))
+
+
+def test_a_certificate_that_is_not_trusted_is_named_at_once(tls_back_end, monkeypatch):
+    """It looked like a back end that does not run, and was tried again until the patience ended."""
+    attempts = []
+    connect = HTTPSConnection.connect
+    monkeypatch.setattr(
+        HTTPSConnection, "connect", lambda self: [attempts.append(self), connect(self)][1]
+    )
+    problem = problem_of(Connection(tls_back_end.host).open)
+    assert "CERTIFICATE_VERIFY_FAILED" in str(problem.received)
+    assert "--ca-file" in problem.fix and len(attempts) == 1
+    assert Connection(tls_back_end.host, ca_file=tls_back_end.ca_file).open(patience=0)
+
+
+@pytest.mark.parametrize("name", ["absent", "key"])
+def test_a_file_without_ca_certificates_is_named(tls_back_end, name):
+    file = "absent.pem" if name == "absent" else tls_back_end.key
+    problem = problem_of(Connection(tls_back_end.host, ca_file=file).open)
+    assert str(problem.received).startswith(file) and "--ca-file" in problem.fix
+
+
+def test_a_back_end_without_tls_needs_http(fake, tmp_path):
+    problem = problem_of(Connection(fake.host.replace("http:", "https:")).open)
+    assert "http://" in problem.fix and "--ca-file" not in problem.fix
+    # A file that is not needed does no harm.
+    assert Connection(fake.host, ca_file=str(tmp_path / "absent")).open(patience=0)
 
 
 def test_a_back_end_that_does_not_answer_is_named_at_once():

@@ -20,7 +20,7 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import (
 )
 from kfp_tfjob.components.prepare_data.source.resolve import list_source
 from kfp_tfjob.components.step import Step
-from kfp_tfjob.features.schema import SchemaFeature, SchemaLabel
+from kfp_tfjob.features.schema import Schema, SchemaFeature, SchemaLabel
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -47,6 +47,7 @@ def test_a_dataset_of_pictures(store: Store, base: S3Address, tmp_path: Path) ->
     assert done.schema.features == (SchemaFeature("picture", "picture"),)
     assert done.schema.label == SchemaLabel("class", ("cat", "dog"))
     assert done.schema.picture.shape == (24, 24, 3)
+    assert b"max_megapixels" not in done.schema.to_bytes(), "older schemas do not have it"
     described = done.statistics.features["picture"]
     train = done.rows["train"]
     assert described.formats == {"JPEG": train} and described.sizes == [(24, 24, train)]
@@ -159,6 +160,8 @@ def test_pixels_are_checked_if_asked(store: Store, base: S3Address, tmp_path: Pa
     damaged[90] ^= 0xFF
     tree(tmp_path / "p", animals(40) | {"cat/damaged.png": bytes(damaged)})
     assert sum(prepared(store, base, tmp_path / "p").rows.values()) == 81
+    limited = prepared(store, base, tmp_path / "p", images={"max_megapixels": 50})
+    assert Schema.from_bytes(limited.schema.to_bytes()).megapixel_limit == 50
     with pytest.raises(DataError, match=r"cat/damaged.png: damaged"):
         prepared(store, base, tmp_path / "p", images={"verify": "decode"})
 

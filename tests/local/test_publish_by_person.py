@@ -146,6 +146,10 @@ def test_the_next_run_does_not_undo_a_rollback(store, base, tmp_path, rows):  # 
     (reason,) = verdict["reasons"]
     assert "version 2" in reason and "eva" in reason
     assert reason.endswith(": wrong answers")
+    # With another schema, the same weights are another model.
+    bench.write_dataset("d2", "s2")
+    done, verdict = bench.evaluate("late", "d2", **gate, incompatible_champion="treat_as_first")
+    assert done.blessed, verdict["reasons"]
     bench.train("last", 0.05, cooler)  # the same weights, served by another graph
     done, verdict = bench.evaluate("last", **gate)
     assert done.blessed, verdict["reasons"]

@@ -126,6 +126,17 @@ def assert_one_champion(bench: Bench, found: dict[str, publish.Published]) -> No
         assert record.run_id == champion.run_id
 
 
+def test_a_retry_reports_the_record_although_its_version_was_pruned(bench: Bench) -> None:
+    prepare(bench, ["one"])
+    step = bench.step("one")
+    arguments = (MODEL, bench.model_uri("one"), str(step.run.verdict), str(bench.dataset))
+    first = publish.run(step, *arguments)
+    bench.store.write(bench.layout.model(MODEL).tombstone(first.version), b"{}")
+    retry = publish.run(step, *arguments)
+    assert (retry.version, retry.version_uri) == (1, first.version_uri)
+    assert retry.champion == first.champion
+
+
 def test_who_loses_the_race_is_judged_once_more(bench: Bench) -> None:
     names = ["one", "two!", "three"]
     prepare(bench, names)

@@ -2,19 +2,25 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 import kfp_server_api as api
 import pytest
 
 from kfp_tfjob import Client
+from kfp_tfjob.cluster.log_lines import LogLine, stamp_of
+from kfp_tfjob.cluster.log_writer import LogWriter
 from kfp_tfjob.cluster.waiting_reasons import remedy_for
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.components.finish.workflow import FailedTask
 from kfp_tfjob.jobs.failure_record import Failure
 from kfp_tfjob.options.parameters import PARAMETERS
+from kfp_tfjob.pipelines import logs
 from kfp_tfjob.pipelines.kubeflow.client import _AT_ONCE
+from kfp_tfjob.pipelines.kubeflow.connection import BackEnd, Connection
 from kfp_tfjob.pipelines.kubeflow.pods import RunOnCluster
 from kfp_tfjob.pipelines.kubeflow.runs import all_parameters
+from kfp_tfjob.registry.run_folder import claim
 from kfp_tfjob.registry.training_cache import TrainedRun
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout, RunLayout
@@ -47,6 +53,17 @@ def test_runs_lists_states_and_verdicts(fake, store, base):
     assert "not blessed" in lines[2]
     found = json.loads(kfp_tfjob("runs", "--json", "--limit", 1).stdout)
     assert [run["name"] for run in found] == ["third"]
+
+
+@pytest.mark.parametrize("output", ["bucket/p", "s3://no-such-bucket/p"])
+def test_a_run_without_readable_records_hides_no_other_verdict(fake, store, base, output):
+    green = add(fake, base, "green", "SUCCEEDED")
+    store.write(folder(base, green).verdict, verdict(False, 0.5))
+    add(fake, base, "wrong", "SUCCEEDED", output_uri=output)
+    troubles: list[str] = []
+    listed = Client(fake.host).runs(tell=troubles.append)
+    assert {run.name: run.verdict for run in listed} == {"wrong": "", "green": "not blessed"}
+    assert len(troubles) == 1
 
 
 @pytest.mark.parametrize("task", ["", "eu"])
@@ -330,6 +347,34 @@ def test_logs_of_a_run_that_has_none(fake, base):
     assert found.exit_code == 3 and "one (running)" in found.stderr
     found = kfp_tfjob("logs", "other")
     assert found.exit_code == 2 and "no parameter output_uri" in found.stderr
+
+
+def test_logs_follows_a_run_whose_folder_is_not_known_yet(fake, store, base, monkeypatch):
+    """Preflight fills in {date}; until then, the lines are not where they seem to be."""
+    monkeypatch.setattr(logs, "_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(Connection, "open", lambda self: BackEnd(self._completed(), patience=0))
+    run = add(fake, base, output_uri=f"{base}/runs/{{date}}")
+    requests = count()
+
+    def move_on(method: str, path: str) -> None:
+        if not path.endswith(run.run_id):
+            return
+        match next(requests):
+            case 3:
+                layout = Layout.parse(f"{base}/runs/{{date}}")
+                claimed = claim(store, layout, run.run_id, "2026-11-22")
+                writer = LogWriter(store, claimed, 1)
+                writer.put(LogLine(stamp_of(1_767_225_600.0), "chief-0", "epoch 1"))
+                writer.end()
+                writer.close(60)
+            case 4:
+                raise Refusal(503, "no healthy upstream")  # `watch` waits for it too
+            case 6:
+                run.state = "SUCCEEDED"
+
+    fake.broken = move_on
+    followed = kfp_tfjob("logs", "one", "--follow", code=0)
+    assert followed.stdout.splitlines() == ["[chief-0] epoch 1"]
 
 
 def test_why_a_run_of_another_pipeline_failed(fake):

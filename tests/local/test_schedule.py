@@ -151,8 +151,9 @@ def test_what_others_scheduled_is_left_alone(fake, package):
     assert len(json.loads(schedule("list", "--json").output)) == 1
 
 
-def test_a_schedule_without_data_is_listed(fake):
-    values = {"model_name": "m", "output_uri": "s3://results/p"}  # as REST may give them
+def add_schedule(fake: FakePipelines) -> None:
+    """Add a schedule without data, as REST may create one."""
+    values = {"model_name": "m", "output_uri": "s3://results/p"}
     fake.schedules["y" * 8] = api.V2beta1RecurringRun(
         recurring_run_id="y" * 8,
         display_name="m",
@@ -160,6 +161,24 @@ def test_a_schedule_without_data_is_listed(fake):
         created_at=NOW,
         runtime_config=api.V2beta1RuntimeConfig(parameters=values),
     )
+
+
+def test_a_connection_may_be_given_before_and_after_the_subcommand(fake, tmp_path):
+    """--token-file after `delete` dropped --host before it, and another schedule was deleted."""
+    token = tmp_path / "token"
+    token.write_text("t")
+    with FakePipelines() as other:
+        add_schedule(fake)
+        add_schedule(other)
+        other.token = "t"
+        schedule("--host", other.host, "delete", "m", "--token-file", token, code=0)
+        assert not other.schedules and len(fake.schedules) == 1
+        schedule("--host", other.host, "delete", "m", "--host", fake.host, code=0)
+        assert not fake.schedules
+
+
+def test_a_schedule_without_data_is_listed(fake):
+    add_schedule(fake)
     (found,) = json.loads(schedule("list", "--json").output)
     assert found["schedule_id"] == "y" * 8
 

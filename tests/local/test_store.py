@@ -34,6 +34,7 @@ from tests.faults.proxy import (
     composite_checksum,
     ignore_checksums,
     ignore_conditions,
+    page,
     refuse,
 )
 from tests.faults.world import EVER
@@ -206,6 +207,72 @@ def test_a_body_that_was_damaged_on_the_way_is_sent_again(
     store = Store(proxy.endpoint)
     store.write(base / "object", b"mine")
     assert store.read(base / "object") == b"mine"
+
+
+# A plain page, one that is XML without a code of S3, and none at all.
+PAGES = {
+    "Traefik": b"404 page not found\n",
+    "XHTML": b"<html><head><title>404 Not Found</title></head><body>nginx</body></html>",
+    "Envoy": b"",
+}
+
+
+@pytest.mark.parametrize("body", PAGES.values(), ids=PAGES)
+def test_a_proxys_404_is_no_missing_object(
+    proxy: FaultProxy, store: Store, base: S3Address, body: bytes
+) -> None:
+    """Training began again at step 0, and `runs prune` deleted the dataset of a new run."""
+    store.write(base / "folder" / "object", b"mine")
+    address, client = base / "folder" / "object", Store(proxy.endpoint, patience=Patience(20))
+    for call, expected in (
+        (lambda: client.read(address), b"mine"),
+        (lambda: client.has(address), True),
+        (lambda: client.entry(address, "key").size, 4),
+        (lambda: [item.address for item in client.list(base)], [address]),
+        (lambda: client.folders(base), ["folder"]),
+        (lambda: client.write(address, b"mine"), crc64nvme(b"mine")),
+    ):
+        proxy.faults = [Fault(page(404, body), ".*", times=2)]
+        assert call() == expected
+        assert proxy.faults[0].happened == 2
+    proxy.faults = [Fault(page(404, body), "HEAD", times=2)]  # a GET between them succeeds
+    assert client.has(address)
+    proxy.faults = [Fault(page(404, body), ".*", times=EVER)]
+    client = client.with_patience(0.1)
+    for call, arguments in (
+        (client.read, (address,)),
+        (client.has, (address,)),
+        (client.folders, (base,)),
+        (client.write, (address, b"mine")),
+    ):
+        problem = problem_of(call, *arguments, kind=StoreUnavailableError)
+        assert problem.name == "wrong-endpoint"
+        assert "proxy" in problem.fix and "HTTP 404" in problem.received
+
+
+def test_a_missing_object_costs_no_second_request(proxy: FaultProxy, base: S3Address) -> None:
+    assert not Store(proxy.endpoint).has(base / "missing")
+    assert [seen.method for seen in proxy.seen] == ["HEAD"]
+
+
+def test_a_missing_object_of_a_store_without_ids_of_requests(
+    proxy: FaultProxy, base: S3Address
+) -> None:
+    """Its reply to HEAD is the same as a proxy's, so the code in the reply to GET decides."""
+    proxy.faults = [Fault(refuse(404, "NoSuchKey"), ".*", times=EVER)]
+    assert not Store(proxy.endpoint, patience=Patience(1)).has(base / "missing")
+    assert [seen.method for seen in proxy.seen] == ["HEAD", "GET"]
+
+
+@pytest.mark.parametrize("status", [408, 425])
+def test_a_proxys_page_about_a_wait_is_passing(
+    proxy: FaultProxy, base: S3Address, status: int
+) -> None:
+    store = Store(proxy.endpoint, patience=Patience(20))
+    for call in (lambda: store.write(base / "object", b"mine"), lambda: list(store.list(base))):
+        proxy.faults = [Fault(page(status, PAGES["XHTML"]), ".*", times=2)]
+        assert call()
+        assert proxy.faults[0].happened == 2
 
 
 ADDRESS = S3Address("bucket", "key")

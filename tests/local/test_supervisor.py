@@ -234,6 +234,68 @@ def test_nothing_is_left_behind(replica: Replica, tmp_path: Path, end: signal.Si
             os.kill(inner, signal.SIGKILL)
 
 
+# A trainer that logs while it saves, and needs a moment for it.
+SAVES_LATE = """
+import pathlib, signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    time.sleep(1)
+    print("saved", flush=True)
+    pathlib.Path("saved").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("ready").touch()
+time.sleep(600)
+"""
+# One that needs its worker processes to end its current step.
+SAVES_WITH_WORKERS = """
+import multiprocessing, pathlib, signal, sys, time
+def save(*_):
+    global is_stopping
+    is_stopping = True
+is_stopping = False
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, save)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        while not is_stopping:
+            pool.map(time.sleep, [0.2] * 4)
+            pathlib.Path("ready").touch()
+    pathlib.Path("saved").touch()
+    sys.exit(143)
+"""
+CALLS = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
+
+
+@pytest.mark.parametrize("program", [SAVES_LATE, SAVES_WITH_WORKERS])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["PYTHON", "train.py"],
+        ["sh", "-c", "PYTHON train.py; echo $?"],
+        ["bash", "-c", "(PYTHON train.py; echo $?) 2>&1 | tee log.txt"],
+        ["PYTHON", "-c", CALLS, "train.py"],
+        ["./run.sh"],
+    ],
+)
+def test_a_program_saves_however_it_was_started(
+    replica: Replica,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+    program: str,
+) -> None:
+    """A shell ends at the signal, and a program's own workers must not."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(program)
+    Path("run.sh").write_text(f"#!/bin/sh\n{sys.executable} train.py\necho $?\n")
+    Path("run.sh").chmod(0o755)
+    process = replica.start(*(word.replace("PYTHON", sys.executable) for word in command))
+    until(Path("ready").exists)
+    process.terminate()
+    assert process.wait(SECONDS) == 143
+    assert Path("saved").exists()
+
+
 def test_the_barrier_waits_for_the_answer_to_its_own_request(replica: Replica) -> None:
     replica.output.mkdir()
     (replica.output / "model.keras").write_bytes(b"12345")
@@ -390,6 +452,20 @@ def test_who_does_not_stop_in_a_third_of_the_time_is_killed(start: Start, tmp_pa
     began = time.monotonic()
     assert process.wait(SECONDS) == 143
     assert time.monotonic() - began >= 2
+
+
+def test_what_a_shell_has_left_is_killed_when_the_time_is_over(replica: Replica, tmp_path: Path):
+    (tmp_path / "podinfo").mkdir()
+    (tmp_path / "train.py").write_text(IGNORES)
+    script = f"{sys.executable} {tmp_path}/train.py {tmp_path} & echo $! > {tmp_path}/pid; wait"
+    process = replica.start("sh", "-c", script, PODINFO_DIR=str(tmp_path / "podinfo"))
+    until((tmp_path / "ready").exists)
+    program = int((tmp_path / "pid").read_text())
+    (tmp_path / "podinfo/stop-within").write_text("6s")
+    began = time.monotonic()
+    assert process.wait(SECONDS) == 143
+    assert time.monotonic() - began >= 2
+    until(lambda: not _alive(program))
 
 
 def test_what_is_no_duration_is_no_order_to_stop_and_no_time_is_the_end(

@@ -2,22 +2,24 @@
 
 import mmap
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kfp_tfjob.common.errors import DataError, ObjectNotFoundError
+from kfp_tfjob.common.errors import DataError, ObjectExistsError, ObjectNotFoundError
 from kfp_tfjob.storage.checksum import file_crc64nvme
 from kfp_tfjob.storage.layout import RunLayout
 from kfp_tfjob.storage.retry import Patience
 from kfp_tfjob.storage.store import PART, Store
-from kfp_tfjob.uploader import verify
+from kfp_tfjob.uploader import ownership, verify
 from kfp_tfjob.uploader.local_files import scan
 from kfp_tfjob.uploader.mirror import Mirror, unnumbered
-from tests.faults.proxy import Fault, FaultProxy, midway, slow_down
-from tests.faults.world import unfinished, write_files
+from kfp_tfjob.uploader.ownership import FencedError, Ownership
+from tests.faults.proxy import Exchange, Fault, FaultProxy, midway, refuse, slow_down
+from tests.faults.world import EVER, unfinished, write_files
 
 
 @pytest.fixture
@@ -147,6 +149,122 @@ def test_a_pod_that_was_replaced_sends_only_files_beside_checkpoints_again(proxy
     assert restarted.publish(scan(tmp_path)).attempt == 1
 
 
+@pytest.mark.parametrize("path", ["checkpoints/7/data", "model.keras"])
+def test_an_error_that_is_not_known_ends_no_pass_before_the_last(proxy, run, tmp_path, path):
+    """It ended the sidecar. Then checkpoints were stored only after the pod was restarted."""
+    write(tmp_path / path, b"data")
+    store = Store(proxy.endpoint, patience=Patience(0.1))
+    settle(Mirror(store, tmp_path, run, "r", 1), tmp_path)
+    made(proxy)
+    restarted = Mirror(store, tmp_path, run, "r", 1)
+    proxy.faults = [Fault(refuse(405, "NotOfS3"), "GET", "list-type", EVER)]
+    for _ in range(2):
+        settle(restarted, tmp_path)
+        assert "NotOfS3" in restarted.trouble["the store"]
+        assert restarted.missing(scan(tmp_path))
+    assert "PUT" not in made(proxy)
+    proxy.faults = []
+    settle(restarted, tmp_path)
+    assert not restarted.trouble and not restarted.missing(scan(tmp_path))
+    assert len(proxy.of("PUT", path)) == (path == "model.keras")  # the checkpoint was recognized
+
+
+def test_an_error_of_the_owners_check_is_reported(proxy, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(ownership, "_FRESH", 0)
+    store = Store(proxy.endpoint, patience=Patience(0.1))
+    owner = Ownership(store, run, "r", 1, None)
+    owner.claim()
+    mirror = Mirror(store, tmp_path, run, "r", 1, check_owner=owner.check)
+    settle(mirror, tmp_path)
+    for number in range(20):
+        write(tmp_path / f"file {number}", b"data")
+    for after in (0, 4):  # before the first file, and within the batch
+        proxy.faults = [Fault(refuse(405, "NotOfS3"), "GET", "attempts", EVER, after)]
+        settle(mirror, tmp_path)
+        assert "NotOfS3" in mirror.trouble["the store"]
+        assert mirror.missing(scan(tmp_path))
+    proxy.faults = []
+    settle(mirror, tmp_path)
+    assert not mirror.trouble and not mirror.missing(scan(tmp_path))
+
+
+@pytest.fixture
+def first_attempt(proxy, run, tmp_path) -> Mirror:
+    """The mirror of attempt 1, whose next check of the owner is several seconds away."""
+    store = Store(proxy.endpoint, patience=Patience(5))
+    owner = Ownership(store, run, "r", 1, None)
+    owner.claim()
+    return Mirror(store, tmp_path, run, "r", 1, check_owner=owner.check)
+
+
+def test_a_fenced_mirror_ends_within_its_batch(
+    proxy, store, run, tmp_path, first_attempt, monkeypatch
+):
+    """A node that was frozen sent all files, over those of the next attempt."""
+    for number in range(40):
+        write(tmp_path / f"own/{number:02}", b"attempt 1")
+    settle(first_attempt, tmp_path / "nothing")
+    monkeypatch.setattr(ownership, "_FRESH", 0)
+
+    def thaw(exchange: Exchange) -> bool:
+        store.create(run.attempt(2), b'{"run_id": "r", "attempt": 2}')
+        return False
+
+    proxy.faults = [Fault(thaw, target="/own/")]
+    with pytest.raises(FencedError):
+        settle(first_attempt, tmp_path)
+    assert len(proxy.of("PUT", "/own/")) < 20
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "own"),
+        ("PUT", "own/large"),
+        ("PUT", "checkpoints/1/manifest.json"),
+        ("DELETE", "checkpoints/1/manifest.json"),
+    ],
+)
+def test_a_fenced_mirror_repeats_no_request(
+    proxy, store, run, tmp_path, first_attempt, method, path
+):
+    write(tmp_path / "checkpoints/1/data", b"attempt 1")
+    if method == "DELETE":
+        settle(first_attempt, tmp_path)
+        write(tmp_path / "checkpoints/1/data", b"attempt 1 again")
+    elif path.startswith("own"):
+        write(tmp_path / path, b"attempt 1" * (PART // 5 if "large" in path else 1))
+
+    def thaw(exchange: Exchange) -> bool:
+        store.create(run.attempt(2), b'{"run_id": "r", "attempt": 2}')
+        store.write(run.output / path, b"attempt 2")
+        return exchange.reset()
+
+    proxy.faults = [Fault(thaw, method, f"/output/{path}")]
+    with pytest.raises(FencedError):
+        settle(first_attempt, tmp_path)
+    assert proxy.faults[0].happened
+    assert store.read(run.output / path) == b"attempt 2"
+
+
+def test_a_pod_that_was_replaced_publishes_its_own_output(store, run, tmp_path):
+    """Its output had replaced the objects that the first pod's manifest lists."""
+    for pod in ("first", "second"):
+        write(tmp_path / pod / "model.keras", pod.encode())
+        mirror = Mirror(store, tmp_path / pod, run, "r", 1)
+        settle(mirror, tmp_path / pod)
+        mirror.publish(scan(tmp_path / pod))
+    manifest = store.read_manifest(run.manifest)
+    assert verify(store, run.base, manifest) == []
+    for run_id, attempt in (("r", 2), ("other", 1)):
+        write(tmp_path / run_id / "model.keras", b"other")
+        mirror = Mirror(store, tmp_path / run_id, run, run_id, attempt)
+        settle(mirror, tmp_path / run_id)
+        with pytest.raises(ObjectExistsError):
+            mirror.publish(scan(tmp_path / run_id))
+    assert store.read_manifest(run.manifest) == manifest
+
+
 def test_what_was_there_before_a_checkpoint_is_stored_before_it(proxy, run, tmp_path):
     write(tmp_path / "logs/events.out.tfevents.1", b"1")
     write(tmp_path / "own/best.keras", b"best")
@@ -214,6 +332,18 @@ def test_a_saved_model_of_an_earlier_attempt_is_no_part_of_a_new_one(store, run,
     assert store.read(run.output / "model/saved_model.pb") == b""
     write_files(output, {"model/saved_model.pb": b"graph 2"})
     settle(second, output)
+    assert store.read(run.output / "model/saved_model.pb") == b"graph 2"
+
+
+def test_a_saved_model_inside_another_may_be_deleted(store, run, start, tmp_path):
+    nested = {f"model/assets/tokenizer/{path}": data for path, data in MODEL.items()}
+    write_files(tmp_path, MODEL | nested)
+    mirror = start()
+    settle(mirror, tmp_path)
+    shutil.rmtree(tmp_path / "model/assets")
+    write_files(tmp_path, {path: data.replace(b"1", b"2") for path, data in MODEL.items()})
+    settle(mirror, tmp_path)
+    assert mirror.missing(scan(tmp_path)) == []
     assert store.read(run.output / "model/saved_model.pb") == b"graph 2"
 
 

@@ -296,6 +296,23 @@ def test_steps_that_could_not_be_removed_are_removed_at_the_end(store, pod, prox
     assert store.numbers(pod.run.checkpoints) == [2]
 
 
+def test_sigterm_does_not_wait_for_a_removal(pod, proxy):
+    """An old checkpoint of many files was removed before the last files were stored."""
+    proxy.faults = [Fault(lambda _: time.sleep(0.2), "DELETE", "/checkpoints/1/", times=EVER)]
+    write_files(pod.output, {f"checkpoints/1/{number}": b"data" for number in range(15)})
+    sidecar = pod.sidecar()
+    pod.says("stored checkpoint 1")
+    pod.checkpoint(2)
+    pod.says("stored checkpoint 2")
+    shutil.rmtree(pod.output / "checkpoints" / "1")
+    until(lambda: len(proxy.of("DELETE", "/checkpoints/1/")) > 1, "the removal has begun")
+    pod.write("model.keras", b"x")
+    assert pod.end(sidecar) == 0, pod.log()
+    order = [seen.target for seen in proxy.seen]
+    (stored,) = (at for at, target in enumerate(order) if target.endswith("/model.keras"))
+    assert any("/checkpoints/1/" in target for target in order[stored:])
+
+
 @pytest.mark.slow
 def test_a_removal_that_hangs_does_not_count_as_lost_output(store, pod, proxy):
     proxy.faults = [Fault(faults.slow_down, "DELETE", "/checkpoints/1/", times=EVER)]

@@ -41,7 +41,7 @@ class Registry:
         with urlopen(f"{self._root}/{kind}", timeout=30) as answer:
             return json.load(answer)["items"]
 
-    def create(self, kind: str, **fields: str) -> str:
+    def create(self, kind: str, **fields: Any) -> str:
         headers = {"Content-Type": "application/json"}
         asked = Request(f"{self._root}/{kind}", json.dumps(fields).encode(), headers)
         with urlopen(asked, timeout=30) as answer:
@@ -75,7 +75,13 @@ def test_register_champion_and_rollback(
     monkeypatch.setenv("MODEL_REGISTRY_URL", registry.address)
     # What a process leaves that was killed between the two requests for a version.
     model = registry.create("registered_models", name=NAME)
-    registry.create("model_versions", name="1", registeredModelId=model)
+    # A person's own property, and facts of an earlier record of the version.
+    properties = {
+        name: {"metadataType": "MetadataStringValue", "string_value": "x"}
+        for name in ("approved_by", "pruned", "metric.of_before")
+    }
+    fields = {"registeredModelId": model, "customProperties": properties}
+    registry.create("model_versions", name="1", **fields)
     first = publish(store, layout, "r1")
     publish(store, layout, "r2")
 
@@ -93,6 +99,8 @@ def test_register_champion_and_rollback(
     facts = {it["name"]: it["customProperties"] for it in registry.items("model_versions")}
     assert facts["1"]["run_id"]["string_value"] == "r1"
     assert facts["1"]["by"]["string_value"] == "eva"
+    assert facts["1"]["approved_by"]["string_value"] == "x"
+    assert not facts["1"].keys() & {"pruned", "metric.of_before"}
     assert facts["1"]["manifest_sha256"]["string_value"] == first.manifest_sha256
     uris = [it["uri"] for it in registry.items("artifacts")]
     assert uris == [f"{layout.model(NAME).version(n)}/model" for n in (1, 2)]

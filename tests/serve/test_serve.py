@@ -6,6 +6,8 @@ import json
 import struct
 import threading
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,7 @@ def test_wrong_requests_are_refused_in_words(start: Start) -> None:
     server = start(PETS).ready()
     v1, v2 = server.v1, server.v2
     missing = {name: 1 for name in COLUMNS[1:]}
+    half = {"name": "mean radius", "shape": [1], "datatype": "FP16", "data": [0.5]}
     cases: list[tuple[str, Any, int, str]] = [
         (v1, {"instances": [PET, missing]}, 400, "the column 'mean radius' is missing"),
         (v1, {"instances": []}, 400, "no rows"),
@@ -125,6 +128,9 @@ def test_wrong_requests_are_refused_in_words(start: Start) -> None:
         (v2, b"[1]", 400, "not a JSON object"),
         (v2, b"\xff\xfe", 400, "not a JSON object"),
         (v2, b"\x80", 400, "not a JSON object"),
+        (v2, {"inputs": [half]}, 400, "FP16 as a binary tensor"),
+        (v2, {"inputs": [], "id": "\ud800"}, 400, "half of a surrogate pair"),
+        (v2, {"inputs": [half | {"name": "\ud800", "datatype": "FP32"}]}, 400, "is missing"),
         (f"{server.url}/v3/models", {}, 404, "cannot be answered"),
         (v1.replace(":predict", ""), {}, 405, "cannot be answered"),
         (f"{server.url}/v2/repository/models/pets/unload", {}, 403, "does not unload"),
@@ -133,6 +139,9 @@ def test_wrong_requests_are_refused_in_words(start: Start) -> None:
     for url, body, status, said in cases:
         reply = post(url, body)
         assert reply.status == status and said in reply.body["error"], (body, reply)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(v1.replace(":predict", ""), b"{}", timeout=60)
+    assert (refused.value.code, refused.value.headers["Allow"]) == (405, "GET")
     # Many rows are predicted in parts.
     many = server.predict([PET] * 10_000)
     assert many.status == 200 and len(many.body["predictions"]) == 10_000

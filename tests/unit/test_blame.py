@@ -232,8 +232,8 @@ def test_lack_of_memory_names_what_gives_more(
 # Handlers of builtins around our own code that blame nobody, by file and function called.
 WIDE = {
     ("components/prepare_data/executors/executor.py", "call"): "the answer has the traceback",
-    ("components/prepare_data/images/header.py", "_jpeg"): "bytes that end early are an IndexError",
-    ("components/prepare_data/images/header.py", "_png"): "as _jpeg",
+    ("kfp_tfjob/features/image_header.py", "_jpeg"): "bytes that end early are an IndexError",
+    ("kfp_tfjob/features/image_header.py", "_png"): "as _jpeg",
     ("components/prepare_data/source/readers/own_reader.py", "call"): "the user's function",
     ("components/step.py", "outcome_of"): "a step has failed, and the record of that is stored",
     ("kfp_tfjob/cluster/run_watch.py", "_part"): "any text may stand for a time",
@@ -250,7 +250,6 @@ WIDE = {
     ("kfp_tfjob/serving/follower.py", "self._switch_to"): "only MemoryError",
     ("kfp_tfjob/storage/retry.py", "call"): "only what `transient` accepts becomes a problem",
     ("kfp_tfjob/supervisor/tf_config.py", "cls"): "a dataclass",
-    ("kfp_tfjob/user_code/model_code.py", "module.partition"): "a string",
     **dict.fromkeys(
         [
             ("trainer/mlflow_run.py", call)
@@ -260,7 +259,8 @@ WIDE = {
     ),
     ("pipelines/commands/monitor.py", "compare"): "it says that it is a bug",
     ("pipelines/commands/parameters.py", "_parse_json"): "it only looks whether a text is JSON",
-    ("pipelines/commands/parameters.py", "loader"): "a class of PyYAML",
+    ("pipelines/commands/parameters.py", "_read_json"): "it only parses a text",
+    ("pipelines/commands/parameters.py", "_read_yaml"): "as _read_json",
     ("pipelines/doctor.py", "findings"): "it says that it is a bug",
     ("pipelines/kubeflow/connection.py", "Client"): "the client of kfp",
     ("pipelines/kubeflow/connection.py", "call"): "only errors about a reply become a problem",

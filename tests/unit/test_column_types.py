@@ -17,7 +17,15 @@ from kfp_tfjob.components.prepare_data.kinds import Feature, decide
 from kfp_tfjob.components.prepare_data.source.readers.arrow_table import Chunk
 from kfp_tfjob.features.cells import Cells, Texts
 from kfp_tfjob.features.types import TYPES
-from kfp_tfjob.features.types.base import ColumnType, TrainValues, missing_in
+from kfp_tfjob.features.types.base import (
+    CODES,
+    ColumnMoments,
+    ColumnStatistics,
+    ColumnType,
+    Summary,
+    TrainValues,
+    missing_in,
+)
 from kfp_tfjob.features.types.category import CategoryStatistics
 from kfp_tfjob.options.data import COLUMN_TYPES, DataOptions, Gaps
 
@@ -76,6 +84,23 @@ def test_the_server_reads_a_cell_as_training_reads_it(kind: str, text: str) -> N
     assert not any(rows.any() for rows in invalid.values())
     if not isinstance(again, Texts):
         assert missing_in(again)[0] == bool(shown.null_count)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_rule_against_missing_values_is_stored(kind: str) -> None:
+    """Only numbers, booleans and dates kept it, so a server accepted null in a category."""
+    for rule in ("fail", "drop"):
+        column = TYPES[kind].fit("x", TrainValues(Gaps(rule=rule), np.zeros(0)), DataOptions())
+        stored = column.learned["missing"]
+        assert stored == {"rule": rule, "value": None, "indicator": False}
+        assert not column.takes_missing
+        summary = Summary(9, ColumnMoments(mean=0, std=0), None, None, np.zeros(0), np.zeros(2))
+        if column.kind != "category":  # which needs statistics of its own
+            statistics = ColumnStatistics(count=9, missing=9)
+            assert column.suspicions(summary, statistics, DataOptions()) == []
+    if TYPES[kind].field is CODES:
+        column = TYPES[kind].fit("x", TrainValues(None, np.zeros(0)), DataOptions())
+        assert column.takes_missing and "missing" not in column.learned
 
 
 def profile(cells: list[str], first: int) -> ColumnProfile:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -37,6 +38,22 @@ def test_help_groups_the_commands_and_lists_each_once() -> None:
     listed = re.findall(r"^  (\w+)  ", sections, re.MULTILINE)
     assert sorted(listed) == sorted(main.commands)
     assert len(re.findall(r"^\w.*:$", sections, re.MULTILINE)) >= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("runs", "--home", "other", "prune", "--apply"), "write --home after prune"),
+        (("runs", "--endpoint", "http://s3:9000", "prune"), "write --endpoint after prune"),
+        (("runs", "--model", "m", "prune", "--apply"), "omit --model"),
+        (("schedule", "--json", "--cron", "@daily", "list"), "write --json after list"),
+    ],
+)
+def test_an_option_that_a_subcommand_would_ignore_is_refused(arguments, remedy) -> None:
+    """`runs --home other prune --apply` deleted in the default folder."""
+    with pytest.raises(click.UsageError) as caught:
+        main.main(list(arguments), standalone_mode=False)
+    assert remedy in caught.value.message
 
 
 def test_a_command_about_runs_loads_nothing_that_reads_data() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from kfp_tfjob.common.errors import ConfigurationError
+from kfp_tfjob.components.preflight.plan import RunPlan
 from kfp_tfjob.options.parameters import PARAMETERS
 from kfp_tfjob.pipelines.commands.parameters import VARIABLE, parameters_of
-from tests.problems import problem_of
+from tests.problems import problem_of, problems_of
 
 NONE = {"settings": (), "file": None}
 
@@ -56,6 +57,55 @@ def test_each_source_overrides_the_one_before(file, monkeypatch):
 def test_a_file_may_be_json(tmp_path):
     pod = {"all": {"cpu": "2"}}
     assert values_of(tmp_path / "run.json", json.dumps({"pod": pod}))["pod"] == pod
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{\n\t"data_label": "y",\n\t"train_epochs": 3\n}', {"data_label": "y", "train_epochs": 3}),
+        (json.dumps({"data_label": "Größe😀"}), {"data_label": "Größe😀"}),
+        ('{"data_uri": "s3:\\/\\/b\\/p"}', {"data_uri": "s3://b/p"}),
+        ('\ufeff{"data_label": "y"}', {"data_label": "y"}),
+        (
+            '{"model_name": 1.10, "data_label": true, "storage_region": null}',
+            {"model_name": "1.10", "data_label": "true", "storage_region": ""},
+        ),
+        ('{data_label: y, "train_epochs": 3}', {"data_label": "y", "train_epochs": 3}),  # YAML
+    ],
+    ids=["tabs", "emoji", "slashes", "mark", "strings", "yaml"],
+)
+def test_json_is_read_as_json(file, text, expected):
+    assert values_of(file, text).items() >= expected.items()
+
+
+@pytest.mark.parametrize("text", ['{"data_label": "\\ud83d"}', 'data_label: "\\ud83d"'])
+def test_half_an_emoji_is_refused(file, text):
+    file.write_text(text)
+    assert "surrogates" in problem_of(parameters_of, NONE | {"file": file}).received
+
+
+def test_a_parameter_without_a_value_has_its_default(file):
+    """`data_uri:` was a TypeError, and `pod:` made --set pod.all.cpu an error."""
+    file.write_text("data_uri:\npod:\ngate:\n#  mode: point\n")
+    parameters = parameters_of({"file": file, "settings": ("pod.all.cpu=2",)})
+    assert parameters.values["data_uri"] == "" and parameters.values["model_name"] == "model"
+    assert parameters.values["pod"] == {"all": {"cpu": 2}}
+    assert parameters.values["gate"] == PARAMETERS["gate"].default
+    assert parameters.sources == {"pod": "--set"}
+
+
+@pytest.mark.parametrize("name", ["data_uri", "model_code", "output_uri", "storage_region"])
+def test_a_list_is_no_string(file, name):
+    file.write_text(f"{name}: [s3://bucket/a, s3://bucket/b]\n")
+    problem = problem_of(parameters_of, NONE | {"file": file})
+    assert problem.path == name and "s3://bucket/b" in problem.received
+
+
+def test_a_key_of_a_value_that_is_no_dict_is_reported_with_that_value(file):
+    file.write_text("pod: 3\n")
+    parameters = parameters_of({"file": file, "settings": ("pod.all.cpu=2",)})
+    assert parameters.values["pod"] == 3
+    assert "pod" in {problem.path for problem in problems_of(RunPlan.parse, parameters.values)}
 
 
 def test_a_text_of_a_file_stays_as_it_is_written(file):
@@ -178,6 +228,8 @@ def test_a_key_that_stands_twice_is_refused(file):
         )
     with pytest.raises(ConfigurationError, match="gate"):
         parameters_of({"settings": ('gate={"mode": "absolute", "mode": "superior"}',)})
+    file.write_text('{"gate": {"mode": "absolute", "margin": 0, "mode": "superior"}}')
+    assert problem_of(parameters_of, NONE | {"file": file}).received == "mode"
 
 
 DEEP = f"{'[' * 20_000}{']' * 20_000}"

@@ -1,5 +1,7 @@
 """The manifests of deploy/, without a cluster."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from kfp_tfjob.jobs.kinds import KINDS
 from kfp_tfjob.options.container_images import PLACEHOLDER, tools_in
 from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.options.parse import parse
+from kfp_tfjob.options.pod import PodOptions
 from kfp_tfjob.storage.credentials import MOUNT
 from tests.problems import problem_of
 
@@ -135,6 +138,74 @@ def test_the_component_for_gpus_changes_the_server_of_tensorflow_serving() -> No
     assert changed["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     original = {it["newName"]: it["newTag"] for it in base["images"]}
     assert image["newTag"] == f"{original[image['name']]}-gpu"
+
+
+def contexts_of_pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each manifest with a pod, and the pod's security context."""
+    for path in sorted(DEPLOY.rglob("*.yaml")):
+        for part in _nested(list(yaml.safe_load_all(path.read_text()))):
+            if "containers" in part and "securityContext" in part:
+                yield path.relative_to(DEPLOY).as_posix(), part["securityContext"]
+
+
+def test_the_cluster_may_choose_the_user_of_our_images() -> None:
+    """OpenShift's SCC restricted-v2 refuses a fixed user."""
+    contexts = list(contexts_of_pods())
+    assert len(contexts) == 7 and all(context["runAsNonRoot"] for _, context in contexts)
+    users = {file: context["runAsUser"] for file, context in contexts if "runAsUser" in context}
+    assert users == {"serving/tensorflow-serving/deployment.yaml": 1000}
+    # With a name, Kubernetes could not tell that the user is not root.
+    for path in (DEPLOY.parent / "images").glob("*.Containerfile"):
+        assert re.findall(r"^USER (.+)", path.read_text(), re.MULTILINE) == ["1000:0"]
+
+
+def test_the_documented_patch_removes_the_user_of_tensorflow_serving() -> None:
+    page = (DEPLOY.parent / "docs/serving.md").read_text()
+    (block,) = re.findall(r"^```yaml\n(patches:.+?)^```", page, re.MULTILINE | re.DOTALL)
+    (patch,) = yaml.safe_load(block)["patches"]
+    (change,) = yaml.safe_load(patch["patch"])
+    part = yaml.safe_load((DEPLOY / "serving/tensorflow-serving/deployment.yaml").read_text())
+    assert patch["target"] == {"kind": part["kind"], "name": part["metadata"]["name"]}
+    assert change["op"] == "remove"
+    for key in change["path"].strip("/").split("/"):
+        part = part[key]
+    assert part == 1000
+
+
+@pytest.mark.parametrize(
+    ("file", "pod"),
+    [
+        ("base/deployment.yaml", ("spec", "template")),
+        ("kserve/inference-service.yaml", ()),  # KServe copies its labels to the pods
+    ],
+)
+def test_prometheus_scrapes_each_server_of_ours(file: str, pod: tuple[str, ...]) -> None:
+    monitor = yaml.safe_load((DEPLOY / "optional/monitoring/pod-monitor.yaml").read_text())["spec"]
+    server = yaml.safe_load((DEPLOY / "serving" / file).read_text())
+    labels = server
+    for key in (*pod, "metadata", "labels"):
+        labels = labels[key]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    endpoints = {endpoint["port"]: endpoint["path"] for endpoint in monitor["podMetricsEndpoints"]}
+    ((port,),) = (part["ports"] for part in _nested(server) if "ports" in part)
+    assert endpoints[port["name"]] == "/metrics"
+
+
+def test_the_example_evaluates_on_nodes_with_a_taint() -> None:
+    """Neither `pod.all` nor Kueue adds a toleration to evaluate's pod."""
+    page = (DEPLOY.parent / "docs/platform.md").read_text()
+    (block,) = re.findall(r"^```json\n(.+?)^```", page, re.MULTILINE | re.DOTALL)
+    options = parse(PodOptions, "pod", json.loads(block)).evaluate
+    assert options.gpus == 1 and options.gpu_resource == "nvidia.com/gpu.shared"
+    pool = yaml.safe_load((DEPLOY / "optional/karpenter/training.yaml").read_text())
+    (taint,) = pool["spec"]["template"]["spec"]["taints"]
+    assert options.tolerations and options.node_selector
+    (toleration,) = options.tolerations
+    assert (toleration.key, toleration.effect) == (taint["key"], taint["effect"])
+    assert toleration.operator == "Exists"
+    slices = (DEPLOY / "optional/gpu-operator/time-slicing.yaml").read_text()
+    (label,) = options.node_selector.items()
+    assert "=".join(label) in slices
 
 
 def test_the_nightly_comparison_has_no_proxy_that_outlives_it() -> None:

@@ -131,6 +131,77 @@ def test_too_few_rows_of_one_class_give_no_bound() -> None:
     assert not found.has_bound and math.isnan(found.low)
 
 
+@pytest.mark.parametrize("metric", ["rmse", "mae"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("label", [0.0, 7.0, 0.1, 1e6])
+def test_equal_labels_do_not_tell_a_regression_from_the_baseline(
+    label: float, weighted: bool, metric: str
+) -> None:
+    """No shuffle of them changes the metric, beyond rounding, which was taken for a variance."""
+    rng = np.random.default_rng(1)
+    for rows in (20, 64, 300):
+        labels, weights = np.full(rows, label), rng.random(rows) if weighted else None
+        values = np.where(np.arange(rows) == 3, label + 0.125, label + 0.25)
+        model = Measures(ValuePredictions.of(labels, values, weights))
+        baseline = Measures(ValuePredictions.of(labels, np.full(rows, label + 0.5), weights))
+        comparison = compare_with_baseline(model, baseline, metric)
+        assert comparison.gain > 0.2 and comparison.low == 0
+        assert comparison.tail and comparison.tail(comparison.gain) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("metric", ["log_loss", "brier"])
+def test_weighted_rows_of_one_class_do_not_tell_a_model_from_the_baseline(metric: str) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        labels, weights = np.ones(50, np.int64), rng.random(50)
+        model = two_classes(labels, np.clip(0.75 + 0.2 * rng.normal(size=50), 0.01, 0.99))
+        baseline = two_classes(labels, np.full(50, 0.4))
+        measures = [Measures(replace(part, weights=weights)) for part in (model, baseline)]
+        comparison = compare_with_baseline(measures[0], measures[1], metric)
+        assert comparison.gain > 0 and comparison.low == 0
+
+
+@pytest.mark.parametrize("scale", [1e15, 1e17, 1e20])
+def test_a_regression_that_diverged_is_worse_than_the_baseline(scale: float) -> None:
+    rng = np.random.default_rng(3)
+    for rows in (100, 1000):
+        labels = rng.normal(size=rows)
+        model = Measures(ValuePredictions.of(labels, scale * rng.normal(size=rows)))
+        baseline = Measures(ValuePredictions.of(labels, np.full(rows, 0.1)))
+        assert compare_with_baseline(model, baseline, "rmse").low < 0
+
+
+@pytest.mark.parametrize("classes", [4, 5, 10])
+def test_a_constant_classifier_has_no_gain(classes: int) -> None:
+    """With few rows, rounding was taken for a variance."""
+    rng = np.random.default_rng(5)
+    metrics = ("accuracy", "balanced_accuracy", "auc", "macro_f1", "mcc", "log_loss", "brier")
+    for rows in (12, 16, 20):
+        for _ in range(10):
+            labels = rng.integers(0, classes, rows)
+            shares = np.bincount(labels, minlength=classes) / rows
+            model, baseline = (
+                Measures(ClassPredictions.of(labels, np.tile(probabilities, (rows, 1))))
+                for probabilities in (rng.dirichlet(np.ones(classes)), shares)
+            )
+            for metric in metrics:
+                assert not compare_with_baseline(model, baseline, metric).low > 0
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "mcc"])
+def test_more_than_a_thousand_classes_are_compared_with_the_baseline(metric: str) -> None:
+    """The distribution of shuffled labels is not known for so many classes."""
+    rng = np.random.default_rng(7)
+    labels = np.tile(np.arange(1001), 3)
+    baseline = Measures(ClassPredictions.of(labels, np.full((len(labels), 1001), 1 / 1001)))
+    for wrong, better in ((0.3, True), (1.0, False)):
+        guesses = np.where(rng.random(len(labels)) < wrong, rng.permutation(labels), labels)
+        probabilities = np.full((len(labels), 1001), 1e-4, np.float32)
+        probabilities[np.arange(len(labels)), guesses] = 0.9
+        model = Measures(ClassPredictions.of(labels, probabilities))
+        assert (compare_with_baseline(model, baseline, metric).low > 0) is better
+
+
 def test_a_difference_of_the_detectable_size_is_found_eight_times_in_ten() -> None:
     rng = np.random.default_rng(5)
     rows, repeats = 1000, 200

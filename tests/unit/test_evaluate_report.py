@@ -24,7 +24,7 @@ from kfp_tfjob.judging.verdict_document import build_verdict
 from kfp_tfjob.options.gate import parse_gate
 from kfp_tfjob.options.metric_names import CLASSIFICATION, PER_CLASS, REGRESSION, meaning
 from kfp_tfjob.registry.champion import Champion
-from kfp_tfjob.registry.verdict_record import EvaluatedModel, ModelVerdict, VerdictSlice
+from kfp_tfjob.registry.verdict_record import Check, EvaluatedModel, ModelVerdict, VerdictSlice
 from kfp_tfjob.storage import documents
 from tests.baselines import constant_classifier, constant_regression
 
@@ -187,6 +187,25 @@ def test_a_threshold_of_the_primary_metric_is_a_line_of_its_plot() -> None:
     # A guess that names each class as often as the model is the reference here, as in the gate.
     assert decision.blessed and "<dfn>Blessed</dfn>" in html
     assert not [line for line in gain_plot.iter("path") if line.get("class") == "line bad"]
+
+
+def test_numbers_of_the_gate_may_be_strings() -> None:
+    """preflight accepts them, and the report multiplied one."""
+    labels, verdict, scored = evaluated("two classes")
+    gate = {"mode": "non_inferior", "confidence": "0.99", "margin": "0.0100001"}
+    html = report.render(replace(verdict, gate=gate), labels, scored)
+    assert "99% bound" in html and "0.0100001" in html
+
+
+def test_a_check_that_rounding_would_pass_has_more_digits() -> None:
+    labels, verdict, scored = evaluated("two classes")
+    checks = [
+        Check("threshold", False, "too low", "accuracy", 0.99995, threshold={"min": limit})
+        for limit in (1.0, 0.9999999)
+    ]
+    html = report.render(replace(verdict, checks=tuple(checks)), labels, scored)
+    assert html.count("<td>0.99995</td>") == 2
+    assert "<td>min 1</td>" in html and "<td>min 0.9999999</td>" in html
 
 
 def test_every_metric_has_an_explanation() -> None:

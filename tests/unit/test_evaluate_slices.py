@@ -197,6 +197,40 @@ def test_thresholds_of_slices() -> None:
     assert failed(judge(model(1), None, few)) == {"slice_threshold"}
 
 
+@pytest.mark.parametrize("in_rome", [True, False])
+@pytest.mark.parametrize(
+    ("column", "rome", "others"),
+    [
+        ("city", f"https://shop.example/{'x' * 60}/pans", f"https://shop.example/{'x' * 60}/pots"),
+        ("age", 10_000_001.0, 10_000_002.0),  # names have seven digits
+    ],
+)
+def test_a_slice_fails_although_another_has_its_name(
+    column: str, rome: Any, others: Any, in_rome: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results were kept by name, so the last slice decided for both."""
+    values = np.where(ROME, rome, others)
+    monkeypatch.setitem(COLUMNS, column, values.astype(object) if column == "city" else values)
+    declared = {"column": column, "thresholds": {"auc": {"min": 0.6}}}
+    decision = judge(model(1, ROME == in_rome), None, declared, first_model="accept")
+    assert len({part.name for part in decision.slices}) == 1
+    (bad,) = [part for part in decision.slices if part.state == "fail"]
+    assert bad.rows == (ROME == in_rome).sum()
+    (check,) = [check for check in decision.checks if not check.passed]
+    assert (check.name, check.value) == ("slice_threshold", bad.thresholds["auc"])
+    assert bad.name in check.explanation and not decision.blessed
+
+
+def test_ranges_with_close_edges_have_different_names() -> None:
+    edges = [1_250_000, 1_250_200, 1_250_400]
+    column = Slice.model_validate({"column": "x", "edges": edges})
+    slices = Slices([column], typed({"features": {"x": "float32"}}))
+    slices.add(Batch({"x": np.float32(edges)}, np.zeros(3, np.int64)))
+    equal = ClassPredictions.of(np.zeros(3, np.int64), np.full((3, 2), 0.5))
+    names = ["1250000 ≤ x < 1250200", "1250200 ≤ x < 1250400", "x ≥ 1250400"]
+    assert [part.name for part in slices.parts(equal)] == names
+
+
 @pytest.mark.parametrize(
     ("column", "edges", "expected"),
     [

@@ -168,6 +168,61 @@ def test_a_test_split_of_one_class_blesses_nothing() -> None:
     assert "class number 1" in decision.line
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "log_loss"])
+def test_rows_of_one_class_are_the_reason_why_no_gain_shows(metric: str) -> None:
+    labels = np.ones(60, np.int64)
+    model = Measures(two_classes(labels, np.linspace(0.4, 0.9, 60)), ["bad", "good"])
+    baseline = Measures(two_classes(labels, np.full(60, 0.4)), ["bad", "good"])
+    decision = decide(parse_gate({"primary_metric": metric}), model, baseline, None)
+    (reason,) = decision.reasons
+    assert "of class good" in reason and "8 times in 10" not in reason
+
+
+@pytest.mark.parametrize("metric", ["rmse", "mae", "r2"])
+def test_equal_labels_are_the_reason_why_no_gain_shows(metric: str) -> None:
+    """A row with another label does not count if its weight is 0."""
+    labels, values = np.full(60, 7.5), 7.5 + 0.1 * np.sin(np.arange(60))
+    labels[0], weights = 3, np.arange(60) > 0
+    model, baseline = (
+        ValuePredictions.of(labels, predicted, weights) for predicted in (values, np.full(60, 9))
+    )
+    decision = decided(parse_gate({"primary_metric": metric}), model, baseline, None)
+    (reason,) = decision.reasons
+    assert "the label 7.5" in reason and "8 times in 10" not in reason
+
+
+@pytest.mark.parametrize("metric", ["rmse", "mae", "r2"])
+def test_a_regression_without_an_error_is_blessed(metric: str) -> None:
+    truth = np.arange(300) % 50.0
+    baseline = constant_regression(truth, truth.mean())
+    options = parse_gate({"primary_metric": metric})
+    decision = decided(options, ValuePredictions.of(truth, truth), baseline, None)
+    assert decision.blessed, decision.line
+
+
+@pytest.mark.parametrize(
+    ("limit", "wrong", "shown"),
+    [(1, 1, "0.99995 is not at least 1"), (0.9999999, 1, "not at least 0.9999999")],
+)
+def test_a_threshold_that_rounding_would_meet_has_more_digits(
+    limit: float, wrong: int, shown: str
+) -> None:
+    labels = np.arange(20_000) % 2
+    classifier = two_classes(labels, np.where(np.arange(20_000) < wrong, 1 - labels, labels))
+    options = parse_gate({"thresholds": {"accuracy": {"min": limit}}})
+    decision = decided(options, classifier, constant_classifier(labels, [1, 1]), None)
+    (check,) = [check for check in decision.checks if not check.passed]
+    assert (check.name, check.value) == ("threshold", 0.99995) and shown in check.explanation
+
+
+def test_a_user_number_that_is_not_finite_does_not_pass() -> None:
+    options = parse_gate({"evaluator": "m:f", "thresholds": {"own/ratio": {"min": 1}}})
+    model = Measures(GOOD, CLASSES, numbers={"own/ratio": np.nan, "own/cost": 3.0})
+    decision = decide(options, model, Measures(BASELINE, CLASSES), None)
+    (reason,) = decision.reasons
+    assert "own/ratio" in reason and "not finite" in reason and "own/cost" not in reason
+
+
 def test_a_constant_model_is_never_blessed() -> None:
     scores = np.tile([0.3, 0.7], (60, 1))
     labels = np.arange(60) % 3 > 0

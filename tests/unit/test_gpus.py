@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from kfp_tfjob.trainer.gpus import Build, Gpu, has_kernels, share, unusable
+from tests.environments import run_python
 
 STOCK = Build("2.21.0", "12.5", ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90"))
 OWN = Build("2.21.0", "12.8", ("sm_80", "sm_90a", "compute_120"))  # built for other GPUs
@@ -69,3 +70,19 @@ def test_only_a_replica_with_its_gpus_trains(
     found = [str(problem) for problem in unusable(mine, expected, build)]
     assert len(found) == bool(words)
     assert all(re.search(words, problem, re.DOTALL) for problem in found), found
+
+
+DRIVER_ON_GKE = "/usr/local/nvidia/lib64"
+
+
+def test_a_driver_that_is_not_on_the_path_has_a_fix() -> None:
+    (problem,) = unusable([], 1, STOCK)
+    assert "LD_LIBRARY_PATH" in problem.fix and DRIVER_ON_GKE in problem.fix
+
+
+def test_evaluate_without_its_gpus_names_the_folder_of_the_driver() -> None:
+    """More GPUs than any machine has; in a process of its own, because it sets up TensorFlow."""
+    code = "from kfp_tfjob.judging import judge; judge._load_tensorflow(1000)"
+    done = run_python("-c", code)
+    assert done.returncode == 1 and "cannot see its GPUs" in done.stderr
+    assert "LD_LIBRARY_PATH" in done.stderr and DRIVER_ON_GKE in done.stderr

@@ -1,5 +1,6 @@
 """The context of the images, and the digests that `compile` takes from `make images PUSH=1`."""
 
+import configparser
 import json
 import re
 import tomllib
@@ -119,6 +120,82 @@ def test_no_build_argument_can_leave_a_password_in_the_history() -> None:
         assert set(found) <= {"BASE", "ACCELERATOR", "SOURCE_DATE_EPOCH"}
 
 
+def instructions(name: str, keyword: str) -> list[str]:
+    """Return the arguments of a Containerfile's instructions of one kind."""
+    text = (ROOT / "images" / name).read_text().replace("\\\n", " ")
+    return re.findall(rf"^{keyword} (.+)", text, re.MULTILINE)
+
+
+def test_an_image_finds_the_driver_and_sees_only_the_gpus_of_its_pod() -> None:
+    for name in {image.containerfile for image in IMAGES.values()}:
+        (line,) = instructions(name, "ENV")
+        variables = dict(word.split("=", 1) for word in line.split())
+        assert "NVIDIA_VISIBLE_DEVICES" not in variables
+        if name == "trainer.Containerfile":
+            assert variables["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+            first, _, base = variables["LD_LIBRARY_PATH"].partition("$")
+            assert first == "/usr/local/nvidia/lib64"
+            assert base == "{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+
+
+@pytest.fixture
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder into which docker's stand-in copies the secrets of a build."""
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    (tmp_path / "docker").write_text(
+        "#!/bin/sh\n"
+        "for word; do\n"
+        "    case $word in --secret=id=*)\n"
+        "        secret=${word#--secret=id=}\n"
+        f'        cp "${{secret#*,src=}}" {folder}/"${{secret%%,*}}"\n'
+        "    esac\n"
+        "done\n"
+    )
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://user:password@pypi.example.com/simple")
+    monkeypatch.delenv("PIP_CERT", raising=False)
+    return folder
+
+
+def pip_settings(secrets: Path) -> dict[str, str]:
+    """Return the settings in the pip.conf of a build."""
+    parser = configparser.RawConfigParser()
+    parser.read(secrets / "pip")
+    return dict(parser["global"])
+
+
+def test_a_build_gets_the_certificates_of_its_package_index(
+    secrets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Builder(["docker"]).build("tools", "r.io/t:1", tmp_path)
+    index = {"index-url": "https://user:password@pypi.example.com/simple"}
+    assert [path.name for path in secrets.iterdir()] == ["pip"]
+    assert pip_settings(secrets) == index
+    (tmp_path / "own.pem").write_text("certificates")
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "own.pem"))
+    Builder(["docker"]).build("tools", "r.io/t:1", tmp_path)
+    assert pip_settings(secrets) == index | {"cert": "/run/secrets/pip-cert"}
+    assert (secrets / "pip-cert").read_text() == "certificates"
+
+
+def test_every_containerfile_mounts_what_pip_needs() -> None:
+    for name in {image.containerfile for image in IMAGES.values()}:
+        (line,) = [it for it in instructions(name, "RUN") if "PIP_CONFIG_FILE" in it]
+        assert re.findall(r"type=secret,id=([\w-]+)", line) == ["pip", "pip-cert"]
+
+
+@pytest.mark.parametrize("name", ["missing.pem", "."])
+def test_certificates_that_are_no_file_are_refused(
+    secrets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / name))
+    problem = problem_of(Builder(["docker"]).build, "tools", "r.io/t:1", tmp_path)
+    assert problem.received == repr(str(tmp_path / name)) and "PIP_CERT" in problem.fix
+    assert list(secrets.iterdir()) == []
+
+
 def test_the_version_of_the_images_is_that_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == VERSION
@@ -136,6 +213,13 @@ def test_the_manifests_of_servers_name_the_images_of_this_version() -> None:
     }
     images = {tools_in(PLACEHOLDER), serving_in(PLACEHOLDER)}
     assert found == {tuple(image.rsplit(":", 1)) for image in images}
+
+
+def test_manifests_with_our_images_name_the_file_of_their_digests() -> None:
+    files = (ROOT / "deploy").rglob("kustomization.yaml")
+    texts = [text for text in map(Path.read_text, files) if "\nimages:\n" in text]
+    ours = [text for text in texts if f"newName: {PLACEHOLDER}" in text]
+    assert len(ours) == 5 and all("images/digests.json" in text for text in ours)
 
 
 def test_a_builder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -64,6 +64,31 @@ def tfjob(pod: Mapping[str, Any] | None = None, **container: Any) -> dict[str, A
     }
 
 
+def jobset(*roles: dict[str, Any], **network: Any) -> dict[str, Any]:
+    """Return a JobSet with these replicatedJobs."""
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "js"},
+        "spec": {"network": network, "replicatedJobs": list(roles)},
+    }
+
+
+def replicated(pods: int = 4, jobs: int = 1, name: str = "worker", **container: Any) -> Any:
+    """Return a replicatedJob with these numbers of Jobs and pods in each, and one container."""
+    main = {"name": "jax", "image": "team/x:1", "command": ["train"], **container}
+    spec = {"parallelism": pods, "completions": pods, "template": {"spec": {"containers": [main]}}}
+    return {"name": name, "replicas": jobs, "template": {"spec": spec}}
+
+
+def variables(**values: str) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def command_of(job: dict[str, Any]) -> list[str]:
+    return convert(job).parameters["train_options"]["command"]
+
+
 def rendered(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job that `render` prints for parameters."""
     given = {"output_uri": "s3://bucket", "model_name": "model"} | dict(parameters)
@@ -289,6 +314,50 @@ def test_the_output_is_where_flags_say(pod, container, chief):
     assert found.get("chief", found.get("all")) == chief
 
 
+CLAIMS = {
+    "volumes": [
+        {"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("in", "out")
+    ]
+}
+BOTH = [{"name": name, "mountPath": f"/{name}"} for name in ("in", "out")]
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "path"),
+    [
+        (["--init_checkpoint=/in/bert.ckpt", "--output_dir=/out/run1"], {}, "/out"),
+        (["--catalog=/in/x", "--outputDir", "/out/run1"], {}, "/out"),
+        (["--resume_from_checkpoint", "/in/x"], {}, None),
+        (["--logging_dir=/in/x", "--model-dir=/out"], {}, None),
+        (["--log_dir=/out/logs"], {"TRAIN_FILE": "/out/train.tfrecord"}, None),
+        (["--log_dir=/out/logs"], {"LOG_DIR": "/out/logs", "TRAIN_FILE": "/in/train"}, "/out"),
+    ],
+)
+def test_a_claim_that_a_program_reads_is_not_its_output(args, env, path):
+    job = convert(tfjob(CLAIMS, args=args, env=variables(**env), volumeMounts=BOTH))
+    output = job.parameters["pod"].get("chief", {})
+    assert output.get("output_path") == path
+    assert ("output_claim" in output) == (path is not None)
+
+
+def test_an_empty_folder_that_no_flag_names_is_not_the_output():
+    """The flag's folder is in the container itself, so the output would have been the cache."""
+    pod = {"volumes": [{"name": "v", "emptyDir": {}}]}
+    mounts = [{"name": "v", "mountPath": "/cache"}]
+    job = tfjob(pod, args=["--log_dir=/logs"], volumeMounts=mounts)
+    assert problem_of(convert, job).path == "Worker.volumes.v at /cache"
+
+
+def test_of_several_folders_in_flags_an_empty_one_is_the_output():
+    volumes = [*CLAIMS["volumes"], {"name": "v", "emptyDir": {}}]
+    mounts = [*BOTH, {"name": "v", "mountPath": "/logs"}]
+    args = ["--model_dir=/out", "--log_dir=/logs/x"]
+    job = convert(tfjob({"volumes": volumes}, args=args, volumeMounts=mounts))
+    assert job.parameters["pod"]["chief"] == {"output_path": "/logs"}
+    fields = {note.field: note.reason for note in job.notes}
+    assert "/logs/x" in fields["output: /logs"] and "output: /out" in fields
+
+
 def test_an_empty_folder_of_each_worker_is_its_own_output():
     """Only the chief's is stored, but the path has to exist in all of them."""
     pod = {"volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]}
@@ -314,6 +383,89 @@ def test_a_program_that_uploads_by_itself_is_no_sidecar():
     assert "output_uri" not in found.parameters
     assert found.parameters["train_options"]["command"] == command
     assert "Worker.containers.board (team/board)" in {it.field for it in found.notes}
+
+
+SYNC = {"name": "up", "image": "aws", "volumeMounts": [{"name": "v", "mountPath": "/results"}]}
+
+
+def with_sidecar(command: str, role: str = "Worker", replicas: int = 1) -> dict[str, Any]:
+    """Return a TFJob whose pods have a sidecar with the program's only volume."""
+    job = tfjob({"volumes": [{"name": "v", "emptyDir": {}}]}, volumeMounts=SYNC["volumeMounts"])
+    spec = job["spec"]["tfReplicaSpecs"].pop("Worker") | {"replicas": replicas}
+    spec["template"]["spec"]["containers"].append({**SYNC, "command": ["sh", "-c", command]})
+    job["spec"]["tfReplicaSpecs"][role] = spec
+    return job
+
+
+def test_of_workers_with_a_sidecar_each_only_one_is_stored():
+    job = convert(with_sidecar("aws s3 sync /results s3://out/x", replicas=4))
+    assert job.parameters["output_uri"] == "s3://out/x"
+    anchors = {note.anchor for note in job.notes if note.field == "Worker.containers.up (aws)"}
+    assert anchors == {("output_uri",), ("pod",)}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "while true; do aws s3 sync s3://lake/train /results; sleep 60; done",
+        "aws s3 cp --recursive 's3://lake/$(NAME)/x' ./data",
+        "aws s3 cp s3://lake/x.tar - | tar x -C /results",
+        "aws s3 sync --endpoint-url http://minio:9000 \\\n  s3://lake/x \\\n  /results",
+        "s5cmd cp 's3://lake/x/*' \"$DATA_DIR\"",
+        "gsutil -m rsync -r gs://lake/x /results",
+        "gcloud storage cp -r gs://lake/x /results && sleep infinity",
+        "rclone copy --progress lake:train /results",
+        "mc mirror store/lake/train /results",
+    ],
+)
+def test_a_sidecar_that_downloads_is_refused_and_names_no_store(command):
+    """Its address was taken for the output's, and the data for the output."""
+    job = with_sidecar(command, "Chief")
+    assert {it.path for it in problems_of(convert, job)} >= {"Chief.containers.up"}
+    main, sidecar = job["spec"]["tfReplicaSpecs"]["Chief"]["template"]["spec"]["containers"]
+    sidecar["volumeMounts"] = []
+    assert main["volumeMounts"]
+    parameters = convert(job).parameters  # it does not share the files with the program
+    assert "output_uri" not in parameters
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "aws s3 sync s3://lake/x /cache; aws s3 sync /results s3://out/x --delete; done",
+        "aws s3 sync /results s3://out/x 2>&1 | tee log",
+        "aws s3 sync /results s3://out/x $FLAGS\nsleep 60",
+        "aws s3 cp --recursive --exclude tmp/* /results s3://out/x",
+        "(s5cmd sync /results/ s3://out/x) || true",
+        "mc mirror --watch /results store/out",
+        "rclone copy /results out:x --progress",
+        "rclone copy results/ $REMOTE:x",
+    ],
+)
+def test_a_sidecar_that_uploads_is_replaced(command):
+    job = convert(with_sidecar(command, "Chief"))
+    uri = "s3://out/x" if "s3://" in command else None
+    assert job.parameters.get("output_uri") == uri
+    assert job.parameters["pod"]["chief"]["output_path"] == "/results"
+    assert "Chief.containers.up (aws)" in {note.field for note in job.notes}
+
+
+def test_a_program_that_fetches_its_data_is_not_taken_for_a_helper():
+    """The metrics' exporter was trained."""
+    fetch = ["bash", "-c", "aws s3 cp s3://lake/x.csv /tmp && train && aws s3 cp /tmp s3://out/x"]
+    main = {"name": "trainer", "image": "team/x:1", "command": fetch}
+    exporter = {"name": "exporter", "image": "team/dcgm:1", "command": ["dcgm-exporter"]}
+    role = replicated(pods=1)
+    containers = role["template"]["spec"]["template"]["spec"]["containers"]
+    containers[:] = [exporter, main | {"resources": {"limits": {"nvidia.com/gpu": 1}}}]
+    parameters = convert(jobset(role)).parameters
+    assert (parameters["train_image"], parameters["train_gpus"]) == ("team/x:1", 1)
+    containers[:] = [main, exporter]  # without GPUs, neither its name nor its program shows it
+    assert problem_of(convert, jobset(role)).path == "worker.containers"
+    containers[0] = main | {"name": "tensorflow"}
+    assert command_of(jobset(role)) == fetch
+    containers[:] = [main]
+    assert command_of(jobset(role)) == fetch
 
 
 def test_a_name_that_the_server_completes_names_the_model():
@@ -499,55 +651,147 @@ def test_a_live_object_gives_the_same_parameters(monkeypatch):
     )
 
 
+# --- How the replicas find each other.
+
+
 def test_a_jobset_of_one_role_is_numbered_as_before():
-    job = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": "js"},
-        "spec": {
-            "network": {"enableDNSHostnames": True},
-            "replicatedJobs": [
-                {
-                    "name": "node",
-                    "template": {
-                        "spec": {
-                            "parallelism": 4,
-                            "completions": 4,
-                            "backoffLimit": 0,
-                            "template": {
-                                "spec": {
-                                    "restartPolicy": "Never",
-                                    "containers": [
-                                        {
-                                            "name": "train",
-                                            "image": "team/x:1",
-                                            "command": [
-                                                "run",
-                                                "--host=js-node-0-0.js",
-                                                "$JOB_COMPLETION_INDEX",
-                                            ],
-                                            "env": [
-                                                {"name": "MASTER_ADDR", "value": "js-node-0-0"}
-                                            ],
-                                        }
-                                    ],
-                                }
-                            },
-                        }
-                    },
-                }
-            ],
-        },
-    }
-    found = convert(job)
-    options = found.parameters["train_options"]
-    assert options["job"] == "jobset" and found.parameters["train_workers"] == 3
-    shell, _, script, *command = options["command"]
-    assert (shell, command[1]) == ("sh", "--host=$(MASTER_ADDR)")
-    assert script == 'export JOB_COMPLETION_INDEX=$RANK && exec "$0" "$@"'
-    assert "env" not in found.parameters.get("pod", {}).get("all", {})
-    fields = {it.field for it in found.notes}
+    command = ["run", "--host=js-node-0-0.js", "$JOB_COMPLETION_INDEX", "$(JOB_COMPLETION_INDEX)"]
+    env = variables(MASTER_ADDR="js-node-0-0")
+    role = replicated(name="node", command=command, env=env)
+    role["template"]["spec"]["backoffLimit"] = 0
+    job = convert(jobset(role, enableDNSHostnames=True))
+    options = job.parameters["train_options"]
+    assert options["job"] == "jobset" and job.parameters["train_workers"] == 3
+    shell, _, script, *program = options["command"]
+    assert shell == "sh" and script == 'export JOB_COMPLETION_INDEX=$RANK && exec "$0" "$@"'
+    assert program == ["run", "--host=$(MASTER_ADDR)", "$JOB_COMPLETION_INDEX", "$(RANK)"]
+    assert "env" not in job.parameters.get("pod", {}).get("all", {})
+    fields = {it.field for it in job.notes}
     assert {"network", "node.backoffLimit", "node.env.MASTER_ADDR"} <= fields
+
+
+INDEX = "JOB_COMPLETION_INDEX"
+CHIEF = replicated(pods=1, name="chief")
+
+
+@pytest.mark.parametrize(
+    ("roles", "script", "is_noted"),
+    [
+        ([replicated(pods=4)], f"export {INDEX}=$RANK", True),
+        ([replicated(pods=1)], "", False),
+        ([replicated(pods=1, jobs=4)], "", True),
+        ([replicated(pods=1), replicated(pods=2, name="ps")], "", True),
+        ([CHIEF, replicated(pods=3)], "", False),  # both Jobs are as before
+        ([CHIEF, replicated(pods=1, jobs=3)], "", True),
+    ],
+)
+def test_a_program_that_reads_its_index_in_the_job_sees_the_same(roles, script, is_noted):
+    """Without a chief, the run's pods are in two Jobs, and each has a pod 0."""
+    job = convert(jobset(*roles))
+    command = job.parameters["train_options"]["command"]
+    assert command == (
+        ["sh", "-c", f'{script} && exec "$0" "$@"', "train"] if script else ["train"]
+    )
+    assert (INDEX in {note.field for note in job.notes}) == is_noted
+    if is_noted and not script:
+        for role in roles:
+            (main,) = role["template"]["spec"]["template"]["spec"]["containers"]
+            main["command"] = ["train", f"$({INDEX})"]
+        assert problem_of(convert, jobset(*roles)).path == INDEX
+
+
+def test_torchrun_finds_the_chief_of_the_run_and_not_of_the_old_job():
+    """A JobSet of Kubeflow Trainer names its own node 0, and torchrun waited for it."""
+    path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    env = [
+        *variables(PET_NNODES="2", PET_NPROC_PER_NODE="8", PET_MASTER_ADDR="js-node-0-0.js"),
+        *variables(PET_MASTER_PORT="29500"),
+        {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": path}}},
+    ]
+    command = ["torchrun", "--nnodes=$(PET_NNODES)", "--node-rank=$(PET_NODE_RANK)", "train.py"]
+    job = convert(jobset(replicated(pods=2, name="node", env=env, command=command)))
+    assert job.parameters["pod"]["all"]["env"] == {"PET_NPROC_PER_NODE": "8"}
+    options = job.parameters["train_options"]
+    assert options["command"][2] == f'export {INDEX}=$RANK && exec "$0" "$@"'
+    arguments = ["--nnodes=$(WORLD_SIZE)", "--node-rank=$(RANK)", "train.py"]
+    assert options["command"][4:] == arguments
+    names = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+    assert ", ".join(f"node.env.{name}" for name in sorted(names)) == ", ".join(
+        sorted(field for note in job.notes for field in note.field.split(", ") if "PET_" in field)
+    )
+    shell = ["sh", "-c", "torchrun --nnodes=$PET_NNODES train.py"]
+    alone = command_of(jobset(replicated(pods=1, name="node", env=env, command=shell)))
+    assert alone == ["sh", "-c", 'export PET_NNODES=$WORLD_SIZE && exec "$0" "$@"', *shell]
+
+
+@pytest.mark.parametrize(
+    ("job", "path"),
+    [
+        (tfjob(env=variables(COORDINATOR="j-worker-0.team.svc:2222")), "Worker.env.COORDINATOR"),
+        (tfjob(env=variables(HOSTS="j-worker-0,j-worker-1")), "Worker.env.HOSTS"),
+        (tfjob(env=variables(COORD="$(MASTER_ADDR):1234")), "Worker.env.COORD"),
+        (tfjob(env=variables(NODES="$(PET_NNODES)")), "Worker.env.NODES"),
+        (
+            jobset(replicated(env=variables(JAX="js-worker-0-0.sub:1")), subdomain="sub"),
+            "worker.env.JAX",
+        ),
+    ],
+)
+def test_a_variable_with_an_address_of_the_old_job_is_refused(job, path):
+    assert problem_of(convert, job).path == path
+
+
+def test_a_variable_that_only_resembles_an_address_is_kept():
+    env = {"A": "$$(MASTER_ADDR)", "B": "proj-worker-0", "C": "j-worker", "D": "$(A)"}
+    assert convert(tfjob(env=variables(**env))).parameters["pod"]["all"]["env"] == env
+
+
+@pytest.mark.parametrize(
+    ("host", "namespace"),
+    [
+        ("j-worker-0:2222", ""),
+        ("j-worker-0.team:2222", ""),
+        ("j-worker-0.team.svc:2222", ""),
+        ("j-worker-0.default.svc.cluster.local.:2222", ""),
+        ("j-worker-0.team.svc.cluster.local:2222", "team"),
+    ],
+)
+def test_the_chief_s_host_name_is_replaced_with_its_whole_domain(host, namespace):
+    job = tfjob(command=["train", f"--master=grpc://{host},b"])
+    job["metadata"]["namespace"] = namespace
+    assert command_of(job) == ["train", "--master=grpc://$(MASTER_ADDR):2222,b"]
+
+
+@pytest.mark.parametrize("host", ["j-worker-0.other.svc", "j-worker-0.log", "j-worker-7"])
+def test_another_name_after_a_pod_s_is_refused(host):
+    job = tfjob(command=["train", f"--master={host}:1"])
+    job["metadata"]["namespace"] = "team"
+    problem = problem_of(convert, job)
+    assert problem.path == "command" and host in problem.received
+
+
+@pytest.mark.parametrize("host", ["js-worker-0-0", "js-worker-0-0.sub", "js-worker-0-0.sub.a.svc"])
+def test_the_pods_of_a_jobset_have_its_subdomain(host):
+    role = replicated(pods=1, jobs=4, command=["train", f"--host={host}:1"])
+    assert command_of(jobset(role, subdomain="sub")) == ["train", "--host=$(MASTER_ADDR):1"]
+    role = replicated(pods=1, jobs=4, command=["train", f"--hosts={host},js-worker-1-0.sub"])
+    problem = problem_of(convert, jobset(role, subdomain="sub"))
+    assert problem.path == "command" and "js-worker-1-0.sub" in problem.received
+
+
+def test_world_size_is_the_number_of_processes_as_before():
+    """The operator multiplies the replicas by nprocPerNode, if there is a Master."""
+    job = read("pytorch-gpus")
+    specs = job["spec"]["pytorchReplicaSpecs"]
+    main = specs["Master"]["template"]["spec"]["containers"][0]  # YAML gives all roles the same
+    main["command"] = ["python3", "spawn.py", "--size=$(WORLD_SIZE)"]
+    script = 'export WORLD_SIZE=32 && exec "$0" "$@"'
+    assert command_of(job) == ["sh", "-c", script, "python3", "spawn.py", "--size=32"]
+    assert "WORLD_SIZE with nprocPerNode 8" in {note.field for note in convert(job).notes}
+    main["command"] = ["torchrun", "spawn.py", "--size=$(WORLD_SIZE)"]
+    assert command_of(job) == ["torchrun", "spawn.py", "--size=32"]
+    job["spec"]["nprocPerNode"] = "gpu"
+    assert command_of(job) == main["command"]
 
 
 # --- The program of an image.
@@ -617,6 +861,57 @@ def test_a_command_must_be_a_list_of_strings(text):
         main, ["import", str(JOBS / "sidecar-upload.yaml"), "--command", text]
     )
     assert (result.exit_code, result.stderr.count("Received:")) == (2, 1)
+
+
+# --- Values that a run cannot take over, or that YAML reads otherwise.
+
+
+def test_a_number_to_the_base_60_is_a_string_as_in_kubernetes(tmp_path):
+    file = tmp_path / "job.yaml"
+    job = yaml.safe_dump(tfjob(args=["ARGS"])).replace("ARGS", "[8:1:1, 1:30.5, 2026-12-01]")
+    file.write_text(job.replace("- [", "[").replace("args:\n", "args:"))
+    (manifest,) = documents.read(file).jobs
+    assert command_of(manifest) == ["train", "8:1:1", "1:30.5", "2026-12-01"]
+
+
+def test_a_request_that_becomes_a_limit_is_noted():
+    resources = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "1"}}
+    job = convert(tfjob(resources=resources))
+    assert job.parameters["pod"]["all"]["memory"] == "2Gi"
+    fields = {note.field for note in job.notes}
+    assert "Worker.resources.requests.memory: 2Gi" in fields
+
+
+def test_the_mode_of_a_volume_s_files_is_noted():
+    volumes = [
+        {"name": "a", "configMap": {"name": "a", "defaultMode": 0o755}},
+        {"name": "b", "secret": {"secretName": "b", "defaultMode": 0o400}},
+        {"name": "c", "secret": {"secretName": "c", "defaultMode": 0o644}},
+    ]
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in "abc"]
+    job = convert(tfjob({"volumes": volumes}, volumeMounts=mounts))
+    assert len(job.parameters["pod"]["all"]["volumes"]) == 3
+    fields = {field for note in job.notes for field in note.field.split(", ") if "Mode" in field}
+    assert fields == {
+        "Worker.volumes.a at /a: defaultMode 0755",
+        "Worker.volumes.b at /b: defaultMode 0400",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ({"hostPath": {"path": "/dev/shm"}}, "hostPath"),
+        ({"persistentVolumeClaim": {"claimName": "c"}}, "claim"),
+        ({"emptyDir": {"medium": "Memory"}}, "memory of the pod"),
+    ],
+)
+def test_any_volume_at_dev_shm_is_shared_memory(source, reason):
+    pod = {"volumes": [{"name": "v", **source}]}
+    job = convert(tfjob(pod, volumeMounts=[{"name": "v", "mountPath": "/dev/shm/"}]))
+    assert "pod" not in job.parameters
+    (note,) = [note for note in job.notes if note.field == "shared memory"]
+    assert reason in note.reason and "64 MiB" not in note.reason
 
 
 # --- From one command to the next.

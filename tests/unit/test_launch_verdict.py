@@ -38,6 +38,9 @@ def job(*kinds: str) -> dict:
         (["Failed"], [pod("chief-0", 142)], "preempted_or_lost", 142),
         (["Failed"], [pod("chief-0", 139)], "preempted_or_lost", 139),
         (["Failed"], [pod("chief-0", 143)], "preempted_or_lost", 143),
+        # A program's own code, as of sys.exit(-1); 255 also stands for a lost container.
+        (["Failed"], [pod("chief-0", 255)], "user_error", 255),
+        (["Failed"], [pod("chief-0", 255, killed="Unknown")], "preempted_or_lost", 255),
         (["Failed"], [pod("chief-0", 145)], "store_unavailable", 145),
         (["Failed"], [pod("chief-0", 5)], "orphaned", 5),
         (["Failed"], [pod("worker-0", 137, killed="OOMKilled")], "out_of_memory", 2),

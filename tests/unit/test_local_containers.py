@@ -2,9 +2,12 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from threading import Event
+from typing import Any
 
+import psutil
 import pytest
 
 from kfp_tfjob.cluster.local import container
@@ -18,6 +21,7 @@ from kfp_tfjob.cluster.local.container import (
 from kfp_tfjob.cluster.local.pod import LocalPod
 from kfp_tfjob.common.escaping import MASK, uncolored
 from kfp_tfjob.jobs import log_masking
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -172,3 +176,69 @@ def test_a_mount_may_show_a_folder_of_its_volume(tmp_path: Path) -> None:
     pod.join()
     assert pod.to_dict()["status"]["phase"] == "Succeeded"
     assert (tmp_path / "claims/c/attempt-1/answer").read_text() == "42"
+
+
+def _pod(folder: Path, program: dict[str, Any], **spec: Any) -> LocalPod:
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [{"name": "main"} | program]} | spec
+    template = {"metadata": {"labels": {}, "annotations": {}}, "spec": spec}
+    folders = (folder / name for name in ("claims", "secrets", "pod"))
+    return LocalPod("p", {}, template, *folders, {}, lambda *_: None, Event().set)
+
+
+MANAGER = """
+import multiprocessing, pathlib, sys, tempfile
+if __name__ == "__main__":
+    with multiprocessing.Manager() as manager:
+        manager.dict()["a"] = 1
+    pathlib.Path(tempfile.gettempdir(), "name").write_text(tempfile.gettempdir())
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_unix_socket_fits_into_the_temporary_folder_of_a_deep_project(
+    tmp_path: Path, code: int
+) -> None:
+    """multiprocessing.Manager failed with `AF_UNIX path too long`."""
+    folder = tmp_path / ("project" * 10)
+    make = "import os; os.makedirs('job/tmp')"
+    tmp = [{"name": "TMPDIR", "value": "/job/tmp"}]
+    program = {
+        "command": [sys.executable, "-c", MANAGER, str(code)],
+        "volumeMounts": [{"name": "job", "mountPath": "/job"}],
+        "env": tmp,
+    }
+    pod = _pod(
+        folder,
+        program,
+        volumes=[{"name": "job", "emptyDir": {}}],
+        initContainers=[{"name": "setup", "command": [sys.executable, "-c", make]}],
+    )
+    pod.start()
+    pod.join()
+    (status,) = pod.to_dict()["status"]["containerStatuses"]
+    assert status["state"]["terminated"]["exitCode"] == code
+    link = Path((folder / "pod/job/tmp/name").read_text())
+    assert link.is_relative_to(tempfile.gettempdir())
+    assert not link.is_symlink() and not link.parent.exists()
+
+
+STAYS = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path("part").write_text(str(os.getpid()))
+os.rename("part", "pid")
+time.sleep(600)
+"""
+
+
+def test_no_program_of_a_shell_outlives_its_pod(tmp_path: Path) -> None:
+    (tmp_path / "stays.py").write_text(STAYS)
+    shell = ["sh", "-c", f"{sys.executable} {tmp_path}/stays.py; true"]
+    pod = _pod(tmp_path, {"command": [sys.executable, "-m", "kfp_tfjob.supervisor", "--", *shell]})
+    pod.start()
+    until((tmp_path / "pod/pid").exists)
+    program = int((tmp_path / "pod/pid").read_text())
+    pod.stop()
+    pod.join()
+    until(lambda: not psutil.pid_exists(program))

@@ -3,6 +3,7 @@
 import functools
 import json
 import struct
+import subprocess
 import sys
 import typing
 import zipfile
@@ -16,7 +17,7 @@ import pytest
 from kfp_tfjob.checks.finding import Status
 from kfp_tfjob.cluster.backend import BACKEND_VARIABLE
 from kfp_tfjob.common.errors import ConfigurationError
-from kfp_tfjob.components.code_copy import check_code
+from kfp_tfjob.components.code_copy import check_code, save_code
 from kfp_tfjob.components.preflight.parameters import defaults
 from kfp_tfjob.components.prepare_data.source.readers.own_reader import OwnReader
 from kfp_tfjob.components.step import Step
@@ -30,7 +31,7 @@ from kfp_tfjob.storage.store import Store
 from kfp_tfjob.user_code import code_files
 from kfp_tfjob.user_code.arguments import wrong_strings
 from kfp_tfjob.user_code.model_code import Code, ModelCode, as_path
-from kfp_tfjob.user_code.syntax import SyntaxProblem, named_files, parse
+from kfp_tfjob.user_code.syntax import OfImage, SyntaxProblem, named_files, parse
 from tests.fuzz.bounds import bounded
 from tests.problems import problem_of
 
@@ -123,6 +124,7 @@ def test_the_files_of_a_path_alone_lie_where_they_are(
         (["sh", "-c", "cat '$JOB_DIR/code/b.txt' \"${JOB_DIR}/code/c\""], ["b.txt", "c"]),
         (["sh", "-c", "ls $JOB_DIR/code/*.py $JOB_DIR/code/$NAME $JOB_DIR/code/../data"], []),
         (["python3", "/srv/code/fit.py", "code/fit.py"], []),
+        (["sh", "-c", "ls '$JOB_DIR/code/b (1).txt'"], ["b"]),
     ],
 )
 def test_a_path_that_the_copy_does_not_have_is_named(
@@ -133,6 +135,157 @@ def test_a_path_that_the_copy_does_not_have_is_named(
     assert [it.received for it in found] == [f"$(JOB_DIR)/code/{it}" for it in missing]
     assert {it.path for it in found} <= {"train_options.command"}
     assert all("fit.py, lib/a.py" in it.expected for it in found)
+
+
+@pytest.mark.parametrize(
+    "name", ["a/fit (1).py", "my fit.py", "fit,v2.py", "fit;x.py", "fit&co.py", "fit's.py"]
+)
+@pytest.mark.parametrize(
+    "command",
+    [["python3", "$(JOB_DIR)/code/NAME"], ["sh", "-c", 'python3 "$(JOB_DIR)/code/./NAME" --x']],
+)
+def test_a_file_of_the_copy_may_have_any_name(name: str, command: list[str]) -> None:
+    command = [word.replace("NAME", name) for word in command]
+    assert not Code("code", {name: b""}).problems_of_command(command)
+    (problem,) = Code("code", {name: b"x = ("}).problems_of_command(command)
+    assert isinstance(problem, SyntaxProblem)
+
+
+BY_PATH = ["python3", "$(JOB_DIR)/code/pack/task.py"]
+RELATIVE, ABSOLUTE = b"from . import model\n", b"import os\nfrom pack import model\n"
+
+
+@pytest.mark.parametrize("source", [RELATIVE, ABSOLUTE])
+@pytest.mark.parametrize("root", ["", "src/"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python3", "PATH"],
+        ["python3", "-u", "PATH", "--x", "a b", "$(HYPERPARAMETER_FLAGS)"],
+    ],
+)
+def test_a_package_that_is_run_by_a_path_is_refused_with_a_command_that_works(
+    tmp_path: Path, source: bytes, root: str, command: list[str]
+) -> None:
+    """It failed after the data was prepared: Python did not find the package."""
+    path = f"{root}pack/task.py"
+    files = {path: source + b"import sys; print(sys.argv[1:])\n", f"{root}pack/model.py": b""}
+    files[f"{root}pack/__init__.py"] = b""
+    code = Code("code", files)
+    words = [word.replace("PATH", f"$(JOB_DIR)/code/{path}") for word in command]
+    (problem,) = code.problems_of_command(words)
+    assert problem.path == "train_options.command" and path in problem.received
+    assert isinstance(problem, OfImage) == (source == ABSOLUTE)
+    fixed = json.loads(problem.suggestion)
+    assert problem.suggestion in problem.fix and not code.problems_of_command(fixed)
+    for name, data in files.items():
+        (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "code" / name).write_bytes(data)
+    runs = [
+        subprocess.run(
+            [word.replace("$(JOB_DIR)", str(tmp_path)) for word in each],
+            capture_output=True,
+            text=True,
+        )
+        for each in (words, fixed)
+    ]
+    assert runs[0].returncode == 1 and "ImportError" in runs[0].stderr.replace(
+        "ModuleNotFoundError", "ImportError"
+    )
+    assert runs[1].stdout == f"{command[3:]}\n", runs[1].stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        (RELATIVE, ["sh", "-c", "cd $(JOB_DIR)/code && exec python3 -m pack.task"]),
+        (RELATIVE, ["bash", "$(JOB_DIR)/code/run.sh", "$(JOB_DIR)/code/pack/task.py"]),
+        (ABSOLUTE, ["env", "PYTHONPATH=$(JOB_DIR)/code", *BY_PATH]),
+        (b"import sys\nsys.path.append('..')\n" + ABSOLUTE, BY_PATH),
+        (b"if not __package__: __package__ = 'pack'\n" + RELATIVE, BY_PATH),
+        (b"import model\n", BY_PATH),
+        (b"try:\n  from . import model\nexcept ImportError:\n  import model\n", BY_PATH),
+    ],
+)
+def test_a_package_that_python_finds_is_right(source: bytes, command: list[str]) -> None:
+    files = {"pack/__init__.py": b"", "pack/task.py": source, "pack/model.py": b"", "run.sh": b""}
+    assert not Code("code", files).problems_of_command(command)
+
+
+def test_a_package_in_a_script_of_a_shell_has_a_remedy_in_words() -> None:
+    code = Code("code", {"pack/task.py": RELATIVE, "pack/model.py": b""})
+    command = ["sh", "-c", "cd $(JOB_DIR)/code && python3 pack/task.py; echo"]
+    (problem,) = code.problems_of_command(command)
+    assert "python3 -m pack.task" in problem.fix and not problem.suggestion
+    (problem,) = Code("code", {"fit.py": RELATIVE}).problems_of_command(
+        ["python3", "$(JOB_DIR)/code/fit.py"]
+    )
+    assert "without the dot" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "program"),
+    [
+        ("run.sh", b"echo\n", ["bash"]),
+        ("run.sh", b"#!/bin/sh -e\necho\n", ["sh", "-e"]),
+        ("fit.py", b"print()\n", ["python3"]),
+        ("fit", b"#!/usr/bin/env python\nprint()\n", ["python3"]),
+        ("fit", b"\x7fELF\0", ["sh", "-c", 'chmod +x "$0" && exec "$0" "$@"']),
+    ],
+)
+def test_a_file_of_the_copy_is_not_executable(name: str, data: bytes, program: list[str]) -> None:
+    code = Code("code", {name: data})
+    command = [f"$(JOB_DIR)/code/{name}", "--x"]
+    (problem,) = code.problems_of_command(command)
+    assert (problem.path, problem.received) == ("train_options.command", command[0])
+    assert json.loads(problem.suggestion) == [*program, *command]
+    assert not code.problems_of_command([*program, *command])
+
+
+def test_the_copy_of_an_earlier_run_is_code(store: Store, base: S3Address) -> None:
+    """Its manifest was copied as code, so the new run could not write its own."""
+    source = b"def build(dataset): pass\n"
+    step = Step("preflight", "first", Layout(base), store)
+    address = save_code(step, Code("model", {"model.py": source}))
+    code = ModelCode.parse(f"{address}:build").read(store)
+    assert code.files == {"model.py": source} and not code.problems("build", {})
+    again = Step("preflight", "second", Layout(base), store)
+    assert save_code(again, code) != address
+
+
+def test_a_manifest_of_ones_own_is_refused_beside_the_modules(tmp_path: Path) -> None:
+    files = {"model.py": b"def build(dataset): pass\n", "manifest.json": b"{}"}
+    for folder in ("plain", "package"):
+        (tmp_path / folder).mkdir()
+        for name, data in files.items():
+            (tmp_path / folder / name).write_bytes(data)
+    code = ModelCode.parse(f"{tmp_path}/plain:build").read(None)
+    command = ["python3", "$(JOB_DIR)/code/model.py"]
+    for (problem,) in (code.problems("build", {}), code.problems_of_command(command)):
+        assert problem.path == "model_code" and f"{tmp_path}/plain" in problem.received
+    # A package is copied as a folder, beside the manifest of the copy.
+    (tmp_path / "package/__init__.py").write_text("from .model import build\n")
+    assert not ModelCode.parse(f"{tmp_path}/package:build").read(None).problems("build", {})
+
+
+def test_a_package_of_the_image_is_found_without_running_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its __init__.py may need a library, or a GPU, that this image does not have."""
+    stop = b"raise RuntimeError('it ran')\n"
+    files = {"imagepack/__init__.py": stop, "imagepack/sub/__init__.py": stop}
+    files |= {"imagepack/sub/net.py": GOOD, "imagepack/one.py": b""}
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "imagefile.py").write_bytes(GOOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ModelCode("imagepack.sub.net", "f").read(None).files == files
+    assert ModelCode("imagefile", "f").read(None).files == {"imagefile.py": GOOD}
+    package = ModelCode("imagepack.sub", "f").read(None)
+    assert package.files == files | {"imagepack/sub.py": stop}
+    for missing in ("imagepack.nothing", "imagefile.nothing", "no_such_package"):
+        assert not ModelCode(missing, "f").read(None).files
 
 
 def test_code_of_the_image_is_not_in_the_copy() -> None:
@@ -340,6 +493,23 @@ def test_a_zip_whose_entries_are_no_files_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=why):
         read(packed(tmp_path / "code.zip", *entries, **changes))
+
+
+@pytest.mark.parametrize("prefix", ["./", ".\\", ""])
+@pytest.mark.parametrize("separator", ["/", "\\"])
+def test_a_zip_of_another_tool_has_the_same_files(
+    tmp_path: Path, prefix: str, separator: str
+) -> None:
+    """bsdtar begins each entry with ./, and some tools of Windows write backslashes."""
+    entries = [(prefix, b"")] if prefix else []
+    entries += [(f"{prefix}model.py", GOOD), (f"{prefix}lib{separator}", b"")]
+    path = packed(tmp_path / "code.zip", *entries, (f"{prefix}lib{separator}a.py", b"x"))
+    assert read(path).files == {"model.py": GOOD, "lib/a.py": b"x"}
+
+
+def test_a_zip_without_files_has_no_code(tmp_path: Path) -> None:
+    problem = problem_of(read, packed(tmp_path / "code.zip", ("lib/", b""), (".hidden", b"x")))
+    assert problem.path == "model_code" and "0 files" in problem.received
 
 
 def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:

@@ -23,6 +23,12 @@ KINDS = {
     "PNG one bit": (encoded(COLOUR.convert("1"), "PNG"), "PNG", "grey"),
     "PNG grey alpha": (encoded(COLOUR.convert("LA"), "PNG"), "PNG", "grey with alpha"),
     "PNG alpha": (encoded(COLOUR.convert("RGBA"), "PNG"), "PNG", "colour with alpha"),
+    "PNG transparent": (encoded(COLOUR, "PNG", transparency=(0, 0, 0)), "PNG", "colour with alpha"),
+    "PNG transparent palette": (
+        encoded(COLOUR.convert("P"), "PNG", transparency=0),
+        "PNG",
+        "palette with alpha",
+    ),
     "PNG 16 bits": (deep(), "PNG", "grey, 16 bits"),
     "PNG with a tail": (encoded(COLOUR, "PNG") + b"more", "PNG", "colour"),
 }
@@ -54,6 +60,7 @@ def test_a_preview_in_the_header_is_not_the_end() -> None:
 
 def test_a_picture_that_is_to_be_turned() -> None:
     assert look(encoded(COLOUR, exif=TURNED)).is_turned
+    assert look(encoded(COLOUR, "PNG", exif=TURNED)).is_turned
     TURNED[0x0112] = 1
     assert not look(encoded(COLOUR, exif=TURNED)).is_turned
 

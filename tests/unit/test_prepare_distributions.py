@@ -29,7 +29,7 @@ from kfp_tfjob.features.types.category import Category
 from kfp_tfjob.features.types.date import Date
 from kfp_tfjob.features.types.number import Number
 from kfp_tfjob.features.types.string import String
-from tests.typed_schema import typed
+from tests.typed_schema import keys_of, typed
 
 CITIES = tuple(f"city {i}" for i in range(300))
 # The dictionary is in the order of the source, the vocabulary by rows.
@@ -278,6 +278,17 @@ def test_a_column_is_suspicious_only_if_it_predicts_other_rows(classes: int | No
     assert (found[0].measure == leaking_columns.AUC) == (classes == 2)
     few = leaking_columns.find(_schema(4, classes), _train(columns[:50], labels[:50]))
     assert few == []
+
+
+def test_copies_of_rows_do_not_make_a_category_suspicious() -> None:
+    random = np.random.default_rng(3)
+    visitors = tuple(map(str, range(2000)))
+    coding = Coding((Category("visitor", dictionary=visitors, vocabulary=visitors),))
+    schema = typed(keys_of(coding) | {"label": {"name": "y", "classes": ["no", "yes"]}})
+    labels = np.repeat(random.integers(0, 2, 2000), 2)
+    rows = np.zeros(4000, _kind(0, 1))
+    rows["codes"][:, 0] = np.repeat(np.arange(2, 2002), 2)  # 0 and 1: unknown and missing
+    assert leaking_columns.find(schema, Sample(rows, labels)) == []
 
 
 def test_labels_without_a_choice_are_no_leak() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,9 @@ from kfp_tfjob.registry.champion import Champion
 from tests.typed_schema import statistics_of, typed
 
 CHAMPION = Champion(1, 1, "s3://b/models/m/versions/1", "r", "w", "s", "d", {}, "s3://b/v.json")
-VERDICT = SimpleNamespace(model_name="m", reasons=[], confidence=0.95, intervals={}, rows=1)
+VERDICT = SimpleNamespace(
+    model_name="m", blessed=True, reasons=[], confidence=0.95, intervals={}, rows=1
+)
 NUMBERS = typed({"features": {"a": "float32", "b c": "float32"}})
 SIZE = {"height": 2, "width": 2, "channels": 1}
 PICTURE = typed({"features": {"picture": "picture"}, "picture": SIZE})
@@ -65,6 +68,15 @@ def test_the_card_names_the_class_of_an_average_precision():
     ):
         card = render(champion, VERDICT, False, "", classes)
         assert f"| `{label or 'average_precision'}` | 0.93 |" in card and "| `auc` |" in card
+
+
+def test_the_card_tells_whether_the_gate_blessed_the_model():
+    """A user may promote a model whose verdict has reasons against it."""
+    for blessed in (True, False):
+        verdict = SimpleNamespace(**vars(VERDICT) | {"blessed": blessed, "reasons": ["too bad"]})
+        card = render(CHAMPION, verdict, False, "")
+        (before,) = re.findall(r"\n\n([^\n]+)\n\ntoo bad\n", card)
+        assert ("did not bless" in before) is not blessed
 
 
 def test_a_model_with_other_columns_has_none():

@@ -1,6 +1,7 @@
 """The version, the changelog, the archives of a release, and the workflow that makes it."""
 
 import datetime
+import json
 import os
 import re
 import shlex
@@ -129,6 +130,67 @@ def test_nothing_to_sign_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "make assets" in problem_of(sign.sign_assets, signer, tmp_path).fix
 
 
+PACKAGES = [
+    "SPDXRef-DocumentRoot-Image-t",
+    "SPDXRef-Package-deb-libc6-1",
+    "SPDXRef-Package-python-2",
+]
+FILES = ["SPDXRef-File-usr-lib-a-3", "SPDXRef-File-usr-lib-b-4"]
+
+
+def relationship(element: str, kind: str, related: str) -> dict[str, str]:
+    return {"spdxElementId": element, "relationshipType": kind, "relatedSpdxElement": related}
+
+
+OF_PACKAGES = [
+    relationship("SPDXRef-DOCUMENT", "DESCRIBES", PACKAGES[0]),
+    relationship(PACKAGES[0], "CONTAINS", PACKAGES[1]),
+    relationship(PACKAGES[2], "DEPENDENCY_OF", PACKAGES[1]),
+]
+SBOM = {
+    "spdxVersion": "SPDX-2.3",
+    "documentNamespace": "https://anchore.com/syft/image/t-1",
+    "packages": [{"SPDXID": name} for name in PACKAGES],
+    "files": [{"SPDXID": name} for name in FILES],
+    "relationships": [
+        *OF_PACKAGES,
+        relationship(PACKAGES[1], "CONTAINS", FILES[0]),
+        relationship(FILES[1], "OTHER", PACKAGES[2]),
+    ],
+}
+
+
+def test_the_log_of_sigstore_gets_no_files_of_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand-ins for syft and cosign: the one writes an SBOM, the other copies what it attests."""
+    (tmp_path / "made.json").write_text(json.dumps(SBOM))
+    programs = tmp_path / ".tools" / "bin"
+    programs.mkdir(parents=True)
+    for name, option, command in (
+        ("syft", "--output=spdx-json=", f'cp {tmp_path}/made.json "$file"'),
+        ("cosign", "--predicate=", f'cp "$file" {tmp_path}/attested.json'),
+    ):
+        (programs / name).write_text(
+            f"#!/bin/sh\nfor word; do case $word in {option}*)\n"
+            f"file=${{word#{option}}}; {command};; esac; done\n"
+        )
+        (programs / name).chmod(0o755)
+    monkeypatch.setattr(sign, "ROOT", tmp_path)
+    sign.Signer().image(f"r.io/t@sha256:{64 * 'a'}", tmp_path / "t.spdx.json")
+    assert json.loads((tmp_path / "t.spdx.json").read_text()) == SBOM
+    attested = json.loads((tmp_path / "attested.json").read_text())
+    assert attested.keys() == SBOM.keys() - {"files"}
+    assert attested["packages"] == SBOM["packages"]
+    assert attested["relationships"] == OF_PACKAGES
+    assert attested["documentNamespace"] != SBOM["documentNamespace"]
+
+
+def test_an_sbom_without_files_keeps_its_relationships() -> None:
+    document = {"documentNamespace": "https://example.org/t", "relationships": OF_PACKAGES}
+    assert sign.without_files(document)["relationships"] == OF_PACKAGES
+
+
 def jobs() -> dict[str, Any]:
     return yaml.safe_load(WORKFLOW.read_text())["jobs"]
 
@@ -189,6 +251,15 @@ def test_only_a_tag_publishes_and_after_the_tests() -> None:
             text = step.get("run", "") + step.get("uses", "")
             if re.search("PUSH=1|make sign-|gh release|docker login|deploy-pages", text):
                 assert is_guarded or step["if"] == "env.TAG != ''", (name, step)
+
+
+def test_environments_that_refuse_tags_are_named() -> None:
+    """GitHub's default rule for github-pages admits only the default branch."""
+    names = {job["environment"]["name"] for job in jobs().values() if "environment" in job}
+    header = WORKFLOW.read_text().partition("\nname:")[0]
+    assert names == {"github-pages"}
+    for text in (header, (ROOT / "CONTRIBUTING.md").read_text()):
+        assert "github-pages" in text and "Environments" in text
 
 
 def test_no_text_of_an_event_becomes_a_command() -> None:

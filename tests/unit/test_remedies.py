@@ -6,6 +6,7 @@ stands in NOT_HERE.
 """
 
 import asyncio
+import base64
 import gzip
 import json
 import os
@@ -84,7 +85,7 @@ from kfp_tfjob.user_code.model_code import ModelCode
 from tests.fuzz.targets import FolderStore
 from tests.typed_schema import typed as schema_of
 from tests.unit import launch_parameters
-from tests.unit.picture_files import animals, drawn, encoded, tree
+from tests.unit.picture_files import animals, drawn, encoded, png_of_size, tree
 from tests.unit.prepared_files import write_table
 from tests.unit.remedies import (
     Case,
@@ -241,6 +242,24 @@ def rows(given: Any) -> list[Problem]:
     return problems_of(lambda: RequestColumns(REQUESTS).of_rows(given["instances"]))
 
 
+def list_rows(given: Any) -> list[Problem]:
+    """Return what the server says of a request to a model with the elements of a list."""
+    schema = schema_of(
+        {"task": "regression", "features": {"emb[0]": "float32", "emb[1]": "float32"}}
+    )
+    return problems_of(lambda: RequestColumns(schema).of_rows(given["instances"]))
+
+
+def image_row(content: bytes) -> dict[str, str]:
+    return {"picture": base64.b64encode(content).decode()}
+
+
+def image_rows(given: Any) -> list[Problem]:
+    """Return what the server says of a request to a model of images."""
+    schema = schema_of({"features": {"picture": "picture"}})
+    return problems_of(lambda: RequestColumns(schema).of_rows(given["instances"]))
+
+
 def inputs(given: Any) -> list[Problem]:
     """Return what the server says of a request in V2."""
     return problems_of(
@@ -290,6 +309,7 @@ class _Empty(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self.send_response(404)
+        self.send_header("x-amz-request-id", "1")
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -833,6 +853,8 @@ def code_files() -> None:
     build = "def build(dataset, units=3): ...\n"
     texts = {"model.py": build, "needs.py": "def build(dataset, depth): ...\n"}
     texts |= {"large/model.py": build, "broken.py": "def build(dataset:\n"}
+    texts |= {"listed/model.py": build, "listed/manifest.json": "{}"}
+    texts |= {"pack/pack/task.py": "from . import model\n", "pack/pack/model.py": build}
     tree(Path(), {name: text.encode() for name, text in texts.items()})
     Path("empty").mkdir()
     with open("large/weights.bin", "wb") as weights:
@@ -908,6 +930,31 @@ CODE = [
         ),
         put("train_options.command", ["sh", "$(JOB_DIR)/code/model.py"]),
         then=lambda it: it["train_options"]["command"][1] == "$(JOB_DIR)/code/model.py",
+    ),
+    Case(
+        "user_code/model_code:_manifest_problems",
+        code,
+        values(model_code="./listed:build"),
+        lambda given, problem: after(
+            lambda: Path("listed/manifest.json").rename("listed/own.json")
+        )(given, problem),
+    ),
+    Case(
+        "user_code/program_start:start_problems",
+        code,
+        values(model_code="model.py", train_options={"command": ["$(JOB_DIR)/code/model.py"]}),
+        typed(),
+        then=lambda it: it["train_options"]["command"] == ["python3", "$(JOB_DIR)/code/model.py"],
+    ),
+    Case(
+        "user_code/program_start:_not_found",
+        code,
+        values(
+            model_code="./pack",
+            train_options={"command": ["python3", "$(JOB_DIR)/code/pack/task.py"]},
+        ),
+        literal(),
+        then=lambda it: it["train_options"]["command"][2].endswith(" -m pack.task"),
     ),
     Case(
         "user_code/code_files:_too_large",
@@ -1845,18 +1892,32 @@ SERVING = [
     ),
     Case(
         f"{COLUMNS}:_column_mismatch[0]",
+        list_rows,
+        {"instances": [{"emb": [0.5, 1.5]}]},
+        lambda given, problem: {
+            "instances": [dict.fromkeys(problem.fix.partition(": ")[2].split(", "), 0.5)]
+        },
+    ),
+    Case(
+        f"{COLUMNS}:_describe_unusable",
+        image_rows,
+        {"instances": [image_row(png_of_size(20_000, 20_000))]},
+        lambda given, problem: {"instances": [image_row(png_of_size(200, 200))]},
+    ),
+    Case(
+        f"{COLUMNS}:_column_mismatch[1]",
         rows,
         {"instances": [{key: it for key, it in ROW.items() if key != "job"}]},
         lambda given, problem: in_request(problem.path, "nurse")(given, problem),
     ),
     Case(
-        f"{COLUMNS}:_column_mismatch[1]",
+        f"{COLUMNS}:_column_mismatch[2]",
         rows,
         {"instances": [{"jb" if key == "job" else key: it for key, it in ROW.items()}]},
         renamed,
         "renamed",
     ),
-    Case(f"{COLUMNS}:_column_mismatch[1]", rows, {"instances": [ROW | {"income": 1}]}, renamed),
+    Case(f"{COLUMNS}:_column_mismatch[2]", rows, {"instances": [ROW | {"income": 1}]}, renamed),
     Case(
         f"{COLUMNS}:_describe_invalid[0]",
         rows,
@@ -1921,6 +1982,13 @@ def settings(given: Any) -> list[Problem]:
     return problems_of(lambda: parameters._apply(values(), [(it, "--set") for it in given["set"]]))
 
 
+def parameters_file(given: Any) -> list[Problem]:
+    """Return what is wrong with a file of run parameters."""
+    file = Path("run.json")
+    file.write_text(json.dumps(given))
+    return problems_of(lambda: parameters.parameters_of({"file": file, "settings": ()}))
+
+
 def command(given: Any) -> list[Problem]:
     """Return what is wrong with the arguments of a command."""
     called: Any = {"compile": compiling.compile_, "import": importing.import_}[given["command"]]
@@ -1929,7 +1997,8 @@ def command(given: Any) -> list[Problem]:
     return problems_of(lambda: called.main(given["arguments"], standalone_mode=False))
 
 
-OF_IMPORT = {"command": "import", "arguments": ["job.yaml"], "files": {"job.yaml": [tfjob()]}}
+JOB_FILE = {"files": {"job.yaml": [tfjob()]}}
+OF_IMPORT = {"command": "import", "arguments": ["job.yaml"]} | JOB_FILE
 
 
 def arguments(*more: str) -> Callable[[Any, Problem], Any]:
@@ -1978,6 +2047,18 @@ COMMANDS = [
         typed_again,
     ),
     Case("pipelines/commands/parameters:_apply[2]", settings, {"set": ["gate=x"]}, typed_again),
+    Case(
+        "pipelines/commands/parameters:_read[3]",
+        parameters_file,
+        {"model_name": ["churn"]},
+        lambda given, problem: {problem.path: "churn"},
+    ),
+    Case(
+        "pipelines/compilation:_write",
+        command,
+        {"command": "compile", "arguments": ["--output", "job.yaml/compiled"]} | JOB_FILE,
+        put("arguments", PIPELINE),
+    ),
     Case(
         "pipelines/commands/compile:compile_[0]",
         command,
@@ -2132,6 +2213,7 @@ NOT_HERE = {
     "pipelines/commands/parameters:_user": "it needs a machine without the user's name",
     "pipelines/kubeflow/code_upload:_copied": "it needs a store that refuses",
     "serving/protocol:decode_inference_request[0]": "it needs kserve: tests/serve",
+    "serving/protocol:decode_inference_request[2]": "it needs kserve: tests/serve",
     "serving/protocol:_requested_outputs": "it needs kserve: tests/serve",
     "serving/protocol:_predict_rows": "it needs kserve: tests/serve",
     "serving/protocol:_require_version": "it needs kserve: tests/serve",

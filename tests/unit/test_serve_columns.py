@@ -1,5 +1,6 @@
 """The columns of requests: what is read, and what is refused with the names."""
 
+import base64
 import json
 from dataclasses import replace
 from typing import Any
@@ -8,15 +9,19 @@ import numpy as np
 import pytest
 
 from kfp_tfjob.common.errors import Problem
+from kfp_tfjob.features.coding import Coding
 from kfp_tfjob.features.schema import Schema
-from kfp_tfjob.features.types.base import NO_DATE
+from kfp_tfjob.features.types import TYPES
+from kfp_tfjob.features.types.base import NO_DATE, TrainValues
 from kfp_tfjob.features.types.image import ONE_PIXEL
+from kfp_tfjob.options.data import DataOptions, Gaps
 from kfp_tfjob.serving.answers import predictions, tensors
 from kfp_tfjob.serving.refusal import RefusedRequest, answer
 from kfp_tfjob.serving.request_columns import RequestColumns, Rows
 from kfp_tfjob.serving.tensors import inputs_of, read
 from tests.problems import problem_of, problems_of
-from tests.typed_schema import typed
+from tests.typed_schema import keys_of, typed
+from tests.unit.picture_files import drawn, encoded, png_of_size
 
 MEDIAN = {"missing": {"rule": "median", "value": 1.0, "indicator": True}}
 FAIL = {"missing": {"rule": "fail", "value": None}}
@@ -82,6 +87,74 @@ def test_what_was_missing_in_the_source_is_missing_in_a_request() -> None:
     assert len(problems(schema, [ROW | {"height": "NA"}])) == 1  # may not be missing
 
 
+@pytest.mark.parametrize("value", [-999, -999.0, "-999", "-999.0", " -999.00", "-9.99e+02"])
+@pytest.mark.parametrize("declared", ["-999", "-999.0"])
+def test_a_number_that_was_missing_in_the_source_is_missing_in_a_request(
+    declared: str, value: Any
+) -> None:
+    """-999 was missing in training in every spelling, and a value in a request."""
+    columns = RequestColumns(replace(SCHEMA, null_values=(declared, "?")))
+    found = values(columns.of_rows([ROW, ROW | {"age": value, "job": value, "note": value}]))
+    assert found["age"][0] == 30 and np.isnan(found["age"][1])
+    assert (found["job"], found["note"][1]) == ([b"nurse", b""], b"")
+
+
+def test_a_number_of_another_value_or_meaning_is_no_missing_one() -> None:
+    schema = replace(SCHEMA, null_values=("0", "1330588800000000"))
+    columns = RequestColumns(schema)
+    rows = [ROW | {"job": job, "member": True, "age": 0.5} for job in ("000", "-00.0", "0x0")]
+    found = values(columns.of_rows(rows))
+    assert found["job"] == [b"000", b"-00.0", b"0x0"], "000 may be a code"
+    assert (found["age"], found["member"]) == ([0.5] * 3, [b"true"] * 3)
+    date = columns.of_rows([ROW | {"signed up": 1_330_588_800_000_000}]).features["signed up"]
+    assert date.tolist() == [1_330_588_800_000_000], "microseconds"
+    found = values(columns.of_rows([ROW | {"member": it} for it in (False, 0, "0", "false")]))
+    assert found["member"] == [b"false", b"", b"", b"false"]
+    assert problems(schema, [ROW | {"age": 10**400}, ROW | {"age": [0]}])
+    (problem,) = problems(schema, [ROW, ROW | {"height": 0}])  # may not be missing
+    assert problem.received == "instances[1].height: 0" and "`fail`" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("datatype", "kind", "values", "missing"),
+    [
+        ("FP64", "float64", [-999.9, float(np.float32(-999.9)), 5], [True, False, False]),
+        ("FP32", "float32", [-999.9, -999.8, 0], [True, False, False]),
+        ("FP16", "float16", [-999.9, 0, 5], [True, False, False]),
+        ("INT64", "int64", [7, 2**53 + 1, 5], [True, False, False]),
+    ],
+)
+def test_a_missing_number_of_a_tensor_is_rounded_as_its_type_is(
+    datatype: str, kind: str, values: list[float], missing: list[bool]
+) -> None:
+    nulls = ("-999.9", "1e39", "7", "1e-50")
+    schema = replace(SCHEMA, features=SCHEMA.features[:1], coding=(MEDIAN,), null_values=nulls)
+    columns = RequestColumns(schema)
+    array = np.array(values, kind)
+    for data in (array, array.tolist()):  # in binary, and in JSON
+        found = read(columns, [Tensor("age", datatype, data)]).features["age"]
+        assert np.isnan(found).tolist() == missing
+    infinite = [Tensor("age", "FP32", np.array([np.inf], np.float32))]
+    (problem,) = problems_of(read, columns, infinite, kind=RefusedRequest)
+    assert problem.path == "age[0]", "1e39 as float32"
+
+
+@pytest.mark.parametrize("rule", ["fail", "drop"])
+def test_a_rule_against_missing_values_holds_in_a_request(rule: str) -> None:
+    """A category, a text or words without a value got a code that was not trained."""
+    kinds = ("number", "boolean", "date", "category", "text", "words")
+    train = TrainValues(Gaps(rule=rule), np.zeros(0), dictionary=("a",), rows=np.array([0, 9]))
+    encoding = [TYPES[kind].fit(kind, train, DataOptions()) for kind in kinds]
+    schema = typed({"task": "regression", **keys_of(Coding(tuple(encoding)))})
+    row = dict(zip(kinds, (1, True, "2024-01-01", "a", "a", "a b"), strict=True))
+    assert RequestColumns(schema).of_rows([row]).count == 1
+    for kind in kinds:
+        for value in (None, "") if kind != "number" else (None,):
+            (problem,) = problems(schema, [row, row | {kind: value}])
+            assert problem.path == f"instances[1].{kind}"
+            assert f"`{rule}`" in problem.fix and "null" not in problem.expected
+
+
 def test_dates_are_read_as_the_signature_takes_them() -> None:
     columns = RequestColumns(SCHEMA)
     rows = columns.of_rows([ROW | {"signed up": it} for it in (1_330_588_800_000_000, NO_DATE)])
@@ -122,7 +195,16 @@ WRONG = {
     "age": ("30", True, [1], 10**400, 1e300, float("inf")),
     "job": (5,),
     "note": ({"a": 1}, "\ud800"),
-    "signed up": ("2012-02-31", "yesterday", 1330588800, 1330588800000, 10**18, 1.5e15, True),
+    "signed up": (
+        "2012-02-31",
+        "yesterday",
+        1330588800,
+        1330588800000,
+        10**18,
+        1.5e15,
+        True,
+        "\ud800",
+    ),
     "member": (2, "perhaps"),
     "height": (None,),  # the model does not accept a missing value in it
 }
@@ -146,6 +228,9 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: Any) -> None:
         ("age", "30", "30.0"),
         ("age", "old", ""),
         ("age", "\ud800", ""),
+        ("age", "nan", ""),  # JSON does not have it
+        ("age", "-inf", ""),
+        ("height", " 1.75 ", "1.75"),
         ("age", True, ""),
         ("height", "1.75", "1.75"),
         ("height", "1,75", ""),
@@ -173,6 +258,24 @@ def test_all_problems_are_told_at_once() -> None:
     assert len(many) == 6 and "95 more" in many[-1].what
 
 
+@pytest.mark.parametrize("length", [1, 3, 30])
+def test_a_list_is_sent_as_one_column_for_each_element(length: int) -> None:
+    """The remedy was to rename it to one of the elements, after twenty missing ones."""
+    names = [f"emb[{element}]" for element in range(length)]
+    features = dict.fromkeys([*names, "a"], "float32")
+    schema = typed({"task": "regression", "features": features, "label": {"name": "y"}})
+    wrong = {"emb": [0.5] * length, "a": 1}
+    (problem,) = problems(schema, [wrong])
+    assert (problem.path, problem.suggestion) == ("emb", "")
+    assert names[0] in problem.fix and "rename" not in problem.fix
+    tensors = [Tensor("emb", "FP64", [0.5]), Tensor("a", "FP64", [1])]
+    (problem,) = problems_of(read, RequestColumns(schema), tensors, kind=RefusedRequest)
+    assert problem.path == "emb"
+    del wrong["a"]
+    assert {problem.path for problem in problems(schema, [wrong])} == {"emb", "a"}
+    assert RequestColumns(schema).of_rows([dict.fromkeys(features, 1)]).count == 1
+
+
 def test_a_column_under_both_of_its_names_is_refused() -> None:
     columns = RequestColumns(NUMBERS, {"a": "a", "b c": "b_c"})
     row = {"a": 1, "b c": 2}
@@ -192,9 +295,32 @@ def test_what_is_no_list_of_objects_is_refused(rows: Any) -> None:
     assert problems(SCHEMA, rows)
 
 
-def test_pictures_come_in_base64() -> None:
-    import base64
+def test_an_image_is_decoded_only_if_its_header_is_good() -> None:
+    """A blank PNG of 0.4 MB may have 400 megapixels, which take more than a gigabyte."""
+    size = {"height": 4, "width": 4, "channels": 1}
+    features = {"features": {"picture": "picture"}, "picture": size}
+    whole = encoded(drawn(), "PNG")
+    cases = [
+        (features, png_of_size(10_001, 10_000), "10,001 x 10,000 pixels"),
+        (features, whole[:-20], "without the end of the PNG"),
+        (features, encoded(drawn())[:-20], "without the end of the JPEG"),
+        (features | {"max_megapixels": 0.001}, whole, "40 x 30 pixels"),
+    ]
+    for body, content, reason in cases:
+        row = {"picture": base64.b64encode(content).decode()}
+        (problem,) = problems(typed(body), [row])
+        assert problem.path == "instances[0].picture" and reason in problem.received
+        assert f"{body.get('max_megapixels', 100):g} megapixels" in problem.expected
+    good = [
+        (features, png_of_size(10_000, 10_000)),
+        (features | {"max_megapixels": 101}, cases[0][1]),
+    ]
+    for body, content in good:
+        row = {"picture": base64.b64encode(content).decode()}
+        assert RequestColumns(typed(body)).of_rows([row]).count == 1
 
+
+def test_pictures_come_in_base64() -> None:
     size = {"height": 4, "width": 4, "channels": 1}
     schema = typed({"features": {"picture": "picture"}, "picture": size})
     text = base64.b64encode(ONE_PIXEL).decode()

@@ -16,6 +16,8 @@ def test_only_a_pod_listens_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_host() == "127.0.0.1"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     assert default_host() == "0.0.0.0"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00:10:96::1")  # a cluster with IPv6 only
+    assert default_host() == "::"
 
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,9 @@ def test_each_exit_code_has_one_name_and_one_meaning() -> None:
 
 
 def test_a_code_that_only_steps_use_is_the_users_own_in_a_replica() -> None:
-    assert exit_codes.meaning_of(6).endswith("code 6")
+    for own_code in (6, 200, 255):
+        assert exit_codes.meaning_of(own_code).endswith(f"exited with code {own_code}")
+    assert "SIGABRT" in exit_codes.meaning_of(134)
     failure = ContainerFailure("chief-0", "tensorflow", 6, "Error", "", "")
     assert failure.sentence.startswith("chief-0 ") and " 6: " in failure.sentence
     for code, meaning in ((255, "the program's own code"), (134, "killed by signal 6")):

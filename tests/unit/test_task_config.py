@@ -225,6 +225,17 @@ def test_optional_objects_are_needed_by_replicas() -> None:
     assert [it.config_map for it in spec.pod.all.volumes or ()] == ["topology"]
 
 
+def test_what_a_run_limits_or_mounts_otherwise_is_noted() -> None:
+    config = task(
+        resources={"requests": {"memory": "2Gi"}},
+        volumes=[{"name": "scripts", "configMap": {"name": "m", "defaultMode": 0o755}}],
+        volume_mounts=[{"name": "scripts", "mountPath": "/scripts"}],
+    )
+    spec, (of_memory, of_volume) = merged(config)
+    assert spec.pod.all.memory == "2Gi" and "2Gi memory" in of_memory
+    assert "0755" in of_volume
+
+
 def test_a_back_end_that_passes_nothing_is_said_and_changes_nothing() -> None:
     """kfp.local leaves the TaskConfig of the executor empty; the compiled form has no input."""
     spec, (note,) = merged(vars(TaskConfig()))

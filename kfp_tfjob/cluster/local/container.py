@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from kfp_tfjob.common import progress
 from kfp_tfjob.jobs.log_masking import hide
 from kfp_tfjob.jobs.objects import Object
 from kfp_tfjob.jobs.spec import RESERVED
+from kfp_tfjob.supervisor.kernel import children
 
 from ..log_lines import last_state
 
@@ -197,7 +199,13 @@ class LocalContainer:
         with self._lock:
             self._stopping.set()
             self._signal = number
-            if self._process:
+            if self._process and self._process.returncode is None:
+                # A supervisor's command has a group of its own, and may leave programs that save.
+                # In a container they end with PID 1.
+                if number == signal.SIGKILL:
+                    for pid in children(self._process.pid):
+                        with suppress(ProcessLookupError):
+                            _kill_group(os.getpgid(pid))
                 self._process.send_signal(number)
 
     def _run(self) -> None:

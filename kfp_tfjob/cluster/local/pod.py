@@ -11,7 +11,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kfp_tfjob.common import files
 from kfp_tfjob.jobs.kinds import kind_of_pod
@@ -76,6 +78,7 @@ class LocalPod:
         self._shared = dict(shared or {})
         self._notify = changed
         self._volumes: dict[str, Path] = {}
+        self._short_tmp: TemporaryDirectory[str] | None = None
         self._init: list[LocalContainer] = []
         self._sidecars: list[LocalContainer] = []
         self._main: list[LocalContainer] = []
@@ -141,6 +144,8 @@ class LocalPod:
             log.exception("a bug of the local back end ended the pod %s", self.metadata["name"])
         finally:
             self._end_sidecars()
+            if self._short_tmp:
+                self._short_tmp.cleanup()
             self._set("Succeeded" if succeeded else "Failed")
 
     def _make_volumes(self) -> None:
@@ -244,6 +249,8 @@ class LocalPod:
         info = PodInfo(self.metadata, self._secrets)
         injected = self._shared | (dict(self._injected) if is_main else {})
         values = environment(spec, info, mounts, injected)
+        with suppress(OSError):  # without a writable temporary folder, the long path stays
+            values |= self._shortened_tmp(Path(values.get("TMPDIR", "")))
         words = [*spec.get("command", []), *spec.get("args", [])]
         name = spec["name"]
         return LocalContainer(
@@ -255,6 +262,24 @@ class LocalPod:
             line=lambda text: self._line(name, text),
             changed=self._changed,
         )
+
+    def _shortened_tmp(self, folder: Path) -> dict[str, str]:
+        """Return TMPDIR as a short link to its folder in this pod; empty if it is elsewhere.
+
+        The path of a Unix socket has at most 107 bytes. Programs create sockets in TMPDIR, for
+        example with multiprocessing.Manager, and a project's folder alone may be too long for that.
+
+        Raises:
+            OSError: The link cannot be created.
+        """
+        if not folder.is_relative_to(self._folder):
+            return {}
+        if not self._short_tmp:
+            self._short_tmp = TemporaryDirectory(prefix="kfp-tfjob-", ignore_cleanup_errors=True)
+        link = Path(self._short_tmp.name, "tmp")
+        if not link.is_symlink():
+            link.symlink_to(folder)
+        return {"TMPDIR": str(link)}
 
     def _set(self, phase: str) -> None:
         with self._change:

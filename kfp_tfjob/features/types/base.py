@@ -205,7 +205,8 @@ class ColumnType:
     Attributes:
         name: The column.
         missing: What happens to a missing value; None if it has its own code or, in a table of
-            numbers without missing values, is invalid.
+            numbers without missing values, is invalid. A type with codes has it only for the rules
+            `fail` and `drop`.
     """
 
     name: str
@@ -381,7 +382,9 @@ class ColumnType:
     @property
     def takes_missing(self) -> bool:
         """Whether the model takes a missing value, which then has a code or another value."""
-        return self.field is CODES or bool(self.missing and self.missing.value is not None)
+        if self.missing is None:
+            return self.field is CODES
+        return self.missing.value is not None
 
     def usual(self, column: ColumnStatistics | None = None) -> Any:
         """Return a usual value for a request."""
@@ -431,7 +434,7 @@ class ColumnType:
             options: The typed `data_options`.
         """
         missing = self.missing
-        if missing is None or missing.indicator or not values.count:
+        if missing is None or missing.value is None or missing.indicator or not values.count:
             return []
         is_flag = values.least == values.most == missing.value
         if not is_flag or column.missing < _FLAG_SHARE * (column.missing + values.count):
@@ -629,6 +632,16 @@ class ColumnType:
             except UnicodeError:
                 wrong.append((row, "not UTF-8"))
         return values_read, wrong
+
+    @classmethod
+    def unusable(cls, values: np.ndarray, max_megapixels: float) -> list[tuple[int, str]]:
+        """Return the rows whose values the model must not decode, and why.
+
+        Args:
+            values: The result of `read`, all valid.
+            max_megapixels: The largest image with which the model was trained.
+        """
+        return []
 
     @classmethod
     def sample_column(cls, values: Sequence[Any]) -> pa.Array:

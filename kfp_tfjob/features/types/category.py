@@ -85,7 +85,8 @@ class Category(ColumnType):
         pairs = zip(values.dictionary, counts, strict=False)
         frequent = sorted((-count, text) for text, count in pairs if count >= options.min_count)
         frequent = tuple(text for _, text in frequent)
-        return cls(name, dictionary=values.dictionary, vocabulary=frequent)
+        missing = cls.learn_missing(values)
+        return cls(name, missing, dictionary=values.dictionary, vocabulary=frequent)
 
     @property
     def size(self) -> int:
@@ -224,5 +225,5 @@ class Category(ColumnType):
         return setting("data_options.types", {self.name: kind})
 
     def usual(self, column: ColumnStatistics | None = None) -> str:
-        """Return the most frequent value."""
-        return self.vocabulary[0] if self.vocabulary else ""
+        """Return the most frequent value, or any if all are rare."""
+        return next(iter((*self.vocabulary[:1], *self.dictionary[:1])), "")

@@ -287,6 +287,8 @@ class Date(ColumnType):
         """
         texts = [text_of(value) for value in values]
         texts = [None if text is None else text.strip(BLANKS) for text in texts]
+        # Half of a surrogate pair cannot be an Arrow string, and no date has such characters.
+        ascii_texts = [text if text and text.isascii() else "" for text in texts]
         whole_numbers = {
             row: int(value)
             for row, value in enumerate(values)
@@ -299,7 +301,7 @@ class Date(ColumnType):
             and value is not None
             and not _is_microseconds(whole_numbers.get(row, 0))
         ]
-        dates, good = parse_all(pa.array([text or "" for text in texts], pa.string()))
+        dates, good = parse_all(pa.array(ascii_texts, pa.string()))
         wrong += [(int(row), "no date") for row in np.flatnonzero(~good) if texts[row]]
         for row in whole_numbers.keys() - {row for row, _ in wrong}:
             dates[row] = whole_numbers[row]

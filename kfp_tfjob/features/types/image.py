@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from kfp_tfjob.options.image_options import PICTURE
 
+from ..image_header import CMYK, JPEG, JPEG_START, PNG, PNG_START, Unusable, look
 from .base import CONTENTS, ColumnStatistics, ColumnType, Read, text_of
 
-JPEG, PNG = "JPEG", "PNG"
 FORMATS = (JPEG, PNG)
-CMYK = "CMYK"
 MODES = (
     "grey",
     "colour",
@@ -34,6 +33,7 @@ MODES = (
     "colour, 16 bits",
     "grey with alpha, 16 bits",
     "colour with alpha, 16 bits",
+    "palette with alpha",
 )
 # The content of an image's header.
 PROPERTIES = np.dtype(
@@ -53,7 +53,7 @@ HALF = LARGEST / 2
 ONE_PIXEL = base64.b64decode(  # a grey PNG, for examples
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 )
-_HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
+_HEADS = (JPEG_START, PNG_START)
 
 
 @dataclass(frozen=True)
@@ -268,3 +268,15 @@ class Image(ColumnType):
                 wrong.append((row, "not a JPEG or PNG"))
             contents[row] = data
         return contents, wrong
+
+    @classmethod
+    def unusable(cls, values: np.ndarray, max_megapixels: float) -> list[tuple[int, str]]:
+        """Return the rows whose file is no usable image or has too many pixels, and why."""
+        unusable = []
+        for row, content in enumerate(values):
+            header = look(content)
+            if isinstance(header, Unusable):
+                unusable.append((row, header.value))
+            elif header.width * header.height > max_megapixels * 1e6:
+                unusable.append((row, f"{header.width:,} x {header.height:,} pixels"))
+        return unusable

@@ -61,7 +61,7 @@ class String(ColumnType):
     @classmethod
     def fit(cls, name: str, values: TrainValues, options: DataOptions) -> Self:
         """Return the encoding, which only depends on the options."""
-        return cls(name, bins=options.hash_bins)
+        return cls(name, cls.learn_missing(values), bins=options.hash_bins)
 
     @property
     def size(self) -> int:

@@ -442,9 +442,9 @@ class Words(ColumnType):
         Raises:
             DataError: Fewer than two words of train have a code of their own.
         """
-        tally = values.tally
+        tally, missing = values.tally, cls.learn_missing(values)
         if not isinstance(tally, WordTally):
-            return cls(name, vocabulary=(), length=options.words.length or 1)
+            return cls(name, missing, vocabulary=(), length=options.words.length or 1)
         ranked = nsmallest(
             options.words.vocabulary,
             ((-rows, word) for word, rows in tally.totals.items() if rows >= options.min_count),
@@ -452,7 +452,7 @@ class Words(ColumnType):
         if len(ranked) < 2:
             raise DataError(_too_few_words(name, tally, ranked, options))
         length = options.words.length or tally.usual_length
-        return cls(name, vocabulary=tuple(word for _, word in ranked), length=length)
+        return cls(name, missing, vocabulary=tuple(word for _, word in ranked), length=length)
 
     @property
     def size(self) -> int:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from . import METRIC
+
 if TYPE_CHECKING:
     from model_registry import ModelRegistry
 
@@ -63,10 +65,18 @@ def sync(content: MirrorContent) -> str:
         if registry.get_model_artifact(name, version) is None:
             changed += _add_artifact(registry, name, entry)
         registered = registry.get_model_version(name, version)
-        if registered is not None and dict(registered.custom_properties or {}) != facts:
-            registered.custom_properties = facts
-            registry.update(registered)
-            changed += 1
+        if registered is not None:
+            existing_properties = dict(registered.custom_properties or {})
+            # An update replaces all properties, and users may have added their own.
+            properties = {
+                key: value
+                for key, value in existing_properties.items()
+                if key not in entry["fact_names"] and not key.startswith(METRIC)
+            } | facts
+            if properties != existing_properties:
+                registered.custom_properties = properties
+                registry.update(registered)
+                changed += 1
     champion = str(content["champion"])
     model = registry.get_registered_model(name)
     if model is not None and (model.custom_properties or {}).get(_CHAMPION) != champion:

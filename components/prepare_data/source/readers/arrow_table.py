@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import setting
-from kfp_tfjob.features.cells import Cells, matches, numeric, temporal, textual
-from kfp_tfjob.features.types.number import is_number, parse_all
+from kfp_tfjob.features.cells import Cells, numeric, temporal, textual
+from kfp_tfjob.features.null_values import are_null_numbers, null_numbers, rounded_nulls
 from kfp_tfjob.options.data import NULL_VALUES, DataOptions
 
 from ...faults import BlockFaults, images_as_files
@@ -33,7 +33,6 @@ _PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 CHUNK_VALUES = 1 << 20  # in a chunk, so wide rows come in small chunks
 _LOOKED = 64  # rows in which a list shows its length
 _EMPTY = pa.array([""])
-_PADDED = "^[+-]?0[0-9]"  # 000 may be a code that is not 0
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ class ArrowTable:
     def __init__(self, reader: Reader, name: str, options: DataOptions) -> None:
         self.reader, self.name = reader, name
         self._chosen = options.columns is not None
-        self._null_numbers = null_numbers(options)
+        self._null_numbers = null_numbers(options.null_values)
         self._nulls: pa.Array | None = None
         is_named = {*options.null_values} != {*NULL_VALUES}
         # In a file with types, "NA" is a string, unless the options say otherwise.
@@ -309,35 +308,22 @@ class ArrowTable:
             yield self._without_numbers(chunk) if len(self._null_numbers) else chunk
 
     def _without_numbers(self, chunk: Chunk) -> Chunk:
-        """Return a chunk in which the numbers of `null_values` are missing, in any spelling.
-
-        -999 is written as -999.0 by pandas if other values are missing, and as -999.00 by SQL.
-        """
+        """Return a chunk in which the numbers of `null_values` are missing, in any spelling."""
         nulls, columns = set(chunk.nulls.to_pylist()), dict(chunk.columns)
         for name, column in columns.items():
             kind = column.type
             values = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
             if numeric(kind) and not pa.types.is_boolean(kind):
                 floats = column.cast(pa.float64(), safe=False)
-                same = pc.is_in(floats, value_set=self._rounded_nulls(kind))
+                float_type = kind.to_pandas_dtype() if pa.types.is_floating(kind) else np.float64
+                null_floats = pa.array(rounded_nulls(self._null_numbers, float_type))
+                same = pc.is_in(floats, value_set=null_floats)
                 columns[name] = pc.if_else(same, pa.scalar(None, kind), column)
             elif textual(kind) or pa.types.is_binary(values):
                 texts = Cells(column.unique(), chunk.nulls).texts.drop_null()
-                numbers, are_numbers = parse_all(texts)
-                same = are_numbers & np.isin(numbers, self._null_numbers)
-                same &= ~matches(texts, _PADDED)
+                same = are_null_numbers(texts, self._null_numbers)
                 nulls |= set(texts.filter(pa.array(same)).to_pylist())
         return replace(chunk, columns=columns, nulls=pa.array(sorted(nulls)))
-
-    def _rounded_nulls(self, kind: pa.DataType) -> pa.Array:
-        """Return the numbers of `null_values` as float64, rounded to a column's type."""
-        exact = self._null_numbers
-        if not pa.types.is_floating(kind) or pa.types.is_float64(kind):
-            return pa.array(exact)
-        with np.errstate(over="ignore"):
-            rounded = exact.astype(kind.to_pandas_dtype()).astype(np.float64)
-        # As float32, 1e39 would stand for every infinity, and 1e-50 for every 0.
-        return pa.array(rounded[np.isclose(rounded, exact, rtol=1e-3, atol=0)])
 
     def _stored(self, columns: Columns) -> Columns:
         """Return the columns as they are in the file."""
@@ -386,11 +372,6 @@ def chunks_of(
         lines = np.arange(row + start, row + start + part.num_rows)
         values = dict(zip(names, part.columns, strict=True))
         yield Chunk(values, BlockFaults(file, lines), part.nbytes)
-
-
-def null_numbers(options: DataOptions) -> np.ndarray:
-    """Return the numbers of `null_values` as float64 of shape [numbers], which have spellings."""
-    return np.array([float(value) for value in options.null_values if is_number(value)])
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from pyarrow import csv as arrow_csv
 from kfp_tfjob.common.errors import DataError, Problem
 from kfp_tfjob.common.formatting import counted
 from kfp_tfjob.features.cells import as_array, shown
+from kfp_tfjob.features.null_values import null_numbers
 from kfp_tfjob.options.data import BLANKS, DataOptions
 
 from ...faults import BlockFaults
@@ -37,7 +38,7 @@ from ..column_names import (
     too_many_columns,
 )
 from ..decoding import Pieces
-from .arrow_table import Chunk, Reader, null_numbers
+from .arrow_table import Chunk, Reader
 from .byte_range import BLOCK, LONGEST_RECORD, ByteRange, Span, begin
 from .csv_records import LOOKED, PIECE, Block, CsvRecords, first_record, reduced
 
@@ -95,7 +96,7 @@ class CsvTable(Reader):
             self._held, self._blocks = [], iter(self._records)
             self._at_header = options.names is None and not span.start
         self.nulls = pa.array(sorted({*options.null_values, ""}))
-        self._direct = not len(null_numbers(options))
+        self._direct = not len(null_numbers(options.null_values))
 
     @staticmethod
     def recognise(head: bytes) -> bool:
