@@ -72,7 +72,7 @@ def _feature_warnings(
     features: Mapping[str, ColumnStatistics], sampled: Callable[[str], np.ndarray]
 ) -> Iterator[str]:
     if empty := [name for name, column in features.items() if not column.count]:
-        yield f"no value in train, so missing values become 0: {', '.join(empty[:10])}"
+        yield f"no value in train, so the model learns nothing from: {', '.join(empty[:10])}"
     constant = [
         name
         for name, column in features.items()

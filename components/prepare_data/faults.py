@@ -245,8 +245,10 @@ class Faults:
             return self._other_column(option, column, example, rules)
         drop = f"drop it with {setting('data_options.drop', [column])}"
         replace_column = "choose a different data_label" if is_label else drop
-        if rules == ["missing"]:
+        if rules == ["missing"] and self._are_some_good:
             alternative = f"drop the rows without one with {self._dropping()}"
+        elif rules == ["missing"]:
+            alternative = "write its values"
         elif rules[0] in ("text", "date") and any(map(str.isdigit, example)):
             column_type = Number if rules[0] == "text" else Date
             alternative = f"write {_expected(rules)}, such as {_WRITTEN[rules[0]]}"
@@ -275,7 +277,7 @@ class Faults:
     def _other_column(self, option: str, column: str, value: str, rules: list[str]) -> str:
         """Return the fix for a column that an option names but that does not suit the option."""
         fix = f"name a different column in data_options.{option}"
-        if rules == ["missing"]:
+        if rules == ["missing"] and self._are_some_good:
             return f"{fix}, or drop the rows without a value with {self._dropping()}"
         formats = Date.named_formats(column, [value], self.options)
         if option == "split.time" and formats:
@@ -339,10 +341,15 @@ class Faults:
         return [*problems, *(fault.example() for fault in faults)]
 
     @property
+    def _are_some_good(self) -> bool:
+        """Whether rows would remain if the bad ones were dropped."""
+        return self.bad < self.seen
+
+    @property
     def _are_dropped(self) -> bool:
         """Whether the options drop the bad rows."""
         few = self.bad <= self.options.max_bad_fraction * self.seen
-        return self.options.on_bad_row == "drop" and few and self.bad < self.seen
+        return self.options.on_bad_row == "drop" and few and self._are_some_good
 
     @property
     def _are_binary(self) -> bool:
@@ -385,7 +392,7 @@ class Faults:
             fixes.append("list the features in data_options.columns to ignore all other keys")
         if any(self.rows[rule] for rule in _MAY_BE_GAPS):
             fixes.append(self._null_values())
-        if self.bad < self.seen and not self._are_dropped:
+        if self._are_some_good and not self._are_dropped:
             fixes.append(f"drop these rows with {self._dropping()}")
         if any(columns[name] for name in columns if name != self.label):
             fixes.append("drop a column with data_options.drop")
@@ -426,17 +433,28 @@ class Faults:
             options["data_options.max_bad_fraction"] = f"{share:g}"
         return options
 
-    def image_problems(self) -> list[Problem]:
-        """Describe files that cannot be used as images: the counts, and ten of them."""
+    def image_problems(self, images: int = 0) -> list[Problem]:
+        """Describe files that cannot be used as images: the counts, and ten of them.
+
+        Args:
+            images: How many images the source has, if these are only a sample.
+        """
         counts = "; ".join(f"{RULES[rule]}: {count:,}" for rule, count in self.counts().items())
+        is_sample = images > self.seen
+        dropping = self._dropping()
+        if is_sample:
+            dropping = (
+                "data_options.on_bad_row=drop and data_options.max_bad_fraction above their share"
+            )
         summary = Problem(
-            f"{self.bad:,} of {self.seen:,} images are invalid"
+            f"{self.bad:,} of {self.seen:,} images{f' in a sample of {images:,}' * is_sample} are"
+            " invalid"
             f"{' and dropped' * self._are_dropped} ({counts})",
             expected="complete JPEG or PNG files with nothing after the image"
             + ", each listed once by its path relative to the table, such as images/1.jpg"
             * any(self.rows[rule] for rule in _OF_LISTS),
             fix="correct or remove them"
-            + f", or drop them with {self._dropping()}" * (not self._are_dropped)
+            + f", or drop them with {dropping}" * (self._are_some_good and not self._are_dropped)
             + f"; {CONVERT}" * bool(self.rows["picture"]),
         )
         return [summary, *(fault.example() for fault in self.examples)]

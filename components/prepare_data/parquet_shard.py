@@ -142,13 +142,9 @@ class ParquetShard:
     def _flush(self) -> None:
         if self._waiting:
             table = pa.concat_tables(self._waiting).unify_dictionaries()
-            for at, field in enumerate(table.schema):
-                if field.type == pa.large_binary():
-                    continue  # its chunks are not copied
-                column = as_array(table[at])
-                if pa.types.is_dictionary(field.type):
-                    column = _sorted_dictionary(column)
-                table = table.set_column(at, field, column)
+            # Not column by column with set_column, which copies the list of all columns.
+            columns = list(map(_written_column, table.columns))
+            table = pa.Table.from_arrays(columns, schema=table.schema)
             self._writer.write_table(table, row_group_size=len(table))
             words = map(self._words, table.columns)
             self._digest.update(row_hashes(words, len(table), "").tobytes())
@@ -159,6 +155,14 @@ class ParquetShard:
         if column.type == pa.large_binary():
             return np.concatenate(self._content_words)
         return _words(column.chunk(0))
+
+
+def _written_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return a column as it is written: in one chunk, and a dictionary in the order of its rows."""
+    if column.type == pa.large_binary():
+        return column  # its chunks are not copied
+    array = as_array(column)
+    return _sorted_dictionary(array) if isinstance(array, pa.DictionaryArray) else array
 
 
 def _words(column: pa.Array) -> np.ndarray:

@@ -159,7 +159,13 @@ def _not_in_train(
         for name in lacking
     ]
     fixes = ["write each class in the same way everywhere"] if alike else []
-    if len(alike) < len(lacking):
+    unusable = [name for name in lacking if not rows[name]]  # folders of invalid images
+    if unusable:
+        fixes.append(
+            f"correct the {noun}s of {listed(map(repr, unusable), 10)}, of which none is valid, or"
+            " remove them with their folder"
+        )
+    if len({*alike, *unusable}) < len(lacking):
         is_number = number_fix(label, classes, options)
         # By a hash, the salt decides. Otherwise the classes may stand for no label, as in the
         # test of a competition.

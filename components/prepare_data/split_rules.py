@@ -109,7 +109,8 @@ class SplitRules:
             [SPLITS.index(word) if word else _BY_HASH for word in words], np.int8
         )
         splits = splits_of_words[codes]
-        chunk.faults.mark(splits == _BY_HASH, "split", name, lambda i: texts[codes[i]])
+        unknown = (splits == _BY_HASH) & chunk.faults.good  # a missing value is marked already
+        chunk.faults.mark(unknown, "split", name, lambda i: texts[codes[i]])
         return np.maximum(splits, 0)
 
     def group_hashes(self, chunk: Chunk) -> np.ndarray | None:

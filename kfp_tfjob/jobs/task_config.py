@@ -18,12 +18,12 @@ import pydantic
 
 from kfp_tfjob.common.errors import ConfigurationError, Problem, Problems
 from kfp_tfjob.options.parse import parse, whole_numbers
-from kfp_tfjob.options.pod import NATIVE_RESOURCES, PodOptions, PodSettings
+from kfp_tfjob.options.pod import DEFAULTS, NATIVE_RESOURCES, PodOptions, PodSettings
 from kfp_tfjob.registry.tracking import PLUGIN_VARIABLES, RUN_ID
 from kfp_tfjob.storage.credentials import MOUNT
 
 from .spec import RESERVED, is_protected
-from .user_pod_schema import DEFAULT_MODE, Mount, Part, Resources, Variable, Volume
+from .user_pod_schema import DEFAULT_MODE, SHARED_MEMORY, Mount, Part, Resources, Variable, Volume
 
 # Kubeflow Pipelines gives every task the proxy of its own API server, in both spellings. Replicas
 # must not use it: gRPC between them and requests to the store would go through it, too.
@@ -91,6 +91,7 @@ class TaskSettings:
             "tolerations": task.tolerations,
             "affinity": task.affinity,
             "env": _environment(task.env, problems, notes),
+            "shared_memory": _shared_memory(task, notes),
             "volumes": _volumes(task, problems, notes),
         }
         settings = {key: value for key, value in settings.items() if value}
@@ -264,6 +265,21 @@ def _environment(variables: list[Variable], problems: Problems, notes: list[str]
     return environment
 
 
+def _shared_memory(task: TaskConfig, notes: list[str]) -> str:
+    """Return the size of an empty folder that the task mounts at /dev/shm; "" without one."""
+    names = {item.name for item in task.volume_mounts if item.mount_path == SHARED_MEMORY}
+    for volume in task.volumes:
+        if volume.name not in names or not volume.empty_dir:
+            continue
+        if not volume.empty_dir.size_limit:
+            notes.append(
+                f"the task sets no size of {SHARED_MEMORY}; a replica has"
+                f" {DEFAULTS['shared_memory']}, unless pod.all.shared_memory sets another one"
+            )
+        return volume.empty_dir.size_limit
+    return ""
+
+
 def _volumes(task: TaskConfig, problems: Problems, notes: list[str]) -> list[dict[str, Any]]:
     volumes = {volume.name: volume for volume in task.volumes}
     settings = []
@@ -272,6 +288,8 @@ def _volumes(task: TaskConfig, problems: Problems, notes: list[str]) -> list[dic
         if path == MOUNT:  # the store's Secret, which every replica has anyway
             continue
         volume = volumes.get(mount.name)
+        if str(path) == SHARED_MEMORY and volume and volume.empty_dir:
+            continue
         if mount.sub_path or is_protected(path) or not (volume and volume.source):
             problems.append(
                 Problem(

@@ -280,6 +280,23 @@ def test_data_that_is_not_enough(step, store, tmp_path, content, said):
     assert said in refusal(step, str(tmp_path / "a.csv"))
 
 
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [("a,y\n" + "1,\n" * 50, {}), ("a,g,y\n" + "1,,u\n" * 50, {"split": {"group": "g"}})],
+)
+def test_rows_are_not_to_be_dropped_if_all_are_invalid(step, tmp_path, content, options):
+    (tmp_path / "a.csv").write_text(content)
+    assert "on_bad_row" not in refusal(step, str(tmp_path / "a.csv"), **options)
+
+
+def test_a_missing_split_is_one_fault(step, tmp_path):
+    splits = ["train", "validation", "test", "train", "test", "train", "", "", "", "train"]
+    rows = (f"{i},{'uv'[i % 3 % 2]},{splits[i % 10]}\n" for i in range(200))
+    (tmp_path / "a.csv").write_text("a,y,s\n" + "".join(rows))
+    message = refusal(step, str(tmp_path / "a.csv"), split={"column": "s"})
+    assert "60 of 200 rows are invalid" in message and "data_options.on_bad_row=drop" in message
+
+
 def test_files_that_differ(step, tmp_path):
     (tmp_path / "a.csv").write_text("a,b,y\n1,2,u\n")
     (tmp_path / "b.csv").write_text("b,c,y\n1,2,u\n")

@@ -18,9 +18,10 @@ from kfp_tfjob.components.prepare_data.source.readers.open_table import (
     PART_BYTES,
     Part,
 )
-from kfp_tfjob.components.prepare_data.source.resolve import list_source
+from kfp_tfjob.components.prepare_data.source.resolve import check_header, list_source
 from kfp_tfjob.components.step import Step
 from kfp_tfjob.features.schema import Schema, SchemaFeature, SchemaLabel
+from kfp_tfjob.options.data import DataOptions
 from kfp_tfjob.storage.address import S3Address
 from kfp_tfjob.storage.layout import Layout
 from kfp_tfjob.storage.store import Store
@@ -153,6 +154,28 @@ def test_every_bad_file_is_named(store: Store, base: S3Address, tmp_path: Path) 
     assert shards.items() <= objects(store, done).items()
     with pytest.raises(DataError, match="max_bad_fraction"):
         prepared(store, base / "out", tmp_path / "p", on_bad_row="drop", max_bad_fraction=0.01)
+
+
+def test_a_class_without_a_valid_image_is_named(
+    store: Store, base: S3Address, tmp_path: Path
+) -> None:
+    tree(tmp_path / "p", animals(40) | {"eel/0.png": b"", "eel/1.png": b""})
+    with pytest.raises(DataError) as caught:
+        prepared(store, base / "out", tmp_path / "p", on_bad_row="drop")
+    (problem,) = caught.value.as_problems
+    assert "'eel' (0 images)" in str(problem.received)
+    assert "of which none is valid" in problem.fix and "salt" not in problem.fix
+
+
+def test_the_first_look_at_images_says_that_it_saw_a_sample(store: Store, tmp_path: Path) -> None:
+    files = animals(50)
+    tree(tmp_path / "p", files | dict.fromkeys(list(files)[::5], b""))
+    problem = check_header(list_source(store, str(tmp_path / "p")), "", DataOptions())[0]
+    assert "in a sample of 100" in problem.what
+    assert "max_bad_fraction=" not in problem.fix
+    tree(tmp_path / "q", dict.fromkeys(animals(40), b""))
+    problem = check_header(list_source(store, str(tmp_path / "q")), "", DataOptions())[0]
+    assert "on_bad_row" not in problem.fix, "no image would be left"
 
 
 def test_pixels_are_checked_if_asked(store: Store, base: S3Address, tmp_path: Path) -> None:

@@ -138,6 +138,20 @@ def test_pod_wins_and_the_rest_stays() -> None:
     ]
 
 
+@pytest.mark.parametrize("size", ["8Gi", ""])
+def test_an_empty_folder_at_dev_shm_is_shared_memory(size: str) -> None:
+    shared_memory = {"medium": "Memory"} | ({"sizeLimit": size} if size else {})
+    config = task(
+        volumes=[{"name": "shm", "emptyDir": shared_memory}],
+        volume_mounts=[{"name": "shm", "mountPath": "/dev/shm"}],
+    )
+    spec, notes = merged(config)
+    assert spec.pod.of("worker").shared_memory == (size or "2Gi")
+    assert [bool(size), *("/dev/shm" in note for note in notes)] == (
+        [True] if size else [False, True]
+    )
+
+
 def test_an_accelerator_is_gpus_and_rows() -> None:
     """Without GPUs in train_gpus, the task decides; with as many, both say the same."""
     spec, notes = merged(task(resources=gpus(4, "amd.com/gpu")), train_batch_size=0.0)

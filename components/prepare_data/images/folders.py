@@ -264,4 +264,4 @@ def first_file_problems(source: Source, options: DataOptions) -> list[Problem]:
         if isinstance(header, Unusable):
             faults.mark_file(row, header.rule, header.value)
     faults.options = options
-    return faults.image_problems() if faults.bad else []
+    return faults.image_problems(len(source.files)) if faults.bad else []
