@@ -32,6 +32,7 @@ from kfp_tfjob.storage.store import Store
 from .webhook import Webhook, call_with_timeout
 
 log = logging.getLogger(__name__)
+
 SUCCEEDED, SKIPPED = "succeeded", "skipped"
 FAILED, CANCELLED = "failed", "cancelled"
 

@@ -273,16 +273,16 @@ class Mirror:
         objects = [self._stored[path].object for path in scan.files]
         details = {"files": len(objects)}
         manifest = Manifest.of("output", objects, self._run_id, self._attempt, details)
+        data = manifest.to_bytes()
         self._check_owner(True)
         try:
-            self._store.create(self._run.manifest, manifest.to_bytes(), "application/json")
+            self._store.create(self._run.manifest, data, "application/json")
         except ObjectExistsError:
             # A pod that was replaced after the manifest was written has trained again, and its
             # output has replaced the objects that the manifest lists.
             if not self._is_manifest_own():
                 raise
             self._check_owner(True)
-            data = manifest.to_bytes()
             self._request(lambda store: store.write(self._run.manifest, data, "application/json"))
         return manifest
 

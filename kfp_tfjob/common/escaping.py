@@ -38,6 +38,15 @@ def short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether text can be written in UTF-8: half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def uncolored(text: str) -> str:
     """Return text without colors and backspaces, for example a message of Keras.
 

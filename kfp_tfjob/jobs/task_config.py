@@ -267,7 +267,7 @@ def _environment(variables: list[Variable], problems: Problems, notes: list[str]
 
 def _shared_memory(task: TaskConfig, notes: list[str]) -> str:
     """Return the size of an empty folder that the task mounts at /dev/shm; "" without one."""
-    names = {item.name for item in task.volume_mounts if item.mount_path == SHARED_MEMORY}
+    names = {mount.name for mount in task.volume_mounts if mount.is_shared_memory}
     for volume in task.volumes:
         if volume.name not in names or not volume.empty_dir:
             continue
@@ -288,7 +288,7 @@ def _volumes(task: TaskConfig, problems: Problems, notes: list[str]) -> list[dic
         if path == MOUNT:  # the store's Secret, which every replica has anyway
             continue
         volume = volumes.get(mount.name)
-        if str(path) == SHARED_MEMORY and volume and volume.empty_dir:
+        if mount.is_shared_memory and volume and volume.empty_dir:
             continue
         if mount.sub_path or is_protected(path) or not (volume and volume.source):
             problems.append(

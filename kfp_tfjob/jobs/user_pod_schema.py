@@ -86,6 +86,11 @@ class Mount(Part):
     read_only: bool = False
     sub_path: str = ""
 
+    @property
+    def is_shared_memory(self) -> bool:
+        """Whether it is at /dev/shm, whose size is `pod.all.shared_memory`."""
+        return self.mount_path.rstrip("/") == SHARED_MEMORY
+
 
 class Resources(Part):
     """Quantities by resource name."""
@@ -211,9 +216,9 @@ class Volume(Part):
 
 def is_scratch(mount: Mount, volume: Volume | None) -> bool:
     """Return whether a mount is an empty folder on the node's disk for files of the program."""
-    path = mount.mount_path.rstrip("/")
     is_empty = volume is not None and volume.empty_dir is not None and not volume.empty_dir.medium
-    return is_empty and not mount.sub_path and path not in (SHARED_MEMORY, "/tmp")
+    is_system = mount.is_shared_memory or mount.mount_path.rstrip("/") == "/tmp"
+    return is_empty and not mount.sub_path and not is_system
 
 
 class PodSpec(Part):

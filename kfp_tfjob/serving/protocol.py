@@ -25,6 +25,7 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from pydantic import FailFast
 
 from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.escaping import is_utf8
 
 from . import answers, tensors
 from .batcher import Batcher
@@ -321,7 +322,7 @@ class ChampionPlane(DataPlane):
                     else "send each column as an input, images as base64 in JSON",
                 )
             ) from error
-        if not _is_unicode(request.id or ""):  # the response has the same id
+        if not is_utf8(request.id or ""):  # the response has the same id
             raise RefusedRequest(
                 Problem(
                     "the request's id contains half of a surrogate pair",
@@ -332,11 +333,3 @@ class ChampionPlane(DataPlane):
                 )
             )
         return request
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

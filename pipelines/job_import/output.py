@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from kfp_tfjob.common.errors import StepError
-from kfp_tfjob.jobs.user_pod_schema import SHARED_MEMORY, Container, Mount, is_scratch
+from kfp_tfjob.jobs.user_pod_schema import Container, Mount, is_scratch
 from kfp_tfjob.storage.address import S3Address
 
 from .main_container import Mains, is_uploader, upload_text
@@ -79,7 +79,7 @@ def find_output(job: SourceJob, mains: Mains, command: Sequence[str], report: Re
     else:
         mount = _only_scratch_mount(job, main)
         source = "the chief's only emptyDir"
-    if mount is None or mount.mount_path.rstrip("/") == SHARED_MEMORY:
+    if mount is None or mount.is_shared_memory:
         _note_unknown_output(written, report)
         return Output()
     path = str(PurePosixPath(mount.mount_path))

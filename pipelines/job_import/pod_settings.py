@@ -15,7 +15,6 @@ from kfp_tfjob.jobs.labels import INJECT, MANAGER_LABEL, QUEUE_LABEL
 from kfp_tfjob.jobs.spec import RESERVED
 from kfp_tfjob.jobs.user_pod_schema import (
     DEFAULT_MODE,
-    SHARED_MEMORY,
     Container,
     Mount,
     Resources,
@@ -229,7 +228,7 @@ def _volumes(role: SourceRole, main: Container, output: Output, report: Report) 
         volume = role.template.spec.volume(mount.name)
         if mount.name == output.volume and role.role == "chief":
             continue
-        if volume and mount.mount_path.rstrip("/") == SHARED_MEMORY:
+        if volume and mount.is_shared_memory:
             if volume.empty_dir:
                 settings["shared_memory"] = volume.empty_dir.size_limit
                 shared_memory_reason = "only the memory of the pod or node limited it"

@@ -138,12 +138,13 @@ def test_pod_wins_and_the_rest_stays() -> None:
     ]
 
 
+@pytest.mark.parametrize("path", ["/dev/shm", "/dev/shm/"])
 @pytest.mark.parametrize("size", ["8Gi", ""])
-def test_an_empty_folder_at_dev_shm_is_shared_memory(size: str) -> None:
+def test_an_empty_folder_at_dev_shm_is_shared_memory(size: str, path: str) -> None:
     shared_memory = {"medium": "Memory"} | ({"sizeLimit": size} if size else {})
     config = task(
         volumes=[{"name": "shm", "emptyDir": shared_memory}],
-        volume_mounts=[{"name": "shm", "mountPath": "/dev/shm"}],
+        volume_mounts=[{"name": "shm", "mountPath": path}],
     )
     spec, notes = merged(config)
     assert spec.pod.of("worker").shared_memory == (size or "2Gi")

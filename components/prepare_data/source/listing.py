@@ -16,9 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 
 from kfp_tfjob.common.errors import ConfigurationError, DataError, ObjectNotFoundError, Problem
+from kfp_tfjob.common.escaping import is_utf8
 from kfp_tfjob.common.formatting import listed
 from kfp_tfjob.options.parse import no_path
 from kfp_tfjob.options.table_formats import FORMAT_WORDS, suffixes
@@ -54,7 +56,7 @@ class Listing:
         """Whether the address is a folder."""
         return self.pattern == ()
 
-    @property
+    @cached_property
     def matched(self) -> list[SourceFile]:
         """The files that the address means, without those that programs write next to tables."""
         return [
@@ -70,10 +72,9 @@ class Listing:
         for name in (file.name for file in self.files):
             if log := _LAKE_LOG.search(name):
                 logs.setdefault(name[: log.start()], name)
-        matched = self.matched if logs else []
         for table, log_name in logs.items():
             below = f"{table}/" if table else ""
-            if any(file.name.startswith(below) for file in matched):
+            if any(file.name.startswith(below) for file in self.matched):
                 return log_name
         return ""
 
@@ -118,7 +119,7 @@ def list_address(store: Store, address: str) -> Listing:
             )
         )
     listing = _objects(store, address) if separator else _paths(address)
-    if wrong := [ascii(file.name) for file in listing.matched if not _is_utf8(file.name)]:
+    if wrong := [ascii(file.name) for file in listing.matched if not is_utf8(file.name)]:
         summary, received = "data_uri contains names that are not UTF-8", listed(wrong, 5)
         raise DataError(
             Problem(summary, received=received, fix="rename the files", path="data_uri")
@@ -368,14 +369,6 @@ def _can_match(folders: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 def _is_hidden(name: str) -> bool:
     return name.startswith((".", _OPEN_IN_OFFICE)) or name.lower() in _OF_SYSTEMS
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _folder(address: str, files: list[SourceFile]) -> str:

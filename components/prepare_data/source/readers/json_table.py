@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from kfp_tfjob.common.errors import DataError, Problem
+from kfp_tfjob.common.escaping import is_utf8
 from kfp_tfjob.features.cells import as_array, number_text
 from kfp_tfjob.features.types.number import LARGEST
 from kfp_tfjob.options.data import DataOptions
@@ -152,7 +153,7 @@ class JsonTable(Reader):
             orders.add(tuple(row))
             for key, value in row.items():
                 keys.setdefault(key, _Key()).add(value)
-        if names := [key for key in keys if not _is_text(key)]:
+        if names := [key for key in keys if not is_utf8(key)]:
             raise DataError(
                 Problem(
                     f"{self._name}: a key is not UTF-8",
@@ -328,13 +329,6 @@ def _numbers(cells: list[Any], exact: bool) -> pa.Array | None:
     if not present or not all(abs(value) <= most for value in values if value is not None):
         return None
     return pa.array(values, pa.int64() if are_whole else pa.float64())
-
-
-def _is_text(key: str) -> bool:
-    try:
-        return bool(key.encode()) or not key
-    except UnicodeEncodeError:
-        return False
 
 
 def _shown(value: Any) -> str:
